@@ -7,16 +7,17 @@ from collections.abc import Callable
 
 import uvloop
 
+from toolfleet_gateway.calls.begin import BeginningRoutes
+from toolfleet_gateway.calls.calling import Calling
+from toolfleet_gateway.calls.follow import FollowingRoutes
 from toolfleet_gateway.http.app import build_app
 from toolfleet_gateway.http.identities import RequestAuthenticator
 from toolfleet_gateway.http.routes import AnyRoute
 from toolfleet_gateway.http.server import make_server
 from toolfleet_gateway.http.streams import OpenStreams
-from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.aio.closing import Closing
 from toolfleet_tasks.client.fleet import ToolFleet
-
-_REDIS_SECONDS = 2.0
 
 
 def run_gateway(
@@ -42,22 +43,19 @@ async def serve_gateway(
     ready: Callable[[], None] = lambda: None,
 ) -> None:
     """As `run_gateway`, on the running loop."""
-    url = str(settings.redis_url)
-    async with (
-        ToolFleet(settings=settings) as fleet,
-        async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS) as redis,
-    ):
-        streams = OpenStreams(settings.gateway_streams)
+    async with ToolFleet(settings=settings) as fleet:
+        closing = Closing()
 
         async def is_ready() -> bool:
-            return not streams.closing.done() and bool(await redis.ping())
+            return not closing.has_begun and await fleet.begun_calls.ping()
 
-        app = build_app(routes_of(fleet, settings, streams), authenticator, settings, is_ready=is_ready)
-        server = make_server(app, settings, leaving=streams.close, listening=ready)
+        app = build_app(routes_of(fleet, settings, closing), authenticator, settings, is_ready=is_ready)
+        server = make_server(app, settings, leaving=closing.begin, listening=ready)
         await server.serve(sockets=[listener])
 
 
-def routes_of(fleet: ToolFleet, settings: Settings, streams: OpenStreams) -> list[AnyRoute]:
+def routes_of(fleet: ToolFleet, settings: Settings, closing: Closing) -> list[AnyRoute]:
     """Every route of the gateway, each from the folder of its concern."""
-    del fleet, settings, streams
-    return []
+    streams = OpenStreams(settings.gateway_streams, closing)
+    calling = Calling(fleet, settings, closing)
+    return [*BeginningRoutes(calling).routes(), *FollowingRoutes(calling, streams).routes()]

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from toolfleet_gateway.http.problems import Problem
+from toolfleet_tasks.aio.closing import Closing
 
 HEARTBEAT_SECONDS = 15.0
 """Proxies cut a connection on which nothing is said for a minute, most often."""
@@ -39,22 +40,17 @@ CLOSING = ServerSentEvent("closing", "{}")
 
 
 class OpenStreams:
-    """The streams that are open here: at most `most`, all of which end at `close`. Belongs to the running loop."""
+    """The streams that are open here: at most `most`, all of which end when `closing` begins."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, closing: Closing) -> None:
         self._most = most
-        self.closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.closing = closing
         self.count = 0
-
-    def close(self) -> None:
-        """Tell every stream to end, and let none begin."""
-        if not self.closing.done():
-            self.closing.set_result(None)
 
     @contextlib.contextmanager
     def place(self) -> Generator[None]:
         """Hold one stream open in this block. Raises `Problem` (503) if there is no room."""
-        if self.count >= self._most or self.closing.done():
+        if self.count >= self._most or self.closing.has_begun:
             raise Problem(
                 503,
                 "busy",
@@ -104,17 +100,19 @@ class EventStream(Response):
 
     async def _stream(self, receive: Receive, writer: "_Writer") -> None:
         gone = asyncio.ensure_future(_disconnected(receive))
+        closing = asyncio.get_running_loop().create_future()
+        number = self._streams.closing.tell(lambda: closing.set_result(None))
         coming: asyncio.Future[ServerSentEvent] | None = None
         try:
             await writer.write(f"retry: {_RETRY_MS}\n\n".encode())
             while not gone.done():
                 coming = coming or asyncio.ensure_future(anext(self._events))
-                waited: set[asyncio.Future[Any]] = {coming, gone, self._streams.closing}
+                waited: set[asyncio.Future[Any]] = {coming, gone, closing}
                 await asyncio.wait(waited, timeout=self._heartbeat_seconds, return_when=asyncio.FIRST_COMPLETED)
                 if coming.done():
                     event, coming = coming, None
                     await writer.write(event.result().encode())
-                elif self._streams.closing.done():
+                elif closing.done():
                     await writer.write(CLOSING.encode())
                     break
                 elif not gone.done():
@@ -125,6 +123,7 @@ class EventStream(Response):
             writer.abort()
             return
         finally:
+            self._streams.closing.forget(number)
             await _end(gone, coming)
         await writer.end()
 

@@ -44,6 +44,7 @@ RULES = (
     KeyRule(re.compile(rf"{OURS}quarantine"), lasting="kept for an operator; at most 1,000 items"),
     KeyRule(re.compile(rf"{OURS}quarantined"), lasting="a counter"),
     KeyRule(re.compile(rf"{OURS}(call|running|breaker):.+")),
+    KeyRule(re.compile(rf"{OURS}begun-call:.+"), since=2),
     KeyRule(re.compile(rf"{OURS}left:.+"), since=2),
     KeyRule(re.compile(rf"{OURS}share:(fast|slow):[0-9a-f]{{16}}")),
     KeyRule(re.compile(rf"{OURS}stored:[0-9a-f]{{16}}(:bytes)?"), since=2),

@@ -1,7 +1,6 @@
 """Builds every Redis key and channel of ours, and says whether it expires, and if it lasts, why.
 
-Celery's and kombu's own keys (queues, `unacked*`, `_kombu.binding.*`, `celery-task-meta-<call id>`) are theirs. All of
-them, and ours, begin with the fleet's prefix, if it has one.
+Celery's and kombu's own (queues, `unacked*`, `_kombu.binding.*`, `celery-task-meta-<call id>`) are theirs. All begin with a fleet's prefix.
 """
 
 import hashlib
@@ -132,6 +131,10 @@ class Keys:
         """The ledger's record of a call. Expires with its result, and not before its deadline."""
         return f"{self.prefix}{OURS}call:{call_id}"
 
+    def begun_call(self, call_id: str) -> str:
+        """What another process must know of a call to follow it: whose it is, and its deadline. Expires with the call's result."""
+        return f"{self.prefix}{OURS}begun-call:{call_id}"
+
     def caller_limit(self, lane: str, user_id: str | None) -> str:
         """The published, unfinished calls of one user in a lane. Expires at the last one's deadline."""
         return f"{self.prefix}{OURS}share:{lane}:{_digest(user_id or '')[:16]}"
@@ -170,10 +173,7 @@ class Keys:
         return f"{self.prefix}{OURS}intent:{_digest(json.dumps([user_id, idempotency_key]))[:32]}"
 
     def limit(self, user_id: str | None, name: str) -> str:
-        """A user's calls that count in a limit: of a tool, or of a cost class. Expires with the day, or the cooldown.
-
-        With `:unbegun` behind it, those that no worker has begun yet, each until its deadline.
-        """
+        """A user's calls that count in a limit: of a tool, or of a cost class; with `:unbegun`, those that no worker has begun. Expires with the day, or the cooldown."""
         return f"{self.prefix}{OURS}limit:{_digest(json.dumps([user_id or '', name]))[:32]}"
 
     def held(self, call_id: str) -> str:

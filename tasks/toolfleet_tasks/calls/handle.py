@@ -84,8 +84,9 @@ class PendingCall:
     """Follows one published call to its `ending`: a worker's result, or one that the ledger takes from us.
 
     `revoke` tells the workers to drop a call, `spawn` runs something in the background, for which whoever leaves the fleet
-    waits a little, `had` confirms that its caller has a result of this stored text. A `guest` follows a call that somebody else has published: it never ends it. Not a task a call: a
-    future, and a timer of the loop.
+    waits a little, `had` confirms that its caller has a result of this stored text. A `guest` follows a call that somebody else has published: it never ends it.
+    `data_id` names the data that Redis had when another process published it: one that goes on with the call ends it as its own, and is
+    sure of nothing that a Redis with other data does not know. Not a task a call: a future, and a timer of the loop.
     """
 
     def __init__(  # noqa: PLR0913 - what it needs of its session
@@ -98,6 +99,7 @@ class PendingCall:
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         had: Callable[[PublishedCall, ToolResult, str], None],
         is_guest: bool = False,
+        data_id: str | None = None,
     ) -> None:
         self.call_id = call.call_id
         self.tool_name = call.tool_name
@@ -109,6 +111,7 @@ class PendingCall:
         self._spawn = spawn
         self._had = had
         self._is_guest = is_guest
+        self._data_id = data_id
         self._expected = listener.expect(call.call_id, self)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -164,6 +167,13 @@ class PendingCall:
             self.ending.cancel()
             if not self._is_guest:
                 self._take_back()
+
+    def leave(self) -> None:
+        """Follow it no further: the call goes on."""
+        if not self.ending.done():
+            self._stop_timer()
+            self._listener.forget(self._expected)
+            self.ending.cancel()
 
     async def cancel(self) -> None:
         """Take the call back: it ends as cancelled here, and its workers are told."""
@@ -231,13 +241,18 @@ class PendingCall:
         while True:
             await identity.known()
             try:
-                # Whether there was a record before, a guest cannot know: it came later.
-                is_sure = not self._is_guest and identity.is_same_since(self._expected.since)
-                return await end(self._call, ending, data_id=identity.data_id if is_sure else "")
+                return await end(self._call, ending, data_id=self._sure_data())
             except RedisConnectionClosed:
                 raise
             except RedisConnectionLost:
                 continue
+
+    def _sure_data(self) -> str:
+        """With which data Redis cannot have lost the call's record; "": that is not known. Who came later cannot know it by themselves."""
+        if self._data_id is not None:
+            return self._data_id
+        identity = self._listener.identity
+        return identity.data_id if not self._is_guest and identity.is_same_since(self._expected.since) else ""
 
 
 def new_call_id() -> str:

@@ -19,6 +19,7 @@ from toolfleet_tasks.calls.idempotency import Joined, end_of, handle_of
 from toolfleet_tasks.calls.prepare import check_timeout
 from toolfleet_tasks.client.fleet_settings import fleet_settings
 from toolfleet_tasks.client.loop_runner import LoopRunner
+from toolfleet_tasks.client.namespaces.begun_calls import FleetBegunCalls
 from toolfleet_tasks.client.namespaces.canvas import CanvasApp, FleetCanvas, SyncFleetCanvas
 from toolfleet_tasks.client.namespaces.dead_letters import FleetDeadLetters, SyncFleetDeadLetters
 from toolfleet_tasks.client.namespaces.jobs import FleetJobs, SyncFleetJobs
@@ -50,6 +51,7 @@ class ToolFleet:
         self._sessions = Sessions(settings, gate)
         self._canvas_app = CanvasApp(settings)
         self.jobs = FleetJobs(self._sessions)
+        self.begun_calls = FleetBegunCalls(self._sessions)
         self.dead_letters = FleetDeadLetters(self._sessions)
         self.wakeups = FleetWakeups(self._sessions)
         self.modules = FleetModules(self._sessions)

@@ -27,6 +27,7 @@ from toolfleet_tasks.admission.limits import limits_among
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.aio.fork_safety import Sockets, leave_behind
 from toolfleet_tasks.calls.audit_trail import AuditTrail
+from toolfleet_tasks.calls.begun_calls import BegunCalls, Owner
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGate, Evaluation
 from toolfleet_tasks.calls.handle import PendingCall
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
@@ -92,10 +93,15 @@ class Session:
         admission = AdmissionControl(settings)
         self._publisher = self._make_publisher(admission)
         self._follow = self._make_follow()
+        reader = ResultReader(self._connect_to(url, "begun"), lambda *_: None)
+        begun = BegunCalls(
+            self._connection, self._listener, settings, reader=reader, receipts=self._receipts, follow=self._follow
+        )
+        self.begun = begun
         self._keyed_calls = self._make_joins(ResultReader(self._connect_to(url, "joins"), lambda *_: None))
         workers = WorkerWait(self._connection, settings, known, spawn=self._spawn)
         parts = self._publisher, admission, self._keyed_calls, workers, settings
-        self._dispatcher = Dispatcher(*parts, follow=self._follow, spawn=self._spawn)
+        self._dispatcher = Dispatcher(*parts, follow=self._follow, spawn=self._spawn, before=self.begun.write)
         self.steps = JobSteps(self.preparation, self._dispatcher, self.trail, settings)
         self.jobs = self._service(self._gate if has_agent else None)
 
@@ -126,6 +132,7 @@ class Session:
         await self._listener.aclose()
         await self._listener.verifier.aclose()
         await self._keyed_calls.aclose()
+        await self.begun.aclose()
         await self.ends.aclose()
         await self.trail.settle()
         await self.wakes.aclose()
@@ -195,18 +202,20 @@ class Session:
         waits_for_worker: bool = False,
         replay_of: str | None = None,
         around: Circumstances = NOTHING_MORE,
+        owner: Owner | None = None,
     ) -> PendingCall | Joined | ToolResult:
         """Judge and publish a call, to end in `seconds`. A call that is neither published nor joined has its result already.
 
         `waits`: over its caller's limit it is published later, if there is time, and else it is `busy`. `waits_for_worker`: it
-        is published also where no worker consumes its queue.
+        is published also where no worker consumes its queue. `owner`: any process may go on with it, in their name.
         """
         self._timekeeper.read_over(self._connection)
         asked = call, caller, conversation, seconds
         prepared = await self.preparation.prepare(*asked, replay_of=replay_of, around=around)
         if isinstance(prepared, ToolResult):
             return prepared
-        started = await self._dispatcher.post(prepared, waits=waits, waits_for_worker=waits_for_worker)
+        post = self._dispatcher.post(prepared, waits=waits, waits_for_worker=waits_for_worker)
+        started = await (post if owner is None else self.begun.owned(post, prepared, owner))
         return self.trail.unpublished(prepared, started) if isinstance(started, ToolResult) else started
 
     def prepare(
@@ -252,7 +261,11 @@ class Session:
     def _make_follow(self) -> Callable[..., PendingCall]:
         """What follows a call. Its methods are bound once, or each call in flight would hold some of its own."""
         follow = functools.partial(PendingCall, listener=self._listener, ledger=self._ledger, spawn=self._say_last)
-        return functools.partial(follow, revoke=self._publisher.revoke, had=self._receipts.had)
+        return functools.partial(follow, revoke=self._publisher.revoke, had=self._had)
+
+    def _had(self, call: PublishedCall, result: ToolResult, text: str) -> None:
+        had = self.begun.had if call.call_id in self.begun else self._receipts.had
+        had(call, result, text)
 
     def _say_last(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Have a call ended whose caller may have gone; `aclose` waits a little for that."""

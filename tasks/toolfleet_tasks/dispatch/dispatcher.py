@@ -40,7 +40,7 @@ Started = PendingCall | Joined | ToolResult
 class Dispatcher:
     """Gets calls under way. `follow` listens for the end of a call of ours; `spawn` runs something in the background.
 
-    Belongs to the running loop.
+    `before` is told of each call when it is about to be published, in the same tick. Belongs to the running loop.
     """
 
     def __init__(  # noqa: PLR0913 - what it needs of its session
@@ -53,8 +53,10 @@ class Dispatcher:
         *,
         follow: Callable[[PublishedCall], PendingCall],
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        before: Callable[[PublishedCall], None],
     ) -> None:
         self._publisher = publisher
+        self._before = before
         self._admission = admission
         self._keyed_calls = keyed_calls
         self._workers = workers
@@ -174,6 +176,7 @@ class Dispatcher:
     ) -> Refusal | None:
         """Get the call into its queue, from now on; `None`, or why it is not in it. Raises as `Publisher.publish` does."""
         seconds = min(_PUBLISH_SECONDS, call.deadline_at - fleet_clock.now())
+        self._before(call)
         refusal = await self._publisher.publish(
             call, seconds=seconds, limit=limit, needs_worker=needs_worker, again=again
         )

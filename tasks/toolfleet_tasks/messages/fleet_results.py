@@ -156,6 +156,12 @@ def message_too_new(tool_name: str, reason: str) -> ToolResult:
     return ToolResult.failed(tool_name, "internal", text, effect_state="none", retryable=True)
 
 
+def dropped(call: PublishedCall) -> ToolResult:
+    """The call has ended, and how is not kept any more."""
+    text = f"Tool call has ended, and its result is not kept any more. {_CHECK}"
+    return _repeatable(call, ToolResult.failed(call.tool_name, "result_dropped", text, effect_state="unknown"))
+
+
 def result_refused(result: ToolResult, reason: str) -> ToolResult:
     """The call has ended, and Redis does not take its result."""
     text = f"Tool execution error: the result cannot be stored: {reason}"

@@ -6,6 +6,7 @@ how the call ended, unless it is as short itself. What cannot be confirmed stays
 
 import asyncio
 import hashlib
+from collections import deque
 
 from redis.exceptions import ResponseError
 
@@ -29,6 +30,7 @@ _PAUSE_SECONDS = 5.0  # so that many are confirmed at once; a text must be gone 
 _BATCH = 100  # results a command, so that no script holds Redis up
 _LARGE_CHARACTERS = 2**18  # of what is confirmed without a pause
 _MOST_WAITING = 10_000  # confirmations, while Redis is away; the oldest are given up
+_MOST_LATER = 10_000  # that are confirmed in some minutes only: each takes about 1 kB here
 _SETTLE_SECONDS = 2.0
 
 Receipt = tuple[tuple[str, str, str, str], tuple[str, str, str]]
@@ -45,6 +47,8 @@ class Receipts:
         self._is_in_record = not settings.is_fast  # the text: beside Celery's own key
         self._dropped: list[str] = []
         self._waiting: list[Receipt] = []
+        self._later = deque[tuple[float, str, str | None, str]]()  # when, by the loop's clock; call, user, what stays
+        self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
 
@@ -57,11 +61,27 @@ class Receipts:
             self._soon(is_full=len(self._dropped) >= _BATCH)
             return
         value = self._value_of(call, json_text.dump(verdict_of(call, result, text))) if call.idempotency_key else ""
-        self._add(call, call.call_id, (value, ""), is_large=len(text) >= _LARGE_CHARACTERS)
+        self._add(call.user_id, call.call_id, (value, ""), is_large=len(text) >= _LARGE_CHARACTERS)
+
+    def had_for(self, seconds: float, call: PublishedCall, result: ToolResult, text: str) -> None:
+        """The same for a caller who may lose it again, and ask once more for so long. What waits for that is bounded.
+
+        Beyond, and when the fleet is left, results stay until they expire.
+        """
+        if call.idempotency_key and len(text) <= SHORT_CHARACTERS:
+            return
+        if not call.idempotency_key and len(text) < COUNTED_FROM_BYTES and not self._is_in_record:
+            self._connection.send("EXPIRE", self._keys.result(call.call_id), round(seconds)).add_done_callback(_seen)
+            return
+        value = self._value_of(call, json_text.dump(verdict_of(call, result, text))) if call.idempotency_key else ""
+        if len(self._later) < _MOST_LATER:
+            self._later.append((self._loop.time() + seconds, call.call_id, call.user_id, value))
+            if len(self._later) == 1:
+                self._loop.call_later(seconds, self._hand_over)
 
     def read(self, reader: PublishedCall, call_id: str) -> None:
         """Confirm that a call which waited for the result of the call `call_id` waits no longer."""
-        self._add(reader, call_id, ("", reader.call_id), is_large=False)
+        self._add(reader.user_id, call_id, ("", reader.call_id), is_large=False)
 
     async def aclose(self) -> None:
         """Confirm what is left, if Redis answers soon."""
@@ -73,9 +93,17 @@ class Receipts:
     def _value_of(self, call: PublishedCall, text: str) -> str:
         return celery_value(call.call_id, text, self._signatures.of(call.call_id, text))
 
-    def _add(self, call: PublishedCall, call_id: str, rest: tuple[str, str], *, is_large: bool) -> None:
+    def _hand_over(self) -> None:
+        now = self._loop.time()
+        while self._later and self._later[0][0] <= now:
+            _, call_id, user_id, value = self._later.popleft()
+            self._add(user_id, call_id, (value, ""), is_large=False)
+        if self._later and not self._connection.is_closed:
+            self._loop.call_at(self._later[0][0], self._hand_over)
+
+    def _add(self, user_id: str | None, call_id: str, rest: tuple[str, str], *, is_large: bool) -> None:
         keys = self._keys
-        names = (keys.call(call_id), keys.result(call_id), keys.readers(call_id), keys.stored(call.user_id))
+        names = (keys.call(call_id), keys.result(call_id), keys.readers(call_id), keys.stored(user_id))
         self._waiting.append((names, (call_id, *rest)))
         self._soon(is_full=is_large or len(self._waiting) >= _BATCH)
 
@@ -83,7 +111,7 @@ class Receipts:
         if is_full:
             self._flush()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._flush)
+            self._timer = self._loop.call_later(_PAUSE_SECONDS, self._flush)
 
     def _flush(self) -> None:
         if self._timer is not None:

@@ -1,0 +1,1 @@
+"""Begins, follows and cancels calls over REST."""

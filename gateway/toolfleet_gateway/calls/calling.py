@@ -1,0 +1,68 @@
+"""Begins calls for clients: judges who calls, publishes the call, and waits for its end as long as its client does."""
+
+from dataclasses import dataclass
+
+from starlette.responses import Response
+
+from toolfleet_gateway.calls.bodies import CallRequest, CallState
+from toolfleet_gateway.calls.outcomes import problem_of_refusal
+from toolfleet_gateway.calls.preferences import Preference
+from toolfleet_gateway.http.answers import json_answer, text_answer
+from toolfleet_gateway.http.identities import CallerIdentity
+from toolfleet_registry.config.gateway_settings import GatewaySettings
+from toolfleet_registry.contracts import Conversation, ToolCall, ToolResult
+from toolfleet_tasks.aio.closing import Closing
+from toolfleet_tasks.calls.begun_calls import Owner
+from toolfleet_tasks.calls.begun_handle import BegunHandle
+from toolfleet_tasks.client.fleet import ToolFleet
+
+CALLS = "/calls"
+
+
+@dataclass(frozen=True, slots=True)
+class Calling:
+    """What routes of calls share. A request that is held open when `closing` begins is answered with where its call is."""
+
+    fleet: ToolFleet
+    settings: GatewaySettings
+    closing: Closing
+
+    async def begin(self, who: CallerIdentity, asked: CallRequest, key: str | None) -> BegunHandle:
+        """Publish a call. Raises `Problem` for one that is in no queue, and not because of its tool."""
+        call = ToolCall(
+            tool_name=asked.tool_name, arguments=asked.arguments, idempotency_key=key, tool_version=asked.tool_version
+        )
+        where = None if asked.conversation_id is None else Conversation(conversation_id=asked.conversation_id)
+        caller = who.caller_for(asked.user_id)
+        handle = await self.fleet.begun_calls.begin(
+            call, caller, owner_of(who), conversation=where, timeout=asked.timeout_seconds
+        )
+        if handle.refusal is not None and (problem := problem_of_refusal(handle.refusal)) is not None:
+            raise problem
+        return handle
+
+    async def end_of(self, handle: BegunHandle, preference: Preference) -> ToolResult | None:
+        """The call's result, if there is one as long as its client waits. The call goes on, whatever becomes of the client."""
+        return await handle.end_within(preference.seconds, self.closing)
+
+    async def answer(self, handle: BegunHandle, preference: Preference) -> Response:
+        """200 with the call's result, or 202 with where it is."""
+        result = await self.end_of(handle, preference)
+        if result is not None:
+            return result_answer(result, preference)
+        headers = {"location": self.location(handle.id), "retry-after": "1", **preference.headers}
+        return json_answer(CallState(call_id=handle.id, tool_name=handle.tool_name, state="queued"), 202, headers)
+
+    def location(self, call_id: str) -> str:
+        """Where a call is followed."""
+        return f"{self.settings.gateway_root_path}{CALLS}/{call_id}"
+
+
+def owner_of(who: CallerIdentity) -> Owner:
+    """Whose calls these are: those of the key's own user, in whose name ever they are made."""
+    return Owner(who.caller.user_id)
+
+
+def result_answer(result: ToolResult, preference: Preference) -> Response:
+    """A call's result, as it is."""
+    return text_answer(result.model_dump_json(), headers=preference.headers)

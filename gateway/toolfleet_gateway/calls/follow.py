@@ -1,0 +1,121 @@
+"""Serves `GET /calls/{call_id}`, `DELETE /calls/{call_id}` and `GET /calls/{call_id}/events`."""
+
+import hashlib
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from starlette.responses import Response
+
+from toolfleet_gateway.calls.bodies import CallState
+from toolfleet_gateway.calls.calling import CALLS, Calling, owner_of
+from toolfleet_gateway.calls.preferences import PREFER, preference_of
+from toolfleet_gateway.http.answers import text_answer
+from toolfleet_gateway.http.identities import CallerIdentity
+from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
+from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
+from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, OpenStreams, ServerSentEvent
+from toolfleet_tasks.calls.begun_handle import BegunHandle
+
+_PATH = CALLS + "/{call_id}"
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_LAST_EVENT_ID = HeaderParameter(
+    "Last-Event-ID", "The id of the last event that came: what is known by it does not come again."
+)
+_END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class FollowingRoutes:
+    """The routes of calls that have begun, here or elsewhere. An id of somebody else's call is one that nobody has."""
+
+    calling: Calling
+    streams: OpenStreams
+
+    def routes(self) -> list[AnyRoute]:
+        """Them."""
+        state = {200: Answer("Where the call is, and its result once it has ended.", CallState)}
+        get = Route(
+            method="GET", path=_PATH, name="getCall", summary="Where a call is", handle=self.state, answers=state,
+            headers=(PREFER,), problems=(404, 503),
+        )  # fmt: skip
+        cancel = Route(
+            method="DELETE", path=_PATH, name="cancelCall", summary="Take a call back", handle=self.cancel,
+            answers=state, problems=(404, 409, 503),
+        )  # fmt: skip
+        events = Route(
+            method="GET", path=f"{_PATH}/events", name="followCall", summary="Follow a call: progress, and its end",
+            handle=self.events, answers={200: Answer("Events: `progress`, `end`, `closing`.", media=MEDIA_TYPE)},
+            headers=(_LAST_EVENT_ID,), problems=(404, 503),
+        )  # fmt: skip
+        return [get, cancel, events]
+
+    async def state(self, asked: RouteRequest[None, None]) -> Response:
+        """Where a call is; with `Prefer: wait=N`, as soon as it has ended."""
+        preference = preference_of(asked.raw.headers, self.calling.settings, usual=0)
+        handle = await self._attached(asked.who, asked.path["call_id"])
+        try:
+            await self.calling.end_of(handle, preference)
+            return text_answer((await _state_of(handle)).model_dump_json(), headers=preference.headers)
+        finally:
+            handle.leave()
+
+    async def cancel(self, asked: RouteRequest[None, None]) -> Response:
+        """Take a call back. One that has ended stays as it ended."""
+        handle = await self._attached(asked.who, asked.path["call_id"])
+        try:
+            if handle.is_guest and await handle.end_within(0) is None:
+                raise Problem(
+                    409, "conflict", "The call was begun by somebody else with the same key, and is theirs to cancel."
+                )
+            await handle.cancel()
+            return text_answer((await _state_of(handle)).model_dump_json())
+        finally:
+            handle.leave()
+
+    async def events(self, asked: RouteRequest[None, None]) -> Response:
+        """Follow a call: how far it is, and its end. The latest counts: who comes again gets that, and what follows."""
+        call_id = asked.path["call_id"]
+        last = asked.raw.headers.get("last-event-id", "")
+        if last and last.partition(":")[0] != call_id:
+            raise invalid_request("Last-Event-ID is not one of this call's events.")
+        handle = await self._attached(asked.who, call_id)
+        return EventStream(_events_of(handle, last), self.streams, release=handle.leave)
+
+    async def _attached(self, who: CallerIdentity, call_id: str) -> BegunHandle:
+        found = None
+        if _ID.fullmatch(call_id):
+            found = await self.calling.fleet.begun_calls.attach(call_id, owner_of(who))
+        if found is None:
+            raise not_found("There is no such call: it is unknown, or was forgotten.")
+        return found
+
+
+async def _state_of(handle: BegunHandle) -> CallState:
+    result = await handle.end_within(0)
+    if result is not None:
+        return CallState(call_id=handle.id, tool_name=handle.tool_name, state="done", result=result)
+    status = await handle.status()
+    result = await handle.end_within(0)  # it may have ended meanwhile
+    if result is not None:
+        return CallState(call_id=handle.id, tool_name=handle.tool_name, state="done", result=result)
+    place = "running" if status == "done" else str(status)  # its result is on its way
+    return CallState.model_validate(
+        {"call_id": handle.id, "tool_name": handle.tool_name, "state": place, "progress": status.progress}
+    )
+
+
+async def _events_of(handle: BegunHandle, last: str) -> AsyncGenerator[ServerSentEvent]:
+    async with aclosing(handle.progress()) as steps:
+        async for progress in steps:
+            text = progress.model_dump_json()
+            name = f"{handle.id}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+            if name != last:
+                yield ServerSentEvent("progress", text, name)
+    result = await handle.end_within(_LONGEST_SECONDS)
+    if result is not None:
+        yield ServerSentEvent(_END, result.model_dump_json(), f"{handle.id}:{_END}")
+
+
+_LONGEST_SECONDS = 86_400.0

@@ -1,0 +1,54 @@
+"""Reads how long a client waits, by `Prefer` (RFC 7240), and its idempotency key."""
+
+import re
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers
+
+from toolfleet_gateway.calls.bodies import LONGEST_KEY
+from toolfleet_gateway.http.problems import invalid_request
+from toolfleet_gateway.http.routes import HeaderParameter
+from toolfleet_registry.config.gateway_settings import GatewaySettings
+
+PREFER = HeaderParameter(
+    "Prefer", "`wait=N`: answer with the result if there is one within N seconds. `respond-async`: answer at once."
+)
+IDEMPOTENCY_KEY = HeaderParameter(
+    "Idempotency-Key", "Names the intention: a repeat with the same key brings the first call's result.", LONGEST_KEY
+)
+
+_WAIT = re.compile(r"wait\s*=\s*\"?(\d{1,6})\"?")
+_PRINTABLE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """How many seconds a client waits for a result, and what of its wishes was followed."""
+
+    seconds: float
+    applied: str | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What says so."""
+        return {} if self.applied is None else {"preference-applied": self.applied}
+
+
+def preference_of(headers: Headers, settings: GatewaySettings, *, usual: float) -> Preference:
+    """What `Prefer` says, within bounds; `usual` seconds without it. What is not understood is left alone, as RFC 7240 has it."""
+    wishes = [wish.strip().lower() for value in headers.getlist("prefer") for wish in value.split(",")]
+    waits = next((found for wish in wishes if (found := _WAIT.fullmatch(wish))), None)
+    if waits is not None:
+        seconds = min(float(waits[1]), settings.gateway_longest_wait_seconds)
+        return Preference(seconds, f"wait={seconds:g}")
+    return Preference(0.0, "respond-async") if "respond-async" in wishes else Preference(usual)
+
+
+def idempotency_key_of(headers: Headers) -> str | None:
+    """The key, if there is one. Raises `Problem` (400) for one that is none."""
+    key = headers.get("idempotency-key")
+    if key is None:
+        return None
+    if len(key) > LONGEST_KEY or not _PRINTABLE.fullmatch(key):
+        raise invalid_request(f"Idempotency-Key must be 1 to {LONGEST_KEY} printable ASCII characters.")
+    return key

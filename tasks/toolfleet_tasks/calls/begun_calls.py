@@ -1,0 +1,175 @@
+"""Keeps what another process must know to go on with a call, and goes on with those that others have begun.
+
+A record is sent in the same write as the call's publishing, before it: a call that is in its queue has one. It costs no round trip.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.errors import FleetUnavailable, NotPublished
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.calls.begun_call import BegunCall
+from toolfleet_tasks.calls.handle import PendingCall
+from toolfleet_tasks.calls.idempotency import Joined
+from toolfleet_tasks.messages import fleet_results, json_text
+from toolfleet_tasks.messages.ids import kept_seconds
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.results.listener import ResultListener
+from toolfleet_tasks.results.reader import PEEK_SECONDS, ResultReader
+from toolfleet_tasks.results.receipts import Receipts
+from toolfleet_tasks.results.stored import read_stored, text_of
+
+log = get_logger(__name__)
+
+Started = PendingCall | Joined | ToolResult
+
+_MARGIN_SECONDS = 60  # a record outlives its call's deadline: clocks differ
+_GRACE_SECONDS = (
+    3.0  # beyond the deadline: a worker, or the process that began the call, ends it with more than we know
+)
+_READ_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who has begun a call, perhaps in somebody else's name."""
+
+    user_id: str | None
+
+
+class BegunCalls:
+    """The records of one Redis. `follow` follows a call, `reader` has the results; it is closed here. Belongs to the connection's loop."""
+
+    def __init__(
+        self,
+        connection: PipelinedConnection,
+        listener: ResultListener,
+        settings: Settings,
+        *,
+        reader: ResultReader,
+        receipts: Receipts,
+        follow: Callable[..., PendingCall],
+    ) -> None:
+        self._reader = reader
+        self._receipts = receipts
+        self._connection = connection
+        self._listener = listener
+        self._settings = settings
+        self._keys = settings.keys
+        self._follow = follow
+        self._owners: dict[str, Owner] = {}  # by call id: of those that are under way here
+
+    def __contains__(self, call_id: str) -> bool:
+        return call_id in self._owners
+
+    async def owned(self, post: Awaitable[Started], call: PublishedCall, owner: Owner) -> Started:
+        """Get a call under way that any process may go on with: it is written down before it is in its queue."""
+        self._owners[call.call_id] = owner
+        started: Started | None = None
+        try:
+            started = await post
+        finally:
+            if isinstance(started, PendingCall):
+                started.ending.add_done_callback(lambda _: self._owners.pop(call.call_id, None))
+            else:
+                self._owners.pop(call.call_id, None)
+                self._send("UNLINK", self._keys.begun_call(call.call_id))  # it is in no queue
+        if isinstance(started, Joined):  # where that is the owner's as well, its own record stays
+            self._store(BegunCall.of(call, owner=owner.user_id, data_id="", joins=started.call_id), "NX")
+        return started
+
+    def write(self, call: PublishedCall) -> None:
+        """Write the call down with whatever else is sent in this tick, if it is to be."""
+        if call.call_id in self._owners:
+            owner = self._owners[call.call_id].user_id
+            self._store(BegunCall.of(call, owner=owner, data_id=self._listener.identity.data_id))
+
+    async def find(self, call_id: str, owner: Owner) -> BegunCall | None:
+        """The record of a call of this owner's; `None` also for one of somebody else's. Raises `FleetUnavailable`."""
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                text: bytes | None = await self._connection.execute("GET", self._keys.begun_call(call_id))
+        except (TimeoutError, RedisConnectionLost, ResponseError) as exc:
+            raise FleetUnavailable("Redis does not answer.") from exc
+        if text is None:
+            return None
+        try:
+            record = json_text.load(BegunCall, text.decode())
+        except ValueError:  # of another version, or nobody's
+            log.warning("begun_call_not_read", call_id=call_id)
+            return None
+        return record if record.owner == owner.user_id and record.call_id == call_id else None
+
+    async def attach(self, record: BegunCall) -> PendingCall:
+        """Follow a call that another process has begun; one that has ended has its result already. `PendingCall.leave` it.
+
+        Raises `FleetUnavailable`.
+        """
+        call = record.published()
+        pending = self._follow(call, is_guest=record.is_guest, data_id=record.data_id, had=self.had)
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                await self._listener.listening(record.call_id)
+                await self._end_if_ended(call, pending)
+        except (OSError, ResponseError, NotPublished) as exc:
+            pending.leave()
+            raise FleetUnavailable("Redis does not answer.") from exc
+        except BaseException:
+            pending.leave()
+            raise
+        pending.published(record.deadline_at + _GRACE_SECONDS)
+        return pending
+
+    async def ping(self) -> bool:
+        """Whether Redis answers within a second."""
+        try:
+            async with asyncio.timeout(PEEK_SECONDS):
+                await self._connection.connected()
+                return bool(await self._connection.send("PING"))
+        except (OSError, ResponseError):
+            return False
+
+    def had(self, call: PublishedCall, result: ToolResult, text: str) -> None:
+        """Confirm a result whose caller may lose it, and ask again, perhaps another process."""
+        self._receipts.had_for(self._settings.gateway_result_kept_seconds, call, result, text)
+
+    async def aclose(self) -> None:
+        """Let go of what was needed for reading."""
+        await self._reader.aclose()
+
+    async def _end_if_ended(self, call: PublishedCall, pending: PendingCall) -> None:
+        """What ended before anybody listened here, the ledger knows, also where its result is gone."""
+        key = self._keys.result(call.call_id).encode()
+        stored = await self._reader.end_of(self._keys.call(call.call_id), key)
+        if stored is None:
+            return
+        if not stored:
+            pending.refuse(fleet_results.dropped(call))
+            return
+        stored = await self._listener.verifier.believed(call.call_id, stored.encode())
+        result = read_stored(stored, call.tool_name)
+        pending.refuse(result)
+        self.had(call, result, text_of(stored))
+
+    def _store(self, record: BegunCall, *options: str) -> None:
+        kept = kept_seconds(record.idempotency_key, self._settings)
+        left = round(record.deadline_at - fleet_clock.now()) + _MARGIN_SECONDS
+        self._send(
+            "SET", self._keys.begun_call(record.call_id), json_text.dump(record), "EX", max(kept, left), *options
+        )
+
+    def _send(self, *command: str | int) -> None:
+        self._connection.send(*command).add_done_callback(_seen)
+
+
+def _seen(reply: "asyncio.Future[Any]") -> None:
+    """A connection that is lost takes the publishing with it, which is tried anew, and so is this."""
+    if not reply.cancelled() and isinstance(error := reply.exception(), ResponseError):
+        log.warning("begun_call_not_written", error=str(error))

@@ -1,0 +1,68 @@
+"""Follows a call that any process may go on with, in a process that may leave it at any moment."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.contracts.progress import Progress
+from toolfleet_tasks.aio.closing import Closing
+from toolfleet_tasks.calls.begun_calls import Started
+from toolfleet_tasks.calls.handle import PendingCall
+from toolfleet_tasks.calls.idempotency import handle_of
+from toolfleet_tasks.calls.status import CallStatus
+
+
+class BegunHandle:
+    """One call: its `id`, and what becomes of it. `refusal`: its result, if it was in no queue.
+
+    `is_guest`: somebody else has begun it, and it is not for its owner here to cancel it.
+    """
+
+    def __init__(self, started: Started, *, is_guest: bool = False) -> None:
+        self._handle = handle_of(started)
+        self._started = started
+        self.id = self._handle.id
+        self.tool_name = self._handle.tool_name
+        self.refusal = started if isinstance(started, ToolResult) else None
+        self.is_guest = is_guest
+
+    async def end_within(self, seconds: float, closing: Closing | None = None) -> ToolResult | None:
+        """Return how the call ended; `None` if it has not after `seconds`, or when `closing` begins. The call goes on, whatever ends the waiting."""
+        if isinstance(self._started, ToolResult):
+            return self._started
+        ending, loop = self._started.ending, asyncio.get_running_loop()
+        if not ending.done() and seconds > 0:
+            waiter: asyncio.Future[None] = loop.create_future()
+
+            def wake(_: object = None) -> None:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+            ending.add_done_callback(wake)
+            timer = loop.call_later(seconds, wake)
+            number = None if closing is None else closing.tell(wake)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+                ending.remove_done_callback(wake)
+                if closing is not None and number is not None:
+                    closing.forget(number)
+        return ending.result() if ending.done() and not ending.cancelled() else None
+
+    async def cancel(self) -> None:
+        """As `CallHandle.cancel`."""
+        await self._handle.cancel()
+
+    async def status(self) -> CallStatus:
+        """As `CallHandle.status`."""
+        return await self._handle.status()
+
+    def progress(self) -> AsyncGenerator[Progress]:
+        """As `CallHandle.progress`."""
+        return self._handle.progress()
+
+    def leave(self) -> None:
+        """Follow an attached call no further: it goes on."""
+        if isinstance(self._started, PendingCall):
+            self._started.leave()

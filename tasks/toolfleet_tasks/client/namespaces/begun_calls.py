@@ -1,0 +1,48 @@
+"""Begins calls that any process may go on with, and goes on with those: `fleet.begun_calls`."""
+
+from toolfleet_registry.contracts import Caller, Conversation, ToolCall
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_tasks.calls.begun_calls import Owner
+from toolfleet_tasks.calls.begun_handle import BegunHandle
+from toolfleet_tasks.calls.prepare import check_timeout
+from toolfleet_tasks.client.sessions import Sessions
+
+
+class FleetBegunCalls:
+    """The calls that a process without a memory, such as a gateway, has begun for others. `owner`: whose they are."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def begin(
+        self,
+        call: ToolCall,
+        caller: Caller,
+        owner: Owner,
+        *,
+        conversation: Conversation | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - the call's deadline: travels to the worker and the module
+    ) -> BegunHandle:
+        """As `ToolFleet.submit`, for an `owner`: from when this returns, any process can `attach` the call.
+
+        Raises `FleetUnavailable`, and `ValueError` for a `timeout` that is no number.
+        """
+        check_timeout(timeout)
+        session = self._sessions.here() or await self._sessions.opened()
+        return BegunHandle(await session.begin(call, caller, conversation, timeout, waits=False, owner=owner))
+
+    async def attach(self, call_id: str, owner: Owner) -> BegunHandle | None:
+        """Follow a call that some process has begun for the owner; `None` for one that is unknown, or another's.
+
+        `leave` it: the call goes on. Raises `FleetUnavailable`.
+        """
+        begun = (await self._sessions.opened()).begun
+        record = await begun.find(call_id, owner)
+        return None if record is None else BegunHandle(await begun.attach(record), is_guest=record.is_guest)
+
+    async def ping(self) -> bool:
+        """Whether Redis answers now."""
+        try:
+            return await (await self._sessions.opened()).begun.ping()
+        except FleetUnavailable:
+            return False

@@ -1,0 +1,177 @@
+"""Calls over REST: begun in one gateway, and followed, answered and cancelled in another."""
+
+import asyncio
+import json
+import uuid
+from typing import Any
+
+import httpx
+
+from support.module_server import ModuleServer
+from support.waiting import wait_until
+
+Json = dict[str, Any]
+
+
+async def test_a_call_brings_its_result(here: httpx.AsyncClient) -> None:
+    """The answer is the tool's result, as a Python agent has it."""
+    answer = await here.post("/calls", json={"tool_name": "owls.echo", "arguments": {"a": 1}})
+
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["success"] is True
+    assert answer.json()["result"] == {"a": 1}
+    assert answer.json()["audit"]["attempts"] == 1
+
+
+async def test_a_tools_failure_is_a_result(here: httpx.AsyncClient) -> None:
+    """The request has worked: the status is 200, and the result says that the tool failed."""
+    answer = await here.post("/calls", json={"tool_name": "owls.fail"})
+
+    assert answer.status_code == 200
+    assert (answer.json()["success"], answer.json()["error_code"]) == (False, "module_error")
+
+
+async def test_what_is_begun_here_is_followed_there(here: httpx.AsyncClient, there: httpx.AsyncClient) -> None:
+    """A gateway that has begun nothing says where the call is, and brings its result once there is one."""
+    begun = await here.post(
+        "/calls", json={"tool_name": "owls.nap", "arguments": {"seconds": 0.5}}, headers={"Prefer": "respond-async"}
+    )
+    assert begun.status_code == 202
+    assert begun.headers["preference-applied"] == "respond-async"
+    location = begun.headers["location"]
+    assert location == f"/calls/{begun.json()['call_id']}"
+
+    state = (await there.get(location)).json()
+    assert (state["call_id"], state["tool_name"], state["result"]) == (begun.json()["call_id"], "owls.nap", None)
+    assert state["state"] in {"queued", "running"}
+
+    ended = (await there.get(location, headers={"Prefer": "wait=20"})).json()
+    assert (ended["state"], ended["result"]["result"]) == ("done", "awake")
+    assert (await here.get(location)).json() == ended
+
+
+async def test_a_wait_that_is_over_is_a_202(here: httpx.AsyncClient) -> None:
+    """Whoever waits for less than the call takes learns where to follow it."""
+    answer = await here.post(
+        "/calls", json={"tool_name": "owls.nap", "arguments": {"seconds": 3}}, headers={"Prefer": "wait=1"}
+    )
+
+    assert (answer.status_code, answer.headers["preference-applied"]) == (202, "wait=1")
+    assert (await here.delete(answer.headers["location"])).json()["result"]["error_code"] == "cancelled"
+
+
+async def test_what_is_begun_here_is_cancelled_there(
+    here: httpx.AsyncClient, there: httpx.AsyncClient, owls: ModuleServer
+) -> None:
+    """The running call is interrupted, both say how it ended, and a second cancelling changes nothing."""
+    location = await _begun(here, "owls.nap", seconds=30)
+    await wait_until(lambda: owls.running, "the call runs")
+
+    cancelled = await there.delete(location)
+
+    assert cancelled.status_code == 200, cancelled.text
+    assert (cancelled.json()["state"], cancelled.json()["result"]["error_code"]) == ("done", "cancelled")
+    await wait_until(lambda: not owls.running, "the module was told")
+    assert (await here.delete(location)).json()["result"]["error"] == cancelled.json()["result"]["error"]
+    assert (await here.get(location)).json()["result"]["error_code"] == "cancelled"
+
+
+async def test_what_is_begun_here_is_streamed_there(here: httpx.AsyncClient, there: httpx.AsyncClient) -> None:
+    """The stream ends with the call's end, and who comes again with the last id gets it again."""
+    location = await _begun(here, "owls.nap", seconds=0.5)
+
+    events = await _events(there, location)
+    again = await _events(there, location, last=events[-1]["id"])
+
+    assert [event["event"] for event in events] == ["end"]
+    assert events[-1]["data"]["result"] == "awake"
+    assert again == events
+
+
+async def test_a_repeat_with_its_key_runs_once(
+    here: httpx.AsyncClient, there: httpx.AsyncClient, owls: ModuleServer
+) -> None:
+    """Two gateways that are asked at the same time with one key bring the first call's result."""
+    headers = {"Idempotency-Key": str(uuid.uuid4())}
+    body = {"tool_name": "owls.nap_once", "arguments": {"seconds": 0.3}}
+
+    answers = await asyncio.gather(*(client.post("/calls", json=body, headers=headers) for client in (here, there)))
+    later = await there.post("/calls", json=body, headers=headers)
+
+    assert [answer.status_code for answer in (*answers, later)] == [200, 200, 200]
+    ids = {answer.json()["audit"]["call_id"] for answer in (*answers, later)}
+    assert len(ids) == 1
+    assert len(owls.calls("nap_once")) == 1
+    assert (await here.get(f"/calls/{ids.pop()}")).json()["result"] == later.json()
+
+
+async def test_a_key_stands_for_one_call(here: httpx.AsyncClient) -> None:
+    """The same key with other arguments is a conflict."""
+    headers = {"Idempotency-Key": str(uuid.uuid4())}
+    await here.post("/calls", json={"tool_name": "owls.echo", "arguments": {"a": 1}}, headers=headers)
+
+    answer = await here.post("/calls", json={"tool_name": "owls.echo", "arguments": {"a": 2}}, headers=headers)
+
+    assert (answer.status_code, answer.json()["error_code"]) == (409, "conflict")
+
+
+async def test_each_call_of_a_batch_has_its_own_answer(here: httpx.AsyncClient) -> None:
+    """One that is refused keeps no other from running."""
+    calls = [
+        {"tool_name": "owls.echo", "arguments": {"n": 1}},
+        {"tool_name": "owls.ecko"},
+        {"tool_name": "owls.nap", "arguments": {"seconds": 3}},
+    ]
+
+    answer = await here.post("/calls/batch", json={"calls": calls}, headers={"Prefer": "wait=1"})
+
+    assert answer.status_code == 200, answer.text
+    echoed, unknown, napping = answer.json()["calls"]
+    assert (echoed["status"], echoed["result"]["result"]) == (200, {"n": 1})
+    assert (unknown["status"], unknown["problem"]["error_code"]) == (404, "unknown_tool")
+    assert (napping["status"], napping["call"]["state"]) == (202, "queued")
+    await here.delete(f"/calls/{napping['call']['call_id']}")
+
+
+async def test_a_modules_tool_is_executed_through_the_queue(here: httpx.AsyncClient) -> None:
+    """With the module's name before it or without; another module's is refused."""
+    path = "/api/modules/owls/execute"
+    answers = [await here.post(path, json={"tool_name": name}) for name in ("echo", "owls.echo", "jays.echo")]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 400]
+    assert answers[0].json()["audit"]["worker"]
+
+
+async def test_a_client_that_goes_away_does_not_cancel_its_call(here: httpx.AsyncClient, owls: ModuleServer) -> None:
+    """The call runs to its end, and its result is there for whoever asks with the same key."""
+    headers = {"Idempotency-Key": str(uuid.uuid4())}
+    body = {"tool_name": "owls.nap_once", "arguments": {"seconds": 1}}
+    asking = asyncio.create_task(here.post("/calls", json=body, headers=headers))
+    await wait_until(lambda: owls.running, "the call runs")
+    asking.cancel()
+
+    answer = await here.post("/calls", json=body, headers=headers)
+
+    assert (answer.status_code, answer.json()["result"]) == (200, "awake")
+    assert (len(owls.calls("nap_once")), owls.interrupted) == (1, [])
+
+
+async def _begun(client: httpx.AsyncClient, tool: str, **arguments: object) -> str:
+    answer = await client.post(
+        "/calls", json={"tool_name": tool, "arguments": arguments}, headers={"Prefer": "respond-async"}
+    )
+    assert answer.status_code == 202, answer.text
+    return str(answer.headers["location"])
+
+
+async def _events(client: httpx.AsyncClient, location: str, *, last: str | None = None) -> list[Json]:
+    headers = {} if last is None else {"Last-Event-ID": last}
+    async with client.stream("GET", f"{location}/events", headers=headers) as answer:
+        assert answer.status_code == 200, await answer.aread()
+        text = (await answer.aread()).decode()
+    found = []
+    for block in text.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line and not line.startswith(":"))
+        if "event" in fields:
+            found.append({"id": fields["id"], "event": fields["event"], "data": json.loads(fields["data"])})
+    return found

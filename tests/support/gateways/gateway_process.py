@@ -1,0 +1,58 @@
+"""A real `toolfleet gateway` process, and clients of it."""
+
+import re
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import httpx
+
+from support.fleet import TestBed, program
+from support.worker_process import WorkerProcess
+from toolfleet_registry.settings import Settings
+
+READY = "toolfleet gateway ready"
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """One that is ready: its `url`, and the `key` that it has made."""
+
+    process: WorkerProcess
+    url: str
+    key: str
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        found = httpx.URL(self.url)
+        return found.host, found.port or 0
+
+    def client(self, *, timeout: float = 30) -> httpx.AsyncClient:
+        """A client with its key."""
+        return httpx.AsyncClient(
+            base_url=self.url, headers={"Authorization": f"Bearer {self.key}"}, timeout=timeout, trust_env=False
+        )
+
+
+@contextmanager
+def gateway_process(
+    bed: TestBed,
+    *options: str,
+    settings: Settings | None = None,
+    env: Mapping[str, str] = MappingProxyType({}),
+) -> Generator[Gateway]:
+    """Run `toolfleet gateway` on a free port from its readiness on."""
+    command = [sys.executable, "-m", "toolfleet_cli", "gateway", "--port", "0", *options]
+    usual = {"TOOLFLEET_GATEWAY_LEAVE_SECONDS": "0", **env}
+    with program(bed, command, "gateway", ready=READY, settings=settings, env=usual) as process:
+        said = process.said()
+        yield Gateway(process, _found(rf"{READY} url=(\S+)", said), _found(r"key: (\S+)", said))
+
+
+def _found(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    assert found is not None, text
+    return found[1]
