@@ -7,55 +7,74 @@ from collections.abc import Callable
 
 import uvloop
 
+from toolfleet_gateway.auth.generated_key import GeneratedKey
+from toolfleet_gateway.auth.key_limits import KeyLimits
+from toolfleet_gateway.auth.opening import authenticating
 from toolfleet_gateway.calls.begin import BeginningRoutes
 from toolfleet_gateway.calls.calling import Calling
 from toolfleet_gateway.calls.follow import FollowingRoutes
 from toolfleet_gateway.http.app import build_app
-from toolfleet_gateway.http.identities import RequestAuthenticator
+from toolfleet_gateway.http.entrance import Entrance
+from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.routes import AnyRoute
 from toolfleet_gateway.http.server import make_server
-from toolfleet_gateway.http.streams import OpenStreams
+from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.aio.closing import Closing
 from toolfleet_tasks.client.fleet import ToolFleet
+
+_REDIS_SECONDS = 2.0  # for an answer about somebody's limits
 
 
 def run_gateway(
     settings: Settings,
-    authenticator: RequestAuthenticator,
     listener: socket.socket,
     *,
+    generated: GeneratedKey | None = None,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. `ready` is called once requests are taken. Raises as `ToolFleet` does when it is entered."""
-    logging.getLogger("uvicorn.error").setLevel(
-        logging.ERROR
-    )  # a line for each request that is no HTTP is anybody's to fill a disk with
+    """Serve until SIGTERM or SIGINT. `generated`: the key that was made for it. `ready` is called once requests are taken.
+
+    Raises as `ToolFleet` does when it is entered.
+    """
+    # A line for each request that is no HTTP would let anybody fill a disk.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve_gateway(settings, authenticator, listener, ready=ready))
+        runner.run(serve_gateway(settings, listener, generated=generated, ready=ready))
 
 
 async def serve_gateway(
     settings: Settings,
-    authenticator: RequestAuthenticator,
     listener: socket.socket,
     *,
+    generated: GeneratedKey | None = None,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
     """As `run_gateway`, on the running loop."""
-    async with ToolFleet(settings=settings) as fleet:
-        closing = Closing()
+    url, closing = str(settings.redis_url), Closing()
+    async with (
+        ToolFleet(settings=settings) as fleet,
+        authenticating(settings, generated) as authenticator,
+        async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS) as redis,
+    ):
+        limits = KeyLimits(redis, settings.keys)
+        streams = OpenStreams(settings.gateway_streams, closing, authenticator, limits)
 
         async def is_ready() -> bool:
             return not closing.has_begun and await fleet.begun_calls.ping()
 
-        app = build_app(routes_of(fleet, settings, closing), authenticator, settings, is_ready=is_ready)
+        routes = routes_of(fleet, settings, closing, streams)
+        app = build_app(routes, Entrance(authenticator, limits), settings, is_ready=is_ready)
         server = make_server(app, settings, leaving=closing.begin, listening=ready)
-        await server.serve(sockets=[listener])
+        watching = asyncio.create_task(streams.watch(), name="toolfleet-streams")
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            await end([watching])
 
 
-def routes_of(fleet: ToolFleet, settings: Settings, closing: Closing) -> list[AnyRoute]:
+def routes_of(fleet: ToolFleet, settings: Settings, closing: Closing, streams: OpenStreams) -> list[AnyRoute]:
     """Every route of the gateway, each from the folder of its concern."""
-    streams = OpenStreams(settings.gateway_streams, closing)
     calling = Calling(fleet, settings, closing)
     return [*BeginningRoutes(calling).routes(), *FollowingRoutes(calling, streams).routes()]

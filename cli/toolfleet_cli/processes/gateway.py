@@ -1,5 +1,6 @@
 """Serves the fleet over HTTP in this process: `toolfleet gateway`."""
 
+import asyncio
 from typing import Annotated
 
 import typer
@@ -8,11 +9,9 @@ from toolfleet_cli.console.output import say
 from toolfleet_cli.processes.extras import need
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import PREFIX, load_settings
-from toolfleet_registry.system import randomness
 from toolfleet_registry.system.listening import listening_socket
 
 READY = "toolfleet gateway ready"
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 HostOption = Annotated[str, typer.Option("--host", help="Listen on this address.")]
 PortOption = Annotated[int, typer.Option(min=0, max=65535, help="Listen on this port; 0: one that is free.")]
@@ -39,16 +38,15 @@ def gateway(*, host: HostOption = "127.0.0.1", port: PortOption = 8484, root_pat
     settings = load_settings(**given)
     if settings.redis_url is None:
         raise SettingsError(f"There is no Redis to work with: set {PREFIX}REDIS_URL, such as redis://127.0.0.1:6379/0.")
-    if host not in LOOPBACK:
-        raise SettingsError(f"Without keys a gateway listens on loopback only, and not at {host!r}.")
-    from toolfleet_gateway.gateway import run_gateway  # noqa: PLC0415 - only this command needs it
-    from toolfleet_gateway.http.generated_key import GeneratedKey  # noqa: PLC0415 - as above
+    from toolfleet_gateway.auth.opening import key_to_generate  # noqa: PLC0415 - only this command needs it
+    from toolfleet_gateway.gateway import run_gateway  # noqa: PLC0415 - as above
     from toolfleet_tasks.control.logs import configure_logs  # noqa: PLC0415 - as above
 
     configure_logs(settings)
-    key = f"{randomness.uuid4().hex}{randomness.uuid4().hex}"
+    generated = asyncio.run(key_to_generate(settings, host, settings.gateway_key))
     with listening_socket("127.0.0.1" if host == "localhost" else host, port) as listener:
         address = f"[{host}]" if ":" in host else host
         url = f"http://{address}:{listener.getsockname()[1]}{settings.gateway_root_path}"
-        say(f"key: {key}")
-        run_gateway(settings, GeneratedKey(key), listener, ready=lambda: say(f"{READY} url={url}"))
+        if generated is not None:
+            say(f"key: {generated.text}")
+        run_gateway(settings, listener, generated=generated, ready=lambda: say(f"{READY} url={url}"))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
+from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.calls.bodies import (
     BatchAnswer,
     BatchedAnswer,
@@ -17,7 +18,6 @@ from toolfleet_gateway.calls.bodies import (
 from toolfleet_gateway.calls.calling import CALLS, Calling
 from toolfleet_gateway.calls.preferences import IDEMPOTENCY_KEY, PREFER, Preference, idempotency_key_of, preference_of
 from toolfleet_gateway.http.answers import json_answer
-from toolfleet_gateway.http.identities import CallerIdentity
 from toolfleet_gateway.http.problem_answers import problem_of
 from toolfleet_gateway.http.problems import Problem, invalid_request
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
@@ -77,9 +77,7 @@ class BeginningRoutes:
         one = [self._one(asked.who, call, preference, path) for call in asked.body.calls]
         return json_answer(BatchAnswer(calls=await asyncio.gather(*one)), headers=preference.headers)
 
-    async def _one(
-        self, who: CallerIdentity, call: BatchedCallRequest, preference: Preference, path: str
-    ) -> BatchedAnswer:
+    async def _one(self, who: Identity, call: BatchedCallRequest, preference: Preference, path: str) -> BatchedAnswer:
         try:
             handle = await self.calling.begin(who, call, call.idempotency_key)
         except (Problem, FleetError) as exc:  # each has its own answer

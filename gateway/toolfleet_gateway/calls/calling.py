@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
+from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.calls.bodies import CallRequest, CallState
 from toolfleet_gateway.calls.outcomes import problem_of_refusal
 from toolfleet_gateway.calls.preferences import Preference
 from toolfleet_gateway.http.answers import json_answer, text_answer
-from toolfleet_gateway.http.identities import CallerIdentity
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.contracts import Conversation, ToolCall, ToolResult
 from toolfleet_tasks.aio.closing import Closing
@@ -27,7 +27,7 @@ class Calling:
     settings: GatewaySettings
     closing: Closing
 
-    async def begin(self, who: CallerIdentity, asked: CallRequest, key: str | None) -> BegunHandle:
+    async def begin(self, who: Identity, asked: CallRequest, key: str | None) -> BegunHandle:
         """Publish a call. Raises `Problem` for one that is in no queue, and not because of its tool."""
         call = ToolCall(
             tool_name=asked.tool_name, arguments=asked.arguments, idempotency_key=key, tool_version=asked.tool_version
@@ -58,7 +58,7 @@ class Calling:
         return f"{self.settings.gateway_root_path}{CALLS}/{call_id}"
 
 
-def owner_of(who: CallerIdentity) -> Owner:
+def owner_of(who: Identity) -> Owner:
     """Whose calls these are: those of the key's own user, in whose name ever they are made."""
     return Owner(who.caller.user_id)
 

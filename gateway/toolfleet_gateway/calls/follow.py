@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
+from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.calls.bodies import CallState
 from toolfleet_gateway.calls.calling import CALLS, Calling, owner_of
 from toolfleet_gateway.calls.preferences import PREFER, preference_of
 from toolfleet_gateway.http.answers import text_answer
-from toolfleet_gateway.http.identities import CallerIdentity
+from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
-from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, OpenStreams, ServerSentEvent
+from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, ServerSentEvent
 from toolfleet_tasks.calls.begun_handle import BegunHandle
 
 _PATH = CALLS + "/{call_id}"
@@ -81,9 +82,9 @@ class FollowingRoutes:
         if last and last.partition(":")[0] != call_id:
             raise invalid_request("Last-Event-ID is not one of this call's events.")
         handle = await self._attached(asked.who, call_id)
-        return EventStream(_events_of(handle, last), self.streams, release=handle.leave)
+        return EventStream(asked.who, _events_of(handle, last), self.streams, release=handle.leave)
 
-    async def _attached(self, who: CallerIdentity, call_id: str) -> BegunHandle:
+    async def _attached(self, who: Identity, call_id: str) -> BegunHandle:
         found = None
         if _ID.fullmatch(call_id):
             found = await self.calling.fleet.begun_calls.attach(call_id, owner_of(who))

@@ -19,8 +19,8 @@ from toolfleet_gateway.http.bounds.host_check import HostCheck
 from toolfleet_gateway.http.bounds.origin_check import OriginCheck
 from toolfleet_gateway.http.bounds.query_keys import QueryKeys
 from toolfleet_gateway.http.endpoint import Endpoint
+from toolfleet_gateway.http.entrance import Entrance
 from toolfleet_gateway.http.health import LIVE, READY, health_routes
-from toolfleet_gateway.http.identities import RequestAuthenticator
 from toolfleet_gateway.http.openapi import openapi_document
 from toolfleet_gateway.http.problem_answers import ProblemAnswers, problem_of
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
@@ -32,7 +32,7 @@ DOCUMENT = "/openapi.json"
 
 def build_app(
     routes: Sequence[AnyRoute],
-    authenticator: RequestAuthenticator,
+    entrance: Entrance,
     settings: GatewaySettings,
     *,
     is_ready: Callable[[], Awaitable[bool]],
@@ -43,7 +43,7 @@ def build_app(
     by_path = dict[str, list[AnyRoute]]()
     for route in (*known, _document_route(json.dumps(document, separators=(",", ":")))):
         by_path.setdefault(route.path, []).append(route)
-    endpoints = [Endpoint(of_path, authenticator) for of_path in by_path.values()]
+    endpoints = [Endpoint(of_path, entrance) for of_path in by_path.values()]
     app = Starlette(
         routes=[StarletteRoute(endpoint.path, endpoint) for endpoint in endpoints],
         middleware=_bounds(settings),

@@ -4,16 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from toolfleet_gateway.http.body import ClientGone, list_fields, read_bytes, read_json_body, read_query
-from toolfleet_gateway.http.identities import Anonymous, RequestAuthenticator
+from toolfleet_gateway.http.entrance import ANONYMOUS, Entrance
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_gateway.http.routes import AnyRoute, RouteRequest
-
-_ANONYMOUS = Anonymous()
 
 
 class _Empty(BaseModel, extra="forbid"):
@@ -23,9 +20,9 @@ class _Empty(BaseModel, extra="forbid"):
 class Endpoint:
     """The routes of one path, as an ASGI app. `HEAD` is `GET` without its body."""
 
-    def __init__(self, routes: Sequence[AnyRoute], authenticator: RequestAuthenticator) -> None:
+    def __init__(self, routes: Sequence[AnyRoute], entrance: Entrance) -> None:
         self.path = routes[0].path
-        self._authenticator = authenticator
+        self._entrance = entrance
         self._readers: dict[str, _Reader] = {route.method: _Reader(route) for route in routes}
         if "GET" in self._readers:
             self._readers["HEAD"] = self._readers["GET"]
@@ -37,8 +34,7 @@ class Endpoint:
         if reader is None:
             raise _other_method(scope["method"], self._allow)
         request = Request(scope, receive)
-        is_public = reader.route.is_public
-        who = _ANONYMOUS if is_public else await self._authenticator.authenticate(Headers(scope=scope))
+        who = ANONYMOUS if reader.route.is_public else await self._entrance.admit(scope)
         scope["toolfleet.who"] = who
         try:
             body, query = await reader.body(scope, receive), reader.query(scope)

@@ -3,6 +3,7 @@
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from toolfleet_gateway.auth.refusals import AuthRefused
 from toolfleet_gateway.http.problems import Problem, not_found, title_of
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.system.loggers import get_logger
@@ -46,6 +47,15 @@ def problem_of(error: Exception) -> Problem:
     match error:
         case Problem():
             return error
+        case AuthRefused():
+            return Problem(
+                error.status,
+                error.problem.replace("-", "_"),
+                str(error),
+                retryable=error.retry_after_seconds is not None,
+                retry_after_seconds=error.retry_after_seconds,
+                headers={name.lower(): value for name, value in error.headers.items()},
+            )
         case HTTPException(status_code=404):
             return not_found("There is nothing at this path.")
         case HTTPException():

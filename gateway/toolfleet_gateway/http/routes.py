@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolfleet_gateway.http.identities import CallerIdentity
+from toolfleet_gateway.auth.identity import Identity
 
 B = TypeVar("B")
 Q = TypeVar("Q")
@@ -23,7 +23,7 @@ class RouteRequest(Generic[B, Q]):
     `path` has the parts of the path that the route names. `raw` is Starlette's own, for headers and the like.
     """
 
-    who: CallerIdentity
+    who: Identity
     body: B
     query: Q
     path: Mapping[str, str]

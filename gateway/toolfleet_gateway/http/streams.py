@@ -2,15 +2,15 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from toolfleet_gateway.http.problems import Problem
-from toolfleet_tasks.aio.closing import Closing
+from toolfleet_gateway.auth.identity import Identity
+from toolfleet_gateway.http.open_streams import End, OpenStreams
 
 HEARTBEAT_SECONDS = 15.0
 """Proxies cut a connection on which nothing is said for a minute, most often."""
@@ -35,43 +35,21 @@ class ServerSentEvent:
         return f"{name}event: {self.kind}\ndata: {self.data}\n\n".encode()
 
 
-CLOSING = ServerSentEvent("closing", "{}")
-"""The last event of a gateway that ends: come again, to whichever there is, with the last id."""
-
-
-class OpenStreams:
-    """The streams that are open here: at most `most`, all of which end when `closing` begins."""
-
-    def __init__(self, most: int, closing: Closing) -> None:
-        self._most = most
-        self.closing = closing
-        self.count = 0
-
-    @contextlib.contextmanager
-    def place(self) -> Generator[None]:
-        """Hold one stream open in this block. Raises `Problem` (503) if there is no room."""
-        if self.count >= self._most or self.closing.has_begun:
-            raise Problem(
-                503,
-                "busy",
-                "So many streams are open here that no other can be.",
-                retryable=True,
-                retry_after_seconds=2,
-            )
-        self.count += 1
-        try:
-            yield
-        finally:
-            self.count -= 1
+LAST: Mapping[End, ServerSentEvent] = {
+    "closing": ServerSentEvent("closing", "{}"),
+    "revoked": ServerSentEvent("revoked", "{}"),
+}
+"""The last event of a gateway that ends: come again, to whichever there is, with the last id; and of one whose key is good no longer."""
 
 
 class EventStream(Response):
-    """An answer that goes on: what `events` yields, as it comes. `release` is called at its end, whatever ends it."""
+    """An answer to `who` that goes on: what `events` yields, as it comes. `release` is called at its end, whatever ends it."""
 
     media_type = MEDIA_TYPE
 
     def __init__(
         self,
+        who: Identity,
         events: AsyncGenerator[ServerSentEvent],
         streams: OpenStreams,
         *,
@@ -80,6 +58,7 @@ class EventStream(Response):
     ) -> None:
         super().__init__(None, 200, {"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
+        self._who = who
         self._events = events
         self._streams = streams
         self._release = release
@@ -88,32 +67,30 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI."""
         try:
-            with self._streams.place():
+            async with self._streams.place(self._who) as ending:
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 if scope["method"] == "HEAD":
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
                 else:
-                    await self._stream(receive, _Writer(send, scope.get("toolfleet.abort")))
+                    await self._stream(receive, ending, _Writer(send, scope.get("toolfleet.abort")))
         finally:
             self._release()
             await self._events.aclose()
 
-    async def _stream(self, receive: Receive, writer: "_Writer") -> None:
+    async def _stream(self, receive: Receive, ending: "asyncio.Future[End]", writer: "_Writer") -> None:
         gone = asyncio.ensure_future(_disconnected(receive))
-        closing = asyncio.get_running_loop().create_future()
-        number = self._streams.closing.tell(lambda: closing.set_result(None))
         coming: asyncio.Future[ServerSentEvent] | None = None
         try:
             await writer.write(f"retry: {_RETRY_MS}\n\n".encode())
             while not gone.done():
                 coming = coming or asyncio.ensure_future(anext(self._events))
-                waited: set[asyncio.Future[Any]] = {coming, gone, closing}
+                waited: set[asyncio.Future[Any]] = {coming, gone, ending}
                 await asyncio.wait(waited, timeout=self._heartbeat_seconds, return_when=asyncio.FIRST_COMPLETED)
                 if coming.done():
                     event, coming = coming, None
                     await writer.write(event.result().encode())
-                elif closing.done():
-                    await writer.write(CLOSING.encode())
+                elif ending.done():
+                    await writer.write(LAST[ending.result()].encode())
                     break
                 elif not gone.done():
                     await writer.write(_HEARTBEAT)
@@ -123,7 +100,6 @@ class EventStream(Response):
             writer.abort()
             return
         finally:
-            self._streams.closing.forget(number)
             await _end(gone, coming)
         await writer.end()
 

@@ -49,6 +49,8 @@ class GatewaySettings(BaseSettings):
     oauth_scopes: Annotated[tuple[str, ...], NoDecode] = ()
     """What must be in a token's `scope`, all of them, comma-separated or JSON."""
 
+    gateway_key: str | None = Field(default=None, repr=False)
+    """The one key of gateways on loopback that were started together, as one of them would make it. None: a gateway without other keys makes one."""
     gateway_hosts: _Names = frozenset({"localhost", "127.0.0.1", "[::1]"})
     """Names in a request's `Host` that a gateway answers to, without ports: comma-separated or JSON. `*`: any; then a website may reach
     a gateway on its visitor's machine by a name of its own."""

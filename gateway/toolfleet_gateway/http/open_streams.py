@@ -1,0 +1,73 @@
+"""Holds the streams that are open here: bounds how many, and ends those whose key is good no longer, or all with their gateway."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Literal
+
+from toolfleet_gateway.auth.authenticator import Authenticator
+from toolfleet_gateway.auth.identity import Identity
+from toolfleet_gateway.auth.key_limits import KeyLimits
+from toolfleet_gateway.auth.refusals import AuthRefused
+from toolfleet_gateway.http.problems import Problem
+from toolfleet_tasks.aio.closing import Closing
+
+End = Literal["closing", "revoked"]
+
+_WATCH_SECONDS = 0.7  # between two looks at each key: a revocation is effective within two seconds
+
+
+class OpenStreams:
+    """At most `most` streams, and of each key as many as it may have open over all gateways."""
+
+    def __init__(self, most: int, closing: Closing, authenticator: Authenticator, limits: KeyLimits) -> None:
+        self._most = most
+        self._closing = closing
+        self._authenticator = authenticator
+        self._limits = limits
+        self._open: dict[str, tuple[Identity, set[asyncio.Future[End]]]] = {}
+        self.count = 0
+
+    @asynccontextmanager
+    async def place(self, who: Identity) -> AsyncGenerator[asyncio.Future[End]]:
+        """Hold a stream open in this block; what is yielded says when it must end.
+
+        Raises `Problem` (503) if there is no room here, and `AuthRefused` (429) if the key may have no other.
+        """
+        if self.count >= self._most or self._closing.has_begun:
+            detail = "So many streams are open here that no other can be."
+            raise Problem(503, "busy", detail, retryable=True, retry_after_seconds=1)
+        self.count += 1
+        ending: asyncio.Future[End] = asyncio.get_running_loop().create_future()
+        number = self._closing.tell(lambda: _end(ending, "closing"))
+        _, streams = self._open.setdefault(who.name, (who, set()))
+        streams.add(ending)
+        try:
+            async with self._limits.stream(who):
+                yield ending
+        finally:
+            self.count -= 1
+            self._closing.forget(number)
+            streams.discard(ending)
+            if not streams and self._open.get(who.name, (who, None))[1] is streams:
+                del self._open[who.name]
+
+    async def watch(self) -> None:
+        """End the streams of keys that were revoked, and of tokens that have expired. Runs as long as the gateway does."""
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            for who, streams in list(self._open.values()):
+                if not await self._is_live(who):
+                    for ending in list(streams):
+                        _end(ending, "revoked")
+
+    async def _is_live(self, who: Identity) -> bool:
+        try:
+            return await self._authenticator.is_live(who)
+        except AuthRefused:  # the keys cannot be read: neither could the client come again
+            return True
+
+
+def _end(ending: "asyncio.Future[End]", why: End) -> None:
+    if not ending.done():
+        ending.set_result(why)
