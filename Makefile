@@ -7,7 +7,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server demo test test-unit test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-hosts bench-zoo bench-redis bench-jobs test-versions explore proofs load-proofs chaos pauses soak leak-check release-check clean
+.PHONY: help install redis-server demo test test-unit test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-gateway bench-hosts bench-zoo bench-redis bench-jobs test-versions explore proofs load-proofs chaos pauses soak leak-check release-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -140,6 +140,9 @@ bench-catalog: $(READY) ## What 10,000 tools cost an agent; fails if a listing t
 
 bench-folders: $(READY) ## What tool folders of 1,000 files cost, and how soon a saved tool is seen; fails if it is too much (five minutes)
 	@$(BIN)/python -m benchmarks.features.folders
+
+bench-gateway: $(READY) ## What calls over REST cost beside those of a Python agent, and what 1,000 streams of events do (three minutes)
+	@$(BIN)/python -m benchmarks.features.gateway $(BENCH)
 
 bench-hosts: $(READY) ## What a host costs beside a direct call: tools of a folder, an MCP server and an OpenAPI document (four minutes)
 	@$(BIN)/python -m benchmarks.features.hosts $(BENCH)
