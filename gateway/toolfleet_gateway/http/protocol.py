@@ -116,15 +116,15 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _headers_late(self) -> None:
         self._timer = None
-        if not self.server_busy():
+        if not self.is_answering():
             self._end(Problem(408, "headers_too_slow", "The request's headers did not arrive in time."))
 
-    def server_busy(self) -> bool:
+    def is_answering(self) -> bool:
         """Whether an answer is being written on this connection."""
-        return self.cycle is not None and not self.cycle.response_complete
+        return self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
 
     def _end(self, problem: Problem) -> None:
-        if self.server_busy():  # nothing may be written into another answer
+        if self.is_answering():  # nothing may be written into another answer
             self.transport.abort()
             return
         text = problem.body("").model_dump_json(exclude_none=True).encode()
@@ -132,6 +132,9 @@ class GuardedProtocol(HttpToolsProtocol):
         head = f"HTTP/1.1 {problem.status} {title_of(problem.status)}\r\ncontent-type: {MEDIA_TYPE}\r\n"
         rest = f"{retry}content-length: {len(text)}\r\nconnection: close\r\n\r\n"
         self.transport.write((head + rest).encode() + text)
+        if self.cycle is not None:  # what an app says of the rest comes too late
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         self.transport.close()
         self._arm(_FLUSH_SECONDS, self.transport.abort)
 

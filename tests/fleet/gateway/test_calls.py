@@ -6,6 +6,7 @@ import uuid
 from typing import Any
 
 import httpx
+import pytest
 
 from support.module_server import ModuleServer
 from support.waiting import wait_until
@@ -29,6 +30,28 @@ async def test_a_tools_failure_is_a_result(here: httpx.AsyncClient) -> None:
 
     assert answer.status_code == 200
     assert (answer.json()["success"], answer.json()["error_code"]) == (False, "module_error")
+
+
+REFUSED = [
+    ({"tool_name": "echo"}, 400, "invalid_tool_name"),
+    ({"tool_name": "owls.ecko"}, 404, "unknown_tool"),
+    ({"tool_name": "jays.echo"}, 404, "unknown_module"),
+    ({"tool_name": "owls.echo", "tool_version": "9"}, 409, "version_mismatch"),
+    ({"tool_name": "owls.echo", "arguments": {"a": "x" * 2**20}}, 422, "invalid_arguments"),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "code"), REFUSED, ids=[code for *_, code in REFUSED])
+async def test_a_call_that_is_in_no_queue_is_a_problem(
+    here: httpx.AsyncClient, owls: ModuleServer, body: Json, status: int, code: str
+) -> None:
+    """Its error code decides the status, and the hint for the model is there."""
+    answer = await here.post("/calls", json=body)
+
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert (answer.status_code, answer.json()["error_code"]) == (status, code)
+    assert (answer.json()["effect_state"], owls.requests) == ("none", [])
+    assert answer.json()["hint"]
 
 
 async def test_what_is_begun_here_is_followed_there(here: httpx.AsyncClient, there: httpx.AsyncClient) -> None:
