@@ -43,7 +43,6 @@ _TITLES: Final = {
     "ModuleSettings": "Modules",
     "LocalSettings": "Functions in the workers",
     "HostSettings": "Tool folders",
-    "GatewaySettings": "The gateway",
     "OverloadSettings": "Limits and overload",
     "RetrySettings": "Retry",
     "JobSettings": "Jobs and wake-ups",

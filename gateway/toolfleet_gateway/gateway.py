@@ -15,6 +15,7 @@ from toolfleet_gateway.calls.calling import Calling
 from toolfleet_gateway.calls.follow import FollowingRoutes
 from toolfleet_gateway.http.app import build_app
 from toolfleet_gateway.http.entrance import Entrance
+from toolfleet_gateway.http.metadata import metadata_routes
 from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.routes import AnyRoute
 from toolfleet_gateway.http.server import make_server
@@ -64,7 +65,7 @@ async def serve_gateway(
         async def is_ready() -> bool:
             return not closing.has_begun and await fleet.begun_calls.ping()
 
-        routes = routes_of(fleet, settings, closing, streams)
+        routes = [*routes_of(fleet, settings, closing, streams), *metadata_routes(authenticator.resource)]
         app = build_app(routes, Entrance(authenticator, limits), settings, is_ready=is_ready)
         server = make_server(app, settings, leaving=closing.begin, listening=ready)
         watching = asyncio.create_task(streams.watch(), name="toolfleet-streams")

@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 _PROGRAM = re.compile(
-    r"^<!-- program: (?P<name>[a-z-]+) -->\n```(?:python|toml)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+    r"^<!-- program: (?P<name>[a-z-]+) -->\n```(?:python|sh|toml)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 
 

@@ -32,7 +32,8 @@ class Calling:
         call = ToolCall(
             tool_name=asked.tool_name, arguments=asked.arguments, idempotency_key=key, tool_version=asked.tool_version
         )
-        where = None if asked.conversation_id is None else Conversation(conversation_id=asked.conversation_id)
+        conversation_id = who.conversation_id or asked.conversation_id  # a token's own counts
+        where = None if conversation_id is None else Conversation(conversation_id=conversation_id)
         caller = who.caller_for(asked.user_id)
         handle = await self.fleet.begun_calls.begin(
             call, caller, owner_of(who), conversation=where, timeout=asked.timeout_seconds

@@ -4,7 +4,6 @@ from http import HTTPStatus
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
-from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
 from toolfleet_registry.contracts import EffectState
@@ -19,7 +18,7 @@ class ProblemBody(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     type: str
-    """Which kind of problem: `urn:toolfleet:problem:` and the error code."""
+    """Which kind of problem: `urn:toolfleet:problem:` and the error code, with hyphens."""
     title: str
     """The status in words."""
     status: int
@@ -34,9 +33,9 @@ class ProblemBody(BaseModel):
     """Whether the effect of a call has happened."""
     retryable: bool = False
     """Whether a repeat, as it is, may work and cannot double an effect."""
-    retry_after_seconds: float | SkipJsonSchema[None] = None
+    retry_after_seconds: float | None = None
     """When a repeat makes sense."""
-    hint: str | SkipJsonSchema[None] = None
+    hint: str | None = None
     """What to do next, in one sentence."""
 
 
@@ -73,7 +72,7 @@ class Problem(Exception):
     def body(self, instance: str) -> ProblemBody:
         """What a client reads. `instance` is the path that was asked for."""
         return ProblemBody(
-            type=TYPE_PREFIX + self.error_code,
+            type=TYPE_PREFIX + self.error_code.replace("_", "-"),
             title=title_of(self.status),
             status=self.status,
             detail=self.detail,

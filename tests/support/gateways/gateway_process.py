@@ -11,6 +11,7 @@ import httpx
 
 from support.fleet import TestBed, program
 from support.worker_process import WorkerProcess
+from toolfleet_registry.access.key_text import new_key_text
 from toolfleet_registry.settings import Settings
 
 READY = "toolfleet gateway ready"
@@ -30,11 +31,10 @@ class Gateway:
         found = httpx.URL(self.url)
         return found.host, found.port or 0
 
-    def client(self, *, timeout: float = 30) -> httpx.AsyncClient:
-        """A client with its key."""
-        return httpx.AsyncClient(
-            base_url=self.url, headers={"Authorization": f"Bearer {self.key}"}, timeout=timeout, trust_env=False
-        )
+    def client(self, key: str | None = None) -> httpx.AsyncClient:
+        """A client with its key, or another one."""
+        headers = {"Authorization": f"Bearer {key or self.key}"}
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30, trust_env=False)
 
 
 @contextmanager
@@ -46,7 +46,8 @@ def gateway_process(
 ) -> Generator[Gateway]:
     """Run `toolfleet gateway` on a free port from its readiness on."""
     command = [sys.executable, "-m", "toolfleet_cli", "gateway", "--port", "0", *options]
-    usual = {"TOOLFLEET_GATEWAY_LEAVE_SECONDS": "0", **env}
+    key = new_key_text().text  # one of its own would not be made where the registry has keys
+    usual = {"TOOLFLEET_GATEWAY_LEAVE_SECONDS": "0", "TOOLFLEET_GATEWAY_KEY": key, **env}
     with program(bed, command, "gateway", ready=READY, settings=settings, env=usual) as process:
         said = process.said()
         yield Gateway(process, _found(rf"{READY} url=(\S+)", said), _found(r"key: (\S+)", said))

@@ -25,7 +25,7 @@ class RawAnswer:
         assert self.headers.get("content-type") == "application/problem+json", self
         found: dict[str, Any] = json.loads(self.body)
         assert found["status"] == self.status
-        assert found["type"] == f"urn:toolfleet:problem:{found['error_code']}"
+        assert found["type"] == f"urn:toolfleet:problem:{found['error_code'].replace('_', '-')}"
         assert {"title", "detail", "instance", "effect_state", "retryable"} <= set(found)
         return found
 
