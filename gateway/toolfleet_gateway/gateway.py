@@ -18,7 +18,7 @@ from toolfleet_gateway.http.entrance import Entrance
 from toolfleet_gateway.http.metadata import metadata_routes
 from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.routes import AnyRoute
-from toolfleet_gateway.http.server import make_server
+from toolfleet_gateway.http.serving.server import make_server
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.cancellation import end

@@ -8,12 +8,12 @@ from starlette.responses import Response
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.calls.bodies import (
     BatchAnswer,
+    BatchBody,
     BatchedAnswer,
-    BatchedCallRequest,
-    BatchRequest,
-    CallRequest,
+    BatchedCall,
+    CallBody,
     CallState,
-    ExecuteRequest,
+    ExecuteBody,
 )
 from toolfleet_gateway.calls.calling import CALLS, Calling
 from toolfleet_gateway.calls.preferences import IDEMPOTENCY_KEY, PREFER, Preference, idempotency_key_of, preference_of
@@ -42,42 +42,42 @@ class BeginningRoutes:
         """Them."""
         begin = Route(
             method="POST", path=CALLS, name="beginCall", summary="Call a tool", handle=self.begin, answers=_ANSWERS,
-            body=CallRequest, headers=(IDEMPOTENCY_KEY, PREFER), problems=_PROBLEMS,
+            body=CallBody, headers=(IDEMPOTENCY_KEY, PREFER), problems=_PROBLEMS,
         )  # fmt: skip
         batch = Route(
             method="POST", path=f"{CALLS}/batch", name="beginCalls", summary="Call up to 50 tools side by side",
-            handle=self.batch, answers={200: Answer("What became of each.", BatchAnswer)}, body=BatchRequest,
+            handle=self.batch, answers={200: Answer("What became of each.", BatchAnswer)}, body=BatchBody,
             headers=(PREFER,), problems=_PROBLEMS,
         )  # fmt: skip
         execute = Route(
             method="POST", path="/api/modules/{module}/execute", name="executeTool", summary="Call a tool of one module",
-            handle=self.execute, answers=_ANSWERS, body=ExecuteRequest, headers=(IDEMPOTENCY_KEY, PREFER),
+            handle=self.execute, answers=_ANSWERS, body=ExecuteBody, headers=(IDEMPOTENCY_KEY, PREFER),
             problems=_PROBLEMS, tag="modules",
         )  # fmt: skip
         return [begin, batch, execute]
 
-    async def begin(self, asked: RouteRequest[CallRequest, None]) -> Response:
+    async def begin(self, asked: RouteRequest[CallBody, None]) -> Response:
         """Call a tool."""
         key, preference = idempotency_key_of(asked.raw.headers), self._preference(asked)
         return await self.calling.answer(await self.calling.begin(asked.who, asked.body, key), preference)
 
-    async def execute(self, asked: RouteRequest[ExecuteRequest, None]) -> Response:
+    async def execute(self, asked: RouteRequest[ExecuteBody, None]) -> Response:
         """Call a tool of the module in the path."""
         key, preference = idempotency_key_of(asked.raw.headers), self._preference(asked)
         module, name = asked.path["module"], asked.body.tool_name
         if "." in name and not name.startswith(f"{module}."):
             raise invalid_request(f"The tool {name[:200]!r} is not one of the module {module[:200]!r}.")
         full = name if "." in name else f"{module}.{name}"
-        body = CallRequest(tool_name=full, arguments=asked.body.arguments, user_id=asked.body.user_id)
+        body = CallBody(tool_name=full, arguments=asked.body.arguments, user_id=asked.body.user_id)
         return await self.calling.answer(await self.calling.begin(asked.who, body, key), preference)
 
-    async def batch(self, asked: RouteRequest[BatchRequest, None]) -> Response:
+    async def batch(self, asked: RouteRequest[BatchBody, None]) -> Response:
         """Call tools side by side: what keeps one from its queue is its own matter."""
         path, preference = asked.raw.url.path, self._preference(asked)
         one = [self._one(asked.who, call, preference, path) for call in asked.body.calls]
         return json_answer(BatchAnswer(calls=await asyncio.gather(*one)), headers=preference.headers)
 
-    async def _one(self, who: Identity, call: BatchedCallRequest, preference: Preference, path: str) -> BatchedAnswer:
+    async def _one(self, who: Identity, call: BatchedCall, preference: Preference, path: str) -> BatchedAnswer:
         try:
             handle = await self.calling.begin(who, call, call.idempotency_key)
         except (Problem, FleetError) as exc:  # each has its own answer
@@ -90,7 +90,7 @@ class BeginningRoutes:
 
     def _preference(
         self,
-        asked: RouteRequest[BatchRequest, None] | RouteRequest[CallRequest, None] | RouteRequest[ExecuteRequest, None],
+        asked: RouteRequest[BatchBody, None] | RouteRequest[CallBody, None] | RouteRequest[ExecuteBody, None],
     ) -> Preference:
         settings = self.calling.settings
         return preference_of(asked.raw.headers, settings, usual=settings.gateway_wait_seconds)

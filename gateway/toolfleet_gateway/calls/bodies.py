@@ -19,7 +19,7 @@ class _Sent(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class CallRequest(_Sent):
+class CallBody(_Sent):
     """A call of a tool."""
 
     tool_name: str = Field(max_length=1024)
@@ -36,21 +36,21 @@ class CallRequest(_Sent):
     """The version of the tool that is meant; by default whichever there is."""
 
 
-class BatchedCallRequest(CallRequest):
+class BatchedCall(CallBody):
     """A call among others."""
 
     idempotency_key: str | None = Field(default=None, min_length=1, max_length=LONGEST_KEY)
     """As the header `Idempotency-Key` of a single call."""
 
 
-class BatchRequest(_Sent):
+class BatchBody(_Sent):
     """Calls that are to run side by side."""
 
-    calls: Annotated[list[BatchedCallRequest], Field(min_length=1, max_length=MOST_IN_BATCH)]
+    calls: Annotated[list[BatchedCall], Field(min_length=1, max_length=MOST_IN_BATCH)]
     """Each has an answer of its own."""
 
 
-class ExecuteRequest(_Sent):
+class ExecuteBody(_Sent):
     """A call of one module's tool."""
 
     tool_name: str = Field(max_length=1024)

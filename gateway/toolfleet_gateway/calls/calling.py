@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from toolfleet_gateway.auth.identity import Identity
-from toolfleet_gateway.calls.bodies import CallRequest, CallState
+from toolfleet_gateway.calls.bodies import CallBody, CallState
 from toolfleet_gateway.calls.outcomes import problem_of_refusal
 from toolfleet_gateway.calls.preferences import Preference
 from toolfleet_gateway.http.answers import json_answer, text_answer
@@ -27,7 +27,7 @@ class Calling:
     settings: GatewaySettings
     closing: Closing
 
-    async def begin(self, who: Identity, asked: CallRequest, key: str | None) -> BegunHandle:
+    async def begin(self, who: Identity, asked: CallBody, key: str | None) -> BegunHandle:
         """Publish a call. Raises `Problem` for one that is in no queue, and not because of its tool."""
         call = ToolCall(
             tool_name=asked.tool_name, arguments=asked.arguments, idempotency_key=key, tool_version=asked.tool_version

@@ -23,7 +23,7 @@ _PRINTABLE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """How many seconds a client waits for a result, and what of its wishes was followed."""
+    """How many seconds a client waits for a result, and which of its preferences was followed."""
 
     seconds: float
     applied: str | None = None
@@ -36,12 +36,12 @@ class Preference:
 
 def preference_of(headers: Headers, settings: GatewaySettings, *, usual: float) -> Preference:
     """What `Prefer` says, within bounds; `usual` seconds without it. What is not understood is left alone, as RFC 7240 has it."""
-    wishes = [wish.strip().lower() for value in headers.getlist("prefer") for wish in value.split(",")]
-    waits = next((found for wish in wishes if (found := _WAIT.fullmatch(wish))), None)
+    preferred = [one.strip().lower() for value in headers.getlist("prefer") for one in value.split(",")]
+    waits = next((found for one in preferred if (found := _WAIT.fullmatch(one))), None)
     if waits is not None:
         seconds = min(float(waits[1]), settings.gateway_longest_wait_seconds)
         return Preference(seconds, f"wait={seconds:g}")
-    return Preference(0.0, "respond-async") if "respond-async" in wishes else Preference(usual)
+    return Preference(0.0, "respond-async") if "respond-async" in preferred else Preference(usual)
 
 
 def idempotency_key_of(headers: Headers) -> str | None:

@@ -9,7 +9,7 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
-from toolfleet_gateway.http.protocol import ConnectionLimits, protocol_of
+from toolfleet_gateway.http.serving.protocol import ConnectionLimits, protocol_of
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 
 _KEEP_ALIVE_SECONDS = (

@@ -1,0 +1,1 @@
+"""Serves an app by uvicorn, within limits of its connections."""
