@@ -20,6 +20,7 @@ SECRETS = frozenset(
         "signing_key",
         "signing_keys_old",
         "core_secret",
+        "gateway_key",
         "registry_webhooks",
         "registry_webhooks_secret",
         "module_headers",
