@@ -46,7 +46,7 @@ def gateway(*, host: HostOption = "127.0.0.1", port: PortOption = 8484, root_pat
     generated = asyncio.run(key_to_generate(settings, host, settings.gateway_key))
     with listening_socket("127.0.0.1" if host == "localhost" else host, port) as listener:
         address = f"[{host}]" if ":" in host else host
-        url = f"http://{address}:{listener.getsockname()[1]}{settings.gateway_root_path}"
+        url = f"http://{address}:{listener.getsockname()[1]}"
         if generated is not None:
             say(f"key: {generated.text}")
         run_gateway(settings, listener, generated=generated, ready=lambda: say(f"{READY} url={url}"))

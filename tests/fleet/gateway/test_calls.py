@@ -99,6 +99,19 @@ async def test_what_is_begun_here_is_cancelled_there(
     assert (await here.get(location)).json()["result"]["error_code"] == "cancelled"
 
 
+async def test_a_flood_of_cancels_ends_a_call_once(
+    here: httpx.AsyncClient, there: httpx.AsyncClient, owls: ModuleServer
+) -> None:
+    """Each is answered with how the call ended, and one end is what all of them say."""
+    location = await _begun(here, "owls.nap", seconds=30)
+    await wait_until(lambda: owls.running, "the call runs")
+
+    answers = await asyncio.gather(*(client.delete(location) for client in (here, there) * 25))
+
+    assert {answer.status_code for answer in answers} == {200}
+    assert {answer.json()["result"]["error_code"] for answer in answers} == {"cancelled"}
+
+
 async def test_what_is_begun_here_is_streamed_there(here: httpx.AsyncClient, there: httpx.AsyncClient) -> None:
     """The stream ends with the call's end, and who comes again with the last id gets it again."""
     location = await _begun(here, "owls.nap", seconds=0.5)

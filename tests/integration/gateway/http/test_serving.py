@@ -1,0 +1,76 @@
+"""A gateway stands below a path of its proxy, says whether it is ready, and logs no secret."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+from redis.asyncio import Redis
+
+from support.fleet import TestBed
+from support.gateways.gateway_process import Gateway, gateway_process
+from support.gateways.raw_http import answer_to, request
+
+
+async def test_a_gateway_below_a_path(bed: TestBed) -> None:
+    """A proxy takes the path off; the gateway knows it where it names a route."""
+    with gateway_process(bed, "--root-path", "/fleet") as gateway:
+        async with gateway.client() as client:
+            document, live = await client.get("/openapi.json"), await client.get("/livez")
+            missing = await client.get("/calls/nothing")
+
+    assert (document.status_code, live.status_code, missing.status_code) == (200, 200, 404)
+    assert document.json()["servers"] == [{"url": "/fleet"}]
+    assert missing.json()["instance"] == "/fleet/calls/nothing"
+
+
+async def test_a_gateway_is_ready_while_redis_answers(tmp_path: Path, redis_url: str, redis: Redis) -> None:
+    """With a Redis that is frozen it lives, and is not ready; afterwards it is again."""
+    with gateway_process(TestBed(redis_url, (), tmp_path)) as gateway:
+        async with gateway.client() as client:
+            before = await client.get("/readyz")
+            await redis.execute_command("CLIENT", "PAUSE", 5000, "ALL")
+            during = await client.get("/readyz")
+            alive = await client.get("/livez")
+            async with asyncio.timeout(20):
+                while (after := await client.get("/readyz")).status_code != httpx.codes.OK:
+                    pass
+
+    assert (before.status_code, during.status_code, alive.status_code) == (200, 503, 200)
+    assert during.json()["error_code"] == "fleet_unavailable"
+    assert int(during.headers["retry-after"]) >= 1
+    assert after.json() == {"status": "ok"}
+
+
+async def test_a_gateway_that_ends_is_not_ready(bed: TestBed) -> None:
+    """For a moment it takes requests still, so that a load balancer sees it; then it ends well."""
+    with gateway_process(bed, env={"TOOLFLEET_GATEWAY_LEAVE_SECONDS": "3"}) as gateway:
+        async with gateway.client() as client:
+            gateway.process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(20):
+                while (answer := await client.get("/readyz")).status_code == httpx.codes.OK:
+                    pass
+            assert answer.status_code == httpx.codes.SERVICE_UNAVAILABLE
+        assert gateway.process.wait() == 0
+
+
+async def test_the_log_has_no_secret(strict: Gateway) -> None:
+    """Neither a key in a header or a query, nor what a body says."""
+    secrets = ("tfk_in_a_header", "tfk_in_a_query", "in a body")
+    await answer_to(strict, request("POST", "/calls?token=tfk_in_a_query", key="tfk_in_a_header", body="in a body"))
+    await answer_to(strict, request("POST", "/calls", key="tfk_in_a_header", body='"in a body"'))
+
+    said = strict.process.said()
+    assert "path=/calls" in said
+    assert [secret for secret in secrets if secret in said] == []
+
+
+WRONG = [(("--host", "192.0.2.1"), "needs API keys"), (("--root-path", "fleet"), "must begin with")]
+
+
+@pytest.mark.parametrize(("options", "words"), WRONG, ids=[words for _, words in WRONG])
+async def test_a_gateway_that_cannot_be_says_why(bed: TestBed, options: tuple[str, str], words: str) -> None:
+    """Anybody could reach an address without keys; a path begins with a slash."""
+    with pytest.raises(AssertionError, match=words), gateway_process(bed, *options):
+        pass

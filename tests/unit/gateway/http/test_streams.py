@@ -1,0 +1,153 @@
+"""A stream of events tells that it stands, ends with its gateway, and does not wait for a client that reads nothing."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from starlette.types import Message
+
+from support.waiting import wait_until
+from toolfleet_gateway.auth.identity import Identity
+from toolfleet_gateway.auth.refusals import AuthRefused
+from toolfleet_gateway.http import streams as module
+from toolfleet_gateway.http.open_streams import OpenStreams
+from toolfleet_gateway.http.problems import Problem
+from toolfleet_gateway.http.streams import EventStream, ServerSentEvent
+from toolfleet_registry.contracts import Caller
+from toolfleet_tasks.aio.closing import Closing
+
+ADA = Identity(Caller(user_id="ada"), key_id="k")
+SCOPE = {"type": "http", "method": "GET", "path": "/"}
+
+
+class Limits:
+    """No limit at all."""
+
+    def stream(self, _: Identity) -> Any:
+        return asyncio.Semaphore(1)
+
+
+class Keys:
+    """Says of all keys what it is told to say."""
+
+    is_good: bool | None = True
+
+    async def is_live(self, _: Identity) -> bool:
+        if self.is_good is None:
+            raise AuthRefused("auth-unavailable", "away")
+        return self.is_good
+
+
+class Client:
+    """Takes what it is sent, unless it is stuck, until it goes."""
+
+    def __init__(self, *, is_stuck: bool = False) -> None:
+        self.sent = b""
+        self.gone = asyncio.Event()
+        self.was_cut = False
+        self._is_stuck = is_stuck
+
+    async def send(self, message: Message) -> None:
+        self.sent += message.get("body", b"")
+        if self._is_stuck and message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    async def receive(self) -> Message:
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    def cut(self) -> None:
+        self.was_cut = True
+
+    async def follow(self, stream: EventStream) -> None:
+        async with asyncio.timeout(20):
+            await stream({**SCOPE, "toolfleet.abort": self.cut}, self.receive, self.send)
+
+
+class Events:
+    """One event, then silence; knows when it was given up."""
+
+    def __init__(self) -> None:
+        self.has_ended = False
+
+    async def read(self) -> AsyncGenerator[ServerSentEvent]:
+        try:
+            yield ServerSentEvent("progress", '{"fraction":0.5}', "c:1")
+            await asyncio.Event().wait()
+        finally:
+            self.has_ended = True
+
+
+def _streams(closing: Closing, *, keys: Keys | None = None, most: int = 1) -> OpenStreams:
+    return OpenStreams(most, closing, keys or Keys(), Limits())  # type: ignore[arg-type] # all that it asks of them
+
+
+async def test_a_silent_stream_says_that_it_stands() -> None:
+    """An event comes as it is, comments follow, and the events are given up when the client goes."""
+    client, events, streams = Client(), Events(), _streams(Closing())
+    following = asyncio.create_task(client.follow(EventStream(ADA, events.read(), streams, heartbeat_seconds=0.01)))
+    await wait_until(lambda: client.sent.count(b": still here\n\n") > 2, "it has said so")
+    client.gone.set()
+    await following
+
+    assert client.sent.startswith(b'retry: 1000\n\nid: c:1\nevent: progress\ndata: {"fraction":0.5}\n\n: still')
+    assert (events.has_ended, streams.count) == (True, 0)
+
+
+async def test_the_last_event_of_a_gateway_that_ends() -> None:
+    """A client hears that it shall come again; no other stream begins."""
+    closing, client = Closing(), Client()
+    streams = _streams(closing, most=2)
+    following = asyncio.create_task(client.follow(EventStream(ADA, Events().read(), streams)))
+    await wait_until(lambda: b"progress" in client.sent, "it streams")
+    closing.begin()
+    await following
+
+    assert client.sent.endswith(b"event: closing\ndata: {}\n\n")
+    with pytest.raises(Problem, match="no other can be"):
+        await Client().follow(EventStream(ADA, Events().read(), streams))
+
+
+async def test_there_are_so_many_streams() -> None:
+    """One more is refused, with a problem."""
+    client, streams = Client(), _streams(Closing())
+    following = asyncio.create_task(client.follow(EventStream(ADA, Events().read(), streams)))
+    await wait_until(lambda: streams.count == 1, "it is open")
+
+    with pytest.raises(Problem) as refused:
+        await Client().follow(EventStream(ADA, Events().read(), streams))
+
+    assert (refused.value.status, refused.value.error_code) == (503, "busy")
+    client.gone.set()
+    await following
+
+
+async def test_a_client_that_reads_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection is aborted: closing it would wait for the client, too."""
+    monkeypatch.setattr(module, "_SEND_SECONDS", 0.05)
+    client, events, streams = Client(is_stuck=True), Events(), _streams(Closing())
+
+    await client.follow(EventStream(ADA, events.read(), streams))
+
+    assert (client.was_cut, streams.count) == (True, 0)
+
+
+@pytest.mark.parametrize("is_good", [False, None])
+async def test_the_streams_of_a_bad_key_end(monkeypatch: pytest.MonkeyPatch, *, is_good: bool | None) -> None:
+    """Those of a key that was revoked; not those of one of which nothing can be said now."""
+    monkeypatch.setattr("toolfleet_gateway.http.open_streams._WATCH_SECONDS", 0.01)
+    keys, client = Keys(), Client()
+    streams = _streams(Closing(), keys=keys)
+    watching = asyncio.create_task(streams.watch())
+    following = asyncio.create_task(client.follow(EventStream(ADA, Events().read(), streams, heartbeat_seconds=0.01)))
+    await wait_until(lambda: b"progress" in client.sent, "it streams")
+    heartbeats = client.sent.count(b": still")
+    keys.is_good = is_good
+    if is_good is None:
+        await wait_until(lambda: client.sent.count(b": still") > heartbeats + 5, "it goes on")
+        client.gone.set()
+    await following
+    watching.cancel()
+
+    assert client.sent.endswith(b"event: revoked\ndata: {}\n\n") == (is_good is False)
