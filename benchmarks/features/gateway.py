@@ -37,6 +37,7 @@ _IN_FLIGHT = 200
 _STREAMS, _STREAMED_CALLS = 1_000, 20
 _QUIET_SECONDS, _START_SECONDS = 30, 60.0
 _LEAST_RATIO, _MOST_MS, _MOST_MB = 0.55, 2.0, 150
+_OK = 200
 _ANYBODY = Caller(user_id="operator", permission="owner", allowed_modules="*")
 _ARGUMENTS = {"title": "note", "text": "x" * 160, "tags": ["a", "b"], "number": 3, "nested": {"a": 1}}
 _TOOL, _LONG_TOOL = "instant.echo", "wait60000.echo"
@@ -164,7 +165,7 @@ def _by_agent(fleet: ToolFleet) -> Work:
 def _over_rest(client: RestClient) -> Work:
     async def call() -> None:
         status, answer = await client.post("/calls", {"tool_name": _TOOL, "arguments": _ARGUMENTS})
-        if status != httpx.codes.OK or not answer["success"]:
+        if status != _OK or not answer["success"]:
             sys.exit(f"A call has failed: {status} {answer}")
 
     return call

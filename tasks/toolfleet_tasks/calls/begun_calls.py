@@ -72,15 +72,15 @@ class BegunCalls:
     async def owned(self, post: Awaitable[Started], call: PublishedCall, owner: Owner) -> Started:
         """Get a call under way that any process may go on with: it is written down before it is in its queue."""
         self._owners[call.call_id] = owner
-        started: Started | None = None
         try:
             started = await post
-        finally:
-            if isinstance(started, PendingCall):
-                started.ending.add_done_callback(lambda _: self._owners.pop(call.call_id, None))
-            else:
-                self._owners.pop(call.call_id, None)
-                self._send("UNLINK", self._keys.begun_call(call.call_id))  # it is in no queue
+        except BaseException:
+            self._forget(call.call_id)
+            raise
+        if isinstance(started, PendingCall):
+            started.ending.add_done_callback(lambda _: self._owners.pop(call.call_id, None))
+            return started
+        self._forget(call.call_id)
         if isinstance(started, Joined):  # where that is the owner's as well, its own record stays
             self._store(BegunCall.of(call, owner=owner.user_id, data_id="", joins=started.call_id), "NX")
         return started
@@ -157,6 +157,11 @@ class BegunCalls:
         result = read_stored(stored, call.tool_name)
         pending.refuse(result)
         self.had(call, result, text_of(stored))
+
+    def _forget(self, call_id: str) -> None:
+        """The call is in no queue: there is nothing to go on with."""
+        self._owners.pop(call_id, None)
+        self._send("UNLINK", self._keys.begun_call(call_id))
 
     def _store(self, record: BegunCall, *options: str) -> None:
         kept = kept_seconds(record.idempotency_key, self._settings)

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from toolfleet_gateway.http.problems import MEDIA_TYPE, Problem, invalid_request, title_of
 
@@ -34,6 +34,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """As `asyncio.Protocol`."""
         self._head_bytes = 0
         self._is_in_body = False
+        self._current: RequestResponseCycle | None = None
         self._timer: asyncio.TimerHandle | None = None
         super().connection_made(transport)
         if len(self.connections) > self.limits.connections:
@@ -82,6 +83,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._disarm()
         self._is_in_body = True
         super().on_headers_complete()
+        self._current = self.cycle
 
     def on_message_complete(self) -> None:
         """The request is complete."""
@@ -121,7 +123,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def is_answering(self) -> bool:
         """Whether an answer is being written on this connection."""
-        return self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        current = self._current
+        return current is not None and current.response_started and not current.response_complete
 
     def _end(self, problem: Problem) -> None:
         if self.is_answering():  # nothing may be written into another answer
@@ -132,9 +135,9 @@ class GuardedProtocol(HttpToolsProtocol):
         head = f"HTTP/1.1 {problem.status} {title_of(problem.status)}\r\ncontent-type: {MEDIA_TYPE}\r\n"
         rest = f"{retry}content-length: {len(text)}\r\nconnection: close\r\n\r\n"
         self.transport.write((head + rest).encode() + text)
-        if self.cycle is not None:  # what an app says of the rest comes too late
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        if self._current is not None:  # what an app says of the rest comes too late
+            self._current.disconnected = True
+            self._current.message_event.set()
         self.transport.close()
         self._arm(_FLUSH_SECONDS, self.transport.abort)
 

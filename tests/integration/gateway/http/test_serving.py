@@ -4,7 +4,6 @@ import asyncio
 import signal
 from pathlib import Path
 
-import httpx
 import pytest
 from redis.asyncio import Redis
 
@@ -34,7 +33,7 @@ async def test_a_gateway_is_ready_while_redis_answers(tmp_path: Path, redis_url:
             during = await client.get("/readyz")
             alive = await client.get("/livez")
             async with asyncio.timeout(20):
-                while (after := await client.get("/readyz")).status_code != httpx.codes.OK:
+                while (after := await client.get("/readyz")).status_code != 200:
                     pass
 
     assert (before.status_code, during.status_code, alive.status_code) == (200, 503, 200)
@@ -49,9 +48,9 @@ async def test_a_gateway_that_ends_is_not_ready(bed: TestBed) -> None:
         async with gateway.client() as client:
             gateway.process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(20):
-                while (answer := await client.get("/readyz")).status_code == httpx.codes.OK:
+                while (answer := await client.get("/readyz")).status_code == 200:
                     pass
-            assert answer.status_code == httpx.codes.SERVICE_UNAVAILABLE
+            assert answer.status_code == 503
         assert gateway.process.wait() == 0
 
 

@@ -1,6 +1,6 @@
 """Calls that another process goes on with: what is written down of them, and what whoever attaches may be sure of."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 
 from support.module_server import ModuleServer
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
+from toolfleet_registry.contracts.dead_letters import DeadLetter
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.calls.begun_calls import Owner
@@ -23,7 +24,7 @@ def settings(redis_url: str, owls: ModuleServer) -> Settings:
 
 
 @asynccontextmanager
-async def _fleet(settings: Settings) -> AsyncIterator[ToolFleet]:
+async def _fleet(settings: Settings) -> AsyncGenerator[ToolFleet]:
     async with ToolFleet(settings=settings) as fleet:
         await fleet.modules.refresh()
         yield fleet
@@ -49,7 +50,7 @@ async def test_a_begun_call_is_written_down_without_its_arguments(settings: Sett
     """What is written says whose it is, and expires; what a tool is given is nobody else's business."""
     call_id = await _begin_and_die(settings)
 
-    text = await redis.get(KEYS.begun_call(call_id))
+    text = str(await redis.get(KEYS.begun_call(call_id)))
 
     assert '"owner":"ada"' in text
     assert "4711" not in text
@@ -93,6 +94,7 @@ async def test_a_dead_letter_says_that_the_arguments_were_not_kept(settings: Set
     async with _fleet(settings) as fleet:
         (letter,) = await fleet.dead_letters.list()
 
+    assert isinstance(letter, DeadLetter)
     assert (letter.call_id, letter.is_redacted) == (call_id, True)
 
 
