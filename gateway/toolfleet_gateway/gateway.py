@@ -13,12 +13,18 @@ from toolfleet_gateway.auth.opening import authenticating
 from toolfleet_gateway.calls.begin import BeginningRoutes
 from toolfleet_gateway.calls.calling import Calling
 from toolfleet_gateway.calls.follow import FollowingRoutes
+from toolfleet_gateway.conversations.routes import conversation_routes
+from toolfleet_gateway.events.routes import event_routes
 from toolfleet_gateway.http.app import build_app
 from toolfleet_gateway.http.entrance import Entrance
 from toolfleet_gateway.http.metadata import metadata_routes
 from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.routes import AnyRoute
 from toolfleet_gateway.http.serving.server import make_server
+from toolfleet_gateway.jobs.routes import job_routes
+from toolfleet_gateway.modules.routes import module_routes
+from toolfleet_gateway.operations.routes import operation_routes
+from toolfleet_gateway.tools.routes import tool_routes
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.cancellation import end
@@ -78,4 +84,13 @@ async def serve_gateway(
 def routes_of(fleet: ToolFleet, settings: Settings, closing: Closing, streams: OpenStreams) -> list[AnyRoute]:
     """Every route of the gateway, each from the folder of its concern."""
     calling = Calling(fleet, settings, closing)
-    return [*BeginningRoutes(calling).routes(), *FollowingRoutes(calling, streams).routes()]
+    return [
+        *BeginningRoutes(calling).routes(),
+        *FollowingRoutes(calling, streams).routes(),
+        *tool_routes(fleet, settings),
+        *module_routes(fleet, settings),
+        *job_routes(fleet, settings),
+        *conversation_routes(fleet, streams),
+        *event_routes(fleet, settings, streams),
+        *operation_routes(fleet, settings),
+    ]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ _PATIENCE_SECONDS = 5.0  # for one answer of Redis, beyond what it was told to w
 _BLOCK_SECONDS = 2.0  # Redis holds a follower's question for so long
 _PAUSE_SECONDS = 0.5  # before Redis is asked again that did not answer
 _PAGE = 500  # lines at once
+_MOST_PAGES = 20  # that one question may look at: whoever wants more asks again
+_ENTRY_ID = re.compile(r"[0-9]{1,19}-[0-9]{1,19}", re.ASCII)
 _AS_BYTES = {NEVER_DECODE: True}
 
 _Entry = tuple[bytes, Mapping[bytes, bytes]]  # as redis-py reads it
@@ -44,6 +47,14 @@ class Wanted:
             and (self.user is None or line.get("user_id") == self.user)
             and (self.outcome is None or self.outcome in {line.get("outcome"), line.get("error_code")})
         )
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    """Lines, the latest first; before the entry `until` there may be more, if it is one."""
+
+    lines: list[AuditLine]
+    until: str | None
 
 
 class AuditReader:
@@ -74,6 +85,27 @@ class AuditReader:
             if len(entries) < _PAGE or len(found) >= count:
                 return found[:count][::-1]
             end = f"({entries[-1][0].decode()}"
+
+    async def page(self, count: int, wanted: Wanted = Wanted(), *, before: str | None = None) -> "AuditPage":
+        """At most `count` lines that are wanted, the latest first, of those before the entry `before`; looks at 10,000 at most.
+
+        Raises `ValueError` if `before` is no entry's id, and `FleetUnavailable`.
+        """
+        if before is not None and not _ENTRY_ID.fullmatch(before):
+            raise ValueError("it is not the id of an entry")
+        found, end = list[AuditLine](), "+" if before is None else f"({before}"
+        for _ in range(_MOST_PAGES):
+            entries = await self._ask("XREVRANGE", self._key, end, "-", "COUNT", _PAGE)
+            for entry in entries:
+                line, entry_id = _line(entry), entry[0].decode()
+                if line is not None and wanted.fits(line):
+                    found.append(line)
+                if len(found) == count:
+                    return AuditPage(found, entry_id)
+                end = f"({entry_id}"
+            if len(entries) < _PAGE:
+                return AuditPage(found, None)
+        return AuditPage(found, end.lstrip("("))
 
     async def follow(
         self,

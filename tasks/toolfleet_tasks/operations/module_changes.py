@@ -33,18 +33,22 @@ log = get_logger(__name__)
 class ModuleChanges:
     """What operators change in the directory. Raises `OperationRefused`, and `FleetUnavailable` when Redis does not answer."""
 
-    def __init__(self, redis: Redis, settings: Settings) -> None:
+    def __init__(self, redis: Redis, settings: Settings, by: str | None = None) -> None:
         self._redis = redis
+        self._by = by
         self._settings = settings
         self._directory = ModuleDirectory(redis, settings)
         self._networks = ModuleNetworks(settings.module_networks)
 
     @classmethod
     @asynccontextmanager
-    async def of(cls, settings: Settings) -> AsyncGenerator[Self]:
-        """Those of the fleet that the settings name. Raises `SettingsError` if they name none."""
+    async def of(cls, settings: Settings, *, by: str | None = None) -> AsyncGenerator[Self]:
+        """Those of the fleet that the settings name. Raises `SettingsError` if they name none.
+
+        `by`: who the audit says has done it; `None`: whoever this machine's user is.
+        """
         async with async_client(fleet_url(settings.redis_url), master=settings.sentinel_master) as redis:
-            yield cls(redis, settings)
+            yield cls(redis, settings, by)
 
     async def add(self, entry: ModuleEntry) -> ModuleEntry:
         """Add a module, or give one that is there another lane or limit. Returns what is stored."""
@@ -122,7 +126,7 @@ class ModuleChanges:
             "change": change,
             "tool": entry.module,
             "ts": fleet_clock.now(),
-            "user_id": _operator(),
+            "user_id": self._by or _operator(),
             "signed": self._settings.signing_key is not None,
             "url": plain_url(entry.url or "-"),
             "lane": entry.lane,

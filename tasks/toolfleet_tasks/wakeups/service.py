@@ -6,6 +6,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.wakeups.core_watch import CoreWatch
+from toolfleet_tasks.wakeups.inbox import CompletionInbox
 from toolfleet_tasks.wakeups.stream import Reader
 
 
@@ -32,6 +33,17 @@ class WakeupService:
             connect=self._own_connection,
             check_core=self._watch.check,
             consumer=consumer,
+        )
+
+    def inbox(self, conversation_id: str, user_id: str | None) -> CompletionInbox:
+        """The user's news of the conversation, to be read and confirmed; needs no connection of its own."""
+        return CompletionInbox(
+            self._settings.keys.completions(conversation_id),
+            conversation_id,
+            user_id,
+            seal=self._seal,
+            connection=self._connection,
+            check_core=self._watch.check,
         )
 
     async def aclose(self) -> None:

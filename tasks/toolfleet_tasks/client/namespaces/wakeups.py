@@ -3,11 +3,14 @@
 from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing
 
+from toolfleet_registry.contracts import Caller
 from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.errors import SettingsError
+from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
 from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
+from toolfleet_tasks.wakeups.inbox import CompletionInbox
 
 
 class FleetWakeups:
@@ -28,15 +31,25 @@ class FleetWakeups:
         reader that, started anew under its name, gets that at once; no two may have one name at the same time.
         Raises `SettingsError` where a `core_url` is set here; where one is set in workers, the log has `completions_go_to_core`.
         """
+        reader = (await self._reading()).wakes.reader(conversation_id, consumer)
+        async with aclosing(reader.read()) as wakes:
+            async for wake in wakes:
+                yield wake
+
+    async def inbox(self, conversation_id: str, caller: Caller) -> CompletionInbox:
+        """The wake-ups of the conversation that are of jobs of the caller's user: they are read, and stay until each is confirmed.
+
+        For programs whose own readers come and go, as over HTTP. Raises as `completions`.
+        """
+        return (await self._reading()).wakes.inbox(conversation_id, caller.user_id)
+
+    async def _reading(self) -> Session:
         session = await self._sessions.opened()
         if session.settings.core_url is not None:
             raise SettingsError(
                 "This fleet wakes an agent's core (TOOLFLEET_CORE_URL): completions would bring nothing."
             )
-        reader = session.wakes.reader(conversation_id, consumer)
-        async with aclosing(reader.read()) as wakes:
-            async for wake in wakes:
-                yield wake
+        return session
 
     async def waiting(self, limit: int = 50, offset: int = 0) -> list[KeptWake]:
         """List at most `limit` (up to 1,000) of those that wait to be accepted, those tried next first."""

@@ -1,0 +1,1 @@
+"""Tells those who come in over HTTP what happens to tools and modules."""

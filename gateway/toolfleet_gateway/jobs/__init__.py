@@ -1,0 +1,1 @@
+"""Starts, shows and cancels jobs of those who come in over HTTP."""

@@ -1,0 +1,174 @@
+"""Lists the routes of jobs, and of the workflows that they make up."""
+
+from typing import TypeAlias
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from toolfleet_gateway.calls.outcomes import problem_of_refusal
+from toolfleet_gateway.http.answers import json_answer
+from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
+from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
+from toolfleet_gateway.jobs.bodies import CancelledJobs, JobList, JobQuery, JobRequest, OfUserQuery
+from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.contracts.jobs import Job, JobRefused
+from toolfleet_registry.policy.identities import LONGEST
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.client.fleet import ToolFleet
+
+_OfUser: TypeAlias = RouteRequest[None, OfUserQuery]
+_KEY = HeaderParameter("Idempotency-Key", "Names the job: asked for again under its key it is the same one.", LONGEST)
+
+
+def job_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
+    """What is answered about the jobs of the caller's user."""
+    about = _AboutJobs(fleet, settings)
+    one, many = {200: Answer("The job.", Job)}, {200: Answer("The newest first.", JobList)}
+    return [
+        Route(
+            method="POST",
+            path="/jobs",
+            name="startJob",
+            summary="Have long work done and polled, once, whatever stops meanwhile",
+            handle=about.start,
+            body=JobRequest,
+            headers=(_KEY,),
+            answers={
+                201: Answer("The job, or the one that its key stands for.", Job, headers={"Location": "Where it is."})
+            },
+            problems=(404, 409, 422),
+            tag="jobs",
+        ),
+        Route(
+            method="GET",
+            path="/jobs",
+            name="listJobs",
+            summary="The caller's jobs",
+            handle=about.listed,
+            query=JobQuery,
+            answers=many,
+            tag="jobs",
+        ),
+        Route(
+            method="GET",
+            path="/jobs/{job_id}",
+            name="getJob",
+            summary="One of the caller's jobs",
+            handle=about.one,
+            query=OfUserQuery,
+            answers=one,
+            problems=(404,),
+            tag="jobs",
+        ),
+        Route(
+            method="DELETE",
+            path="/jobs/{job_id}",
+            name="cancelJob",
+            summary="End a job, and tell nobody; one that has ended stays as it is",
+            handle=about.cancelled,
+            query=OfUserQuery,
+            answers=one,
+            problems=(404,),
+            tag="jobs",
+        ),
+        Route(
+            method="GET",
+            path="/workflows/{workflow_id}",
+            name="getWorkflow",
+            summary="The jobs of one of the caller's workflows",
+            handle=about.workflow,
+            query=OfUserQuery,
+            answers=many,
+            tag="jobs",
+        ),
+        Route(
+            method="DELETE",
+            path="/workflows/{workflow_id}",
+            name="cancelWorkflow",
+            summary="End all jobs of a workflow",
+            handle=about.workflow_cancelled,
+            query=OfUserQuery,
+            answers={200: Answer("How many were ended.", CancelledJobs)},
+            tag="jobs",
+        ),
+    ]
+
+
+class _AboutJobs:
+    def __init__(self, fleet: ToolFleet, settings: Settings) -> None:
+        self._jobs = fleet.jobs
+        self._root = settings.gateway_root_path
+
+    async def start(self, request: RouteRequest[JobRequest, None]) -> Response:
+        body, key = request.body, request.raw.headers.get("idempotency-key")
+        if key is not None and not 0 < len(key) <= LONGEST:
+            raise invalid_request(f"An Idempotency-Key has 1 to {LONGEST} characters.")
+        try:
+            job = await self._jobs.start(
+                None if body.start is None else body.start.call(),
+                body.poll,
+                body.ends(),
+                body.conversation,
+                body.deadline_seconds,
+                caller=request.who.caller_for(body.user_id),
+                name=body.name,
+                message=body.message,
+                on_failure_message=body.on_failure_message,
+                schedule=body.schedule,
+                idempotency_key=key,
+                workflow_id=body.workflow_id,
+            )
+        except JobRefused as exc:
+            raise _refused(exc.result) from exc
+        return json_answer(job, 201, {"location": f"{self._root}/jobs/{quote(job.job_id, safe='')}"})
+
+    async def listed(self, request: RouteRequest[None, JobQuery]) -> Response:
+        query = request.query
+        caller = request.who.caller_for(query.user_id)
+        listed = await self._jobs.list(caller, ended=query.ended, limit=query.limit, workflow_id=query.workflow_id)
+        return json_answer(JobList(jobs=listed, count=len(listed)))
+
+    async def one(self, request: _OfUser) -> Response:
+        job = await self._jobs.get(request.path["job_id"], request.who.caller_for(request.query.user_id))
+        return json_answer(_there(job))
+
+    async def cancelled(self, request: _OfUser) -> Response:
+        job = await self._jobs.cancel(request.path["job_id"], request.who.caller_for(request.query.user_id))
+        return json_answer(_there(job))
+
+    async def workflow(self, request: _OfUser) -> Response:
+        caller, workflow_id = request.who.caller_for(request.query.user_id), _workflow_id(request)
+        listed = await self._jobs.list(caller, limit=1_000, workflow_id=workflow_id)
+        return json_answer(JobList(jobs=listed, count=len(listed)))
+
+    async def workflow_cancelled(self, request: _OfUser) -> Response:
+        caller = request.who.caller_for(request.query.user_id)
+        return json_answer(CancelledJobs(cancelled=await self._jobs.cancel_workflow(_workflow_id(request), caller)))
+
+
+def _refused(result: ToolResult) -> Problem:
+    """What is wrong with the job itself is 422; else it is as with a call."""
+    problem = problem_of_refusal(result)
+    return problem or Problem(
+        422, result.error_code or "internal", result.error or "The job is refused.", hint=result.hint
+    )
+
+
+def _workflow_id(request: _OfUser) -> str:
+    workflow_id = request.path["workflow_id"]
+    if len(workflow_id) > _LONGEST_WORKFLOW:
+        raise _absent()
+    return workflow_id
+
+
+def _there(job: Job | None) -> Job:
+    if job is None:
+        raise _absent()
+    return job
+
+
+def _absent() -> Problem:
+    return not_found("There is no such job, or not any more.")
+
+
+_LONGEST_WORKFLOW = 200  # characters, as of a `WorkflowId`

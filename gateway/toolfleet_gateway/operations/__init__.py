@@ -1,0 +1,1 @@
+"""Does over HTTP what operators do at the command line."""

@@ -1,0 +1,28 @@
+"""Describes the queries that several lists take."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from toolfleet_tasks.dead_letters.entry import DeadKind
+
+
+class PageQuery(BaseModel):
+    """Which part of a list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(50, ge=1, le=1_000, description="How many at most.")
+    offset: int = Field(0, ge=0, le=1_000_000, description="How many of the first are left out.")
+
+
+class KindQuery(BaseModel):
+    """Which of the letters that have one id."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: DeadKind | None = Field(None, description="What has died: a call, a wake-up, or an event for a webhook.")
+
+
+class DeadQuery(PageQuery):
+    """Which dead letters."""
+
+    kind: DeadKind | None = Field(None, description="Only letters of this kind.")

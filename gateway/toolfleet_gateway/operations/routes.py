@@ -1,0 +1,25 @@
+"""Lists the routes for viewers, operators and admins."""
+
+from toolfleet_gateway.http.routes import AnyRoute
+from toolfleet_gateway.operations.audit import audit_routes
+from toolfleet_gateway.operations.dead_letters import dead_letter_routes
+from toolfleet_gateway.operations.keys import key_routes
+from toolfleet_gateway.operations.modules import operated_module_routes
+from toolfleet_gateway.operations.status import status_routes
+from toolfleet_gateway.operations.tools import operated_tool_routes
+from toolfleet_gateway.operations.wakeups import wakeup_routes
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.client.fleet import ToolFleet
+
+
+def operation_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
+    """What is answered below `/operations`: reading needs the role `viewer`, changing `operator`, and keys `admin`."""
+    return [
+        *status_routes(settings),
+        *dead_letter_routes(fleet, settings),
+        *wakeup_routes(fleet),
+        *audit_routes(settings),
+        *operated_tool_routes(settings),
+        *operated_module_routes(settings),
+        *key_routes(settings),
+    ]

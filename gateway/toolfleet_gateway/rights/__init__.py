@@ -1,0 +1,1 @@
+"""Decides what the holder of a key may do as an operator."""

@@ -1,0 +1,121 @@
+"""Lists the routes of tools: which there are, one of them, what does not load, and a reload."""
+
+import difflib
+from itertools import islice
+
+from starlette.responses import Response
+
+from toolfleet_gateway.http.answers import json_answer
+from toolfleet_gateway.http.problems import Problem, not_found
+from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
+from toolfleet_gateway.rights.roles import require_role
+from toolfleet_gateway.tools.answers import LoadErrorList, ReloadReport, ShownLoadError, ShownTool, ToolPage, shown_tool
+from toolfleet_gateway.tools.listing import ToolListing, ToolQuery
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.client.fleet import ToolFleet
+from toolfleet_tasks.operations.tool_reload import reload_tools
+
+_RELOAD_SECONDS = 10.0
+_MOST_COMPARED = 500  # names; comparing two takes some 20 µs, and other requests wait
+_LONGEST_COMPARED = 64  # characters; the time grows with their square
+
+
+def tool_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
+    """What is answered about tools. `/tools/errors` and `/tools/reload` come before the tools' names, which have a dot."""
+    about = _AboutTools(fleet, settings)
+    return [
+        Route(
+            method="GET",
+            path="/tools",
+            name="listTools",
+            summary="The tools that the caller may use, page by page",
+            handle=ToolListing(fleet).answer,
+            query=ToolQuery,
+            answers={
+                200: Answer("A page of them.", ToolPage, headers={"ETag": "Changes with the page."}),
+                304: Answer("The page is as the client has it, by `If-None-Match`."),
+            },
+            tag="tools",
+        ),
+        Route(
+            method="GET",
+            path="/tools/errors",
+            name="listToolErrors",
+            summary="Which files and operations are not served as they stand; for viewers",
+            handle=about.errors,
+            answers={200: Answer("What does not load.", LoadErrorList)},
+            tag="tools",
+        ),
+        Route(
+            method="POST",
+            path="/tools/reload",
+            name="reloadTools",
+            summary="Have hosts read their tool folders anew, and wait 10 s at most; for operators",
+            handle=about.reload,
+            answers={200: Answer("What they serve since.", ReloadReport)},
+            tag="tools",
+        ),
+        Route(
+            method="GET",
+            path="/tools/{name}",
+            name="getTool",
+            summary="One tool that the caller may use",
+            handle=about.one,
+            answers={200: Answer("The tool.", ShownTool)},
+            problems=(404,),
+            tag="tools",
+        ),
+    ]
+
+
+class _AboutTools:
+    def __init__(self, fleet: ToolFleet, settings: Settings) -> None:
+        self._fleet = fleet
+        self._settings = settings
+
+    async def one(self, request: RouteRequest[None, None]) -> Response:
+        name = request.path["name"]
+        tools = await self._fleet.tools(request.who.caller)
+        tool = next((tool for tool in tools if tool.name == name), None)
+        if tool is None:
+            raise _unknown(name, tools)
+        statuses = await self._fleet.modules.statuses()
+        places = (place for status in statuses.values() for place in status.sources if place.tool_name == name)
+        return json_answer(shown_tool(tool, next(places, None)))
+
+    async def errors(self, request: RouteRequest[None, None]) -> Response:
+        require_role(request.who, "viewer")
+        errors = [
+            ShownLoadError(**dict(error), module=status.module)
+            for status in (await self._fleet.modules.statuses()).values()
+            for error in status.load_errors
+        ]
+        return json_answer(LoadErrorList(errors=errors, count=len(errors)))
+
+    async def reload(self, request: RouteRequest[None, None]) -> Response:
+        require_role(request.who, "operator")
+        answers = await reload_tools(self._settings, seconds=_RELOAD_SECONDS)
+        done = [each for each in answers if each.is_done]
+        report = ReloadReport(
+            count=sum(each.tools for each in done),
+            errors=[ShownLoadError(**dict(error), module=each.module) for each in answers for error in each.errors],
+            hosts=len(answers),
+            pending=sorted({each.module for each in answers if not each.is_done}),
+        )
+        return json_answer(report)
+
+
+def _unknown(name: str, tools: list[ToolDefinition]) -> Problem:
+    """There is no such tool for this caller. Only names that they may use are compared."""
+    near = list[str]()
+    if len(name) <= _LONGEST_COMPARED:
+        near = difflib.get_close_matches(name, islice((tool.name for tool in _likely(name, tools)), _MOST_COMPARED))
+    hint = f"Did you mean {' or '.join(near)}?" if near else "GET /tools lists those that there are."
+    return not_found("There is no such tool for this caller.", code="unknown_tool", hint=hint)
+
+
+def _likely(name: str, tools: list[ToolDefinition]) -> list[ToolDefinition]:
+    """Those of the named module first."""
+    module = f"{name.partition('.')[0]}."
+    return sorted(tools, key=lambda tool: not tool.name.startswith(module))

@@ -1,0 +1,152 @@
+"""Jobs over HTTP: made once under their key, shown and ended by their own user only, and heard of by their conversation."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from support.gateways.event_streams import streaming
+from support.gateways.keyed_gateway import KeyedGateway
+
+REMINDER = {
+    "name": "reminder",
+    "message": "Feed the owls.",
+    "schedule": {"delay_seconds": 3600},
+    "conversation": {"conversation_id": "nest"},
+}
+
+
+def job_of(talk: str, **fields: Any) -> dict[str, Any]:
+    """A job that ends at once, and wakes its conversation."""
+    start = {"tool_name": "owls.echo", "arguments": {"text": talk}}
+    return {"start": start, "conversation": {"conversation_id": talk}} | fields
+
+
+@pytest.fixture
+def talk() -> str:
+    """A conversation that nobody else has."""
+    return uuid.uuid4().hex
+
+
+async def test_a_job_is_made_once_under_its_key(gateway: KeyedGateway, talk: str) -> None:
+    """Asked for again it is the same one, at the place that the answer names; another under that key is a conflict."""
+    async with gateway.client("bob") as client:
+        headers = {"idempotency-key": talk}
+        answers = [await client.post("/jobs", json=REMINDER, headers=headers) for _ in range(2)]
+        other = await client.post("/jobs", json=job_of(talk), headers=headers)
+        found = await client.get(answers[0].headers["location"])
+
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert answers[0].json()["job_id"] == answers[1].json()["job_id"] == found.json()["job_id"]
+    assert (other.status_code, other.json()["error_code"]) == (409, "conflict")
+
+
+async def test_a_job_is_its_users(gateway: KeyedGateway) -> None:
+    """Another user cannot see, list or end it: it looks like one that there is not. Its own user ends it, as often as they like."""
+    job_id = (await gateway.post("bob", "/jobs", REMINDER)).json()["job_id"]
+    foreign = await gateway.get("eve", f"/jobs/{job_id}")
+    absent = await gateway.get("eve", "/jobs/nothing")
+
+    assert {**foreign.json(), "instance": ""} == {**absent.json(), "instance": ""}
+    assert foreign.status_code == (await gateway.delete("eve", f"/jobs/{job_id}")).status_code == 404
+    assert job_id not in {job["job_id"] for job in (await gateway.get("eve", "/jobs")).json()["jobs"]}
+    assert job_id in {job["job_id"] for job in (await gateway.get("bob", "/jobs")).json()["jobs"]}
+    for _ in range(2):
+        assert (await gateway.delete("bob", f"/jobs/{job_id}")).json()["state"] == "cancelled"
+    listed = (await gateway.get("bob", "/jobs", params={"ended": "false"})).json()["jobs"]
+    assert job_id not in {job["job_id"] for job in listed}
+
+
+async def test_a_workflow_is_ended_as_a_whole(gateway: KeyedGateway, talk: str) -> None:
+    """All its jobs are listed and cancelled, those of its user only."""
+    for who in ("bob", "bob", "eve"):
+        await gateway.post(who, "/jobs", {**REMINDER, "workflow_id": talk})
+
+    assert (await gateway.get("bob", f"/workflows/{talk}")).json()["count"] == 2
+    assert (await gateway.delete("bob", f"/workflows/{talk}")).json() == {"cancelled": 2}
+    assert (await gateway.get("eve", f"/workflows/{talk}")).json()["jobs"][0]["state"] == "waiting"
+    assert (await gateway.delete("eve", f"/workflows/{talk}")).json() == {"cancelled": 1}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (job_of("nest", start={"tool_name": "owls.nothing"}), 404, "unknown_tool"),
+        (job_of("nest", start={"tool_name": "owls.admin_only"}), 403, "permission_denied"),
+        ({"schedule": {"cron": "never"}}, 422, "invalid_arguments"),
+        ({"start": {"tool_name": "owls.echo"}, "deadline_seconds": -1}, 400, "invalid_request"),
+        ({"surprise": 1}, 400, "invalid_request"),
+        ({"user_id": "eve"}, 403, "acts_for_others"),
+    ],
+)
+async def test_what_cannot_be_a_job_is_refused(gateway: KeyedGateway, body: Any, status: int, code: str) -> None:
+    """It is one problem that says why, and nothing is made."""
+    answer = await gateway.post("bob", "/jobs", body)
+
+    assert (answer.status_code, answer.json()["error_code"]) == (status, code)
+
+
+async def test_a_completion_comes_until_it_is_confirmed(gateway: KeyedGateway, talk: str) -> None:
+    """A cut stream loses none: without `Last-Event-ID` it comes again, and with it no more."""
+    job_id = (await gateway.post("bob", "/jobs", job_of(talk))).json()["job_id"]
+    path = f"/conversations/{talk}/completions"
+    async with streaming(gateway, "bob", path) as stream:
+        first = await stream.next()
+    async with streaming(gateway, "bob", path) as stream:
+        again = await stream.next()
+    second_job = (await gateway.post("bob", "/jobs", job_of(talk))).json()["job_id"]
+    async with streaming(gateway, "bob", path, last=first.id) as stream:
+        second = await stream.next()
+
+    assert again == first
+    assert (first.kind, first.data["job_id"], first.data["result"]) == ("completion", job_id, {"text": talk})
+    assert (second.data["job_id"], second.id != first.id) == (second_job, True)
+
+
+async def test_a_completion_is_confirmed_by_hand(gateway: KeyedGateway, talk: str) -> None:
+    """It does not come again; confirmed twice, or by somebody else, it is not there."""
+    await gateway.post("bob", "/jobs", job_of(talk))
+    path = f"/conversations/{talk}/completions"
+    async with streaming(gateway, "bob", path) as stream:
+        first = await stream.next()
+    foreign = await gateway.post("eve", f"{path}/{first.id}/ack")
+    answers = [await gateway.post("bob", f"{path}/{first.id}/ack") for _ in range(2)]
+
+    assert [foreign.status_code, *(answer.status_code for answer in answers)] == [404, 204, 404]
+    last = (await gateway.post("bob", "/jobs", job_of(talk))).json()["job_id"]
+    async with streaming(gateway, "bob", path) as stream:
+        assert (await stream.next()).data["job_id"] == last
+
+
+async def test_a_conversation_tells_each_user_of_their_own_jobs_only(gateway: KeyedGateway, talk: str) -> None:
+    """Another user hears of their own jobs there, and of no others, whatever id they confirm."""
+    of_bob = (await gateway.post("bob", "/jobs", job_of(talk))).json()["job_id"]
+    path = f"/conversations/{talk}/completions"
+    async with streaming(gateway, "bob", path) as stream:
+        first = await stream.next()
+    of_eve = (await gateway.post("eve", "/jobs", job_of(talk))).json()["job_id"]
+    async with streaming(gateway, "eve", path, last="99999999999999-0") as stream:
+        heard = await stream.next()
+    async with streaming(gateway, "bob", path) as stream:
+        again = await stream.next()
+
+    assert (heard.data["job_id"], first.data["job_id"]) == (of_eve, of_bob)
+    assert again == first
+
+
+@pytest.mark.parametrize("last", ["job-1", "1", "1-x", "-1-0", "99999999999999999999999-0"])
+async def test_an_id_that_is_none_is_refused(gateway: KeyedGateway, talk: str, last: str) -> None:
+    """A `Last-Event-ID` that no stream gives is 400."""
+    answer = await gateway.get("bob", f"/conversations/{talk}/completions", headers={"last-event-id": last})
+
+    assert (answer.status_code, answer.json()["error_code"]) == (400, "invalid_request")
+
+
+async def test_a_job_ends_and_its_result_is_shown(gateway: KeyedGateway, talk: str) -> None:
+    """What its first call has brought is in the job."""
+    job_id = (await gateway.post("bob", "/jobs", job_of(talk))).json()["job_id"]
+    async with streaming(gateway, "bob", f"/conversations/{talk}/completions") as stream:
+        await stream.next()
+    job = (await gateway.get("bob", f"/jobs/{job_id}")).json()
+
+    assert (job["state"], job["result"]) == ("completed", {"text": talk})

@@ -1,0 +1,139 @@
+"""What operators do over HTTP, and what comes of it."""
+
+import contextlib
+import re
+
+import pytest
+
+from support.fleet import TestBed
+from support.gateways.keyed_gateway import KeyedGateway
+from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_registry.access.api_key import ApiKey
+from toolfleet_registry.access.api_keys import ApiKeys
+
+
+def key_with(text: str, bed: TestBed) -> ApiKey | None:
+    """The key that counts with this text."""
+    with contextlib.closing(ApiKeys.of(bed.settings)) as keys:
+        return keys.find(text)
+
+
+OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
+
+
+async def test_a_disabled_tool_is_gone_until_it_is_enabled(gateway: KeyedGateway, fleet: ToolFleet) -> None:
+    """Nobody lists it, the state says why, and enabled it is there again."""
+    changed = await gateway.post("olga", "/operations/tools/owls.fail_once/disable")
+    state = (await gateway.get("vera", "/operations/tools")).json()
+
+    async def is_listed() -> bool:
+        return (await gateway.get("bob", "/tools/owls.fail_once")).status_code == 200
+
+    assert changed.status_code == 204
+    assert "owls.fail_once" in state["closed"]
+    for listed in (False, True):
+        if listed:
+            await gateway.post("olga", "/operations/tools/owls.fail_once/enable")
+        for _ in range(200):
+            if await is_listed() is listed:
+                break
+        assert await is_listed() is listed
+
+
+async def test_a_module_is_pinned_and_unpinned(gateway: KeyedGateway) -> None:
+    """Its tools are approved as they are; a second time there is nothing to do, which is said."""
+    pinned = await gateway.post("olga", "/operations/modules/owls/pin")
+    again = await gateway.post("olga", "/operations/modules/owls/pin")
+    state = (await gateway.get("vera", "/operations/tools")).json()
+    unpinned = await gateway.post("olga", "/operations/modules/owls/unpin")
+
+    assert len(pinned.json()["digests"]) == 10
+    assert (again.status_code, again.json()["error_code"]) == (409, "operation_refused")
+    assert state["pinned"] == ["owls"]
+    assert unpinned.status_code == 204
+
+
+@pytest.mark.usefixtures("worker")
+async def test_the_status_names_the_workers(gateway: KeyedGateway) -> None:
+    """It is what `toolfleet status --json` has."""
+    found = (await gateway.get("vera", "/operations/status")).json()
+
+    assert [lane["lane"] for lane in found["lanes"]] == ["fast", "slow"]
+    assert found["lanes"][0]["workers"]
+    assert found["dead_letters"] >= 0
+
+
+async def test_modules_are_added_and_removed(gateway: KeyedGateway, bed: TestBed) -> None:
+    """A module is in the directory at once, without its password, and the audit says who has done it."""
+    body = {"module": "barn", "url": "http://mice:cheese@127.0.0.1:9", "slow": True}
+    added = await gateway.post("olga", "/operations/modules", body)
+    listed = {each["module"]: each for each in (await gateway.get("vera", "/operations/modules")).json()["modules"]}
+    removed = await gateway.delete("olga", "/operations/modules/barn?drain_seconds=0")
+    audit = (await gateway.get("vera", "/operations/audit", params={"tool": "barn"})).json()
+
+    assert (added.status_code, removed.status_code) == (200, 200)
+    assert (added.json()["lane"], added.json()["url"]) == ("slow", "http://127.0.0.1:9")
+    assert listed["barn"] == {**added.json(), "workers": listed["barn"]["workers"]}
+    assert [(line["change"], line["user_id"]) for line in audit["lines"]] == [
+        ("module_removed", "olga"),
+        ("module_added", "olga"),
+    ]
+    assert "cheese" not in added.text + str(listed) + str(audit)
+
+
+async def test_the_audit_comes_in_pages(gateway: KeyedGateway, fleet: ToolFleet) -> None:
+    """Each line is on one page, the latest first, and a cursor that is none is 400."""
+    user = "pages"
+    for number in range(5):
+        call = ToolCall(tool_name="owls.echo", arguments={"number": number})
+        assert (await fleet.call(call, OWNER.model_copy(update={"user_id": user}))).success
+    calls, cursor = list[str](), dict[str, str]()
+    while True:
+        page = (await gateway.get("vera", "/operations/audit", params={"user": user, "limit": "2", **cursor})).json()
+        calls += [line["call_id"] for line in page["lines"]]
+        if "next" not in page:
+            break
+        cursor = {"cursor": page["next"]}
+    wrong = await gateway.get("vera", "/operations/audit", params={"cursor": "last"})
+
+    assert len(calls) == len(set(calls)) == 5
+    assert wrong.status_code == 400
+
+
+async def test_a_dead_letter_is_shown_replayed_and_dropped(gateway: KeyedGateway, fleet: ToolFleet) -> None:
+    """A replay runs it once more in its old caller's name; with other arguments it is judged by what the operator may do."""
+    result = await fleet.call(ToolCall(tool_name="owls.garble", arguments={"owl": 1}), OWNER)
+    call_id = result.audit.call_id
+    path = f"/operations/dead-letters/{call_id}"
+    listed = (await gateway.get("vera", "/operations/dead-letters", params={"kind": "call"})).json()
+    shown = (await gateway.get("vera", path)).json()["letters"][0]
+    changed = (await gateway.post("olga", f"{path}/replay", {"arguments": {"owl": 2}})).json()
+    replayed = (await gateway.post("olga", f"{path}/replay", {})).json()
+    new_id = replayed["result"]["audit"]["call_id"]
+    dropped = [(await gateway.delete("olga", f"/operations/dead-letters/{new_id}")).status_code for _ in range(2)]
+
+    assert call_id in {letter["id"] for letter in listed["letters"]}
+    assert (shown["kind"], shown["body"]["arguments"]) == ("call", {"owl": 1})
+    assert changed["result"]["error_code"] == "permission_denied"
+    assert (replayed["result"]["success"], replayed["result"]["effect_state"]) == (False, "unknown")
+    assert dropped == [204, 404]
+
+
+async def test_a_key_is_made_listed_and_revoked(gateway: KeyedGateway, bed: TestBed) -> None:
+    """Its text is told once and counts until it is revoked; a key with more than its maker has is not made."""
+    body = {"user_id": "ada", "permission": "user", "role": "viewer", "description": "for a test"}
+    made = (await gateway.post("ada", "/operations/keys", body)).json()
+    key_id = made["key"]["id"]
+    listed = await gateway.get("ada", "/operations/keys")
+    other = await gateway.post("ada", "/operations/keys", {"user_id": "bob"})
+    found = key_with(made["text"], bed)
+    revoked = [(await gateway.delete("ada", f"/operations/keys/{key_id}")).status_code for _ in range(2)]
+
+    assert re.match(r"tfk_", made["text"])
+    assert made["text"] not in listed.text
+    assert key_id in {each["key"]["id"] for each in listed.json()["keys"]}
+    assert found is not None
+    assert (found.user_id, found.created_by) == ("ada", f"key {gateway.key_id('ada')}")
+    assert (other.status_code, other.json()["error_code"]) == (403, "beyond_own_rights")
+    assert revoked == [204, 404]
+    assert key_with(made["text"], bed) is None

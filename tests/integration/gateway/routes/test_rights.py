@@ -1,0 +1,86 @@
+"""Who may do what over HTTP: one table of routes, roles and answers."""
+
+from typing import Any
+
+import pytest
+
+from support.gateways.keyed_gateway import KeyedGateway
+
+# Each route with what a request of it is answered by role: a viewer's, an operator's and an admin's. Users without a role get 403.
+TABLE: list[tuple[str, str, Any, tuple[int, int, int]]] = [
+    ("GET", "/operations/status", None, (200, 200, 200)),
+    ("GET", "/operations/dead-letters", None, (200, 200, 200)),
+    ("GET", "/operations/dead-letters/none", None, (404, 404, 404)),
+    ("DELETE", "/operations/dead-letters/none", None, (403, 404, 404)),
+    ("POST", "/operations/dead-letters/none/replay", {}, (403, 404, 404)),
+    ("GET", "/operations/wake-ups", None, (200, 200, 200)),
+    ("GET", "/operations/wake-ups/none", None, (404, 404, 404)),
+    ("POST", "/operations/wake-ups/none/replay", None, (403, 404, 404)),
+    ("GET", "/operations/audit", None, (200, 200, 200)),
+    ("GET", "/operations/tools", None, (200, 200, 200)),
+    ("POST", "/operations/tools/owls.none/disable", None, (403, 409, 409)),
+    ("POST", "/operations/tools/owls.none/enable", None, (403, 409, 409)),
+    ("POST", "/operations/tools/owls.none/approve", {}, (403, 409, 409)),
+    ("POST", "/operations/modules/none/pin", None, (403, 409, 409)),
+    ("POST", "/operations/modules/none/unpin", None, (403, 409, 409)),
+    ("GET", "/operations/modules", None, (200, 200, 200)),
+    ("POST", "/operations/modules", {"module": "owls", "url": "http://127.0.0.1:1"}, (403, 409, 409)),
+    ("DELETE", "/operations/modules/none", None, (403, 409, 409)),
+    ("GET", "/operations/keys", None, (403, 403, 200)),
+    ("POST", "/operations/keys", {"user_id": "ada", "expires_at": 1}, (403, 403, 409)),
+    ("DELETE", "/operations/keys/none", None, (403, 403, 404)),
+    ("GET", "/tools/errors", None, (200, 200, 200)),
+    ("POST", "/refresh-tools", None, (403, 200, 200)),
+]
+# `POST /tools/reload` takes its seconds: it is below, once.
+# What everybody with a key may ask.
+FOR_ALL = ["/tools", "/modules", "/api/modules", "/jobs", "/workflows/none"]
+
+
+async def asked(gateway: KeyedGateway, who: str, method: str, path: str, body: Any) -> int:
+    async with gateway.client(who) as client:
+        answer = await client.request(method, path, **({} if body is None else {"json": body}))
+    if answer.status_code >= 400:
+        problem = answer.json()
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert (problem["status"], problem["instance"]) == (answer.status_code, path)
+    return answer.status_code
+
+
+@pytest.mark.parametrize(("method", "path", "body", "statuses"), TABLE)
+async def test_each_route_asks_for_its_role(
+    gateway: KeyedGateway, method: str, path: str, body: Any, statuses: tuple[int, int, int]
+) -> None:
+    """A viewer reads, an operator changes, an admin makes keys; a user without a role gets 403, whatever they may call, and nobody 401."""
+    of_roles = [await asked(gateway, who, method, path, body) for who in ("vera", "olga", "ada")]
+    of_others = [await asked(gateway, who, method, path, body) for who in ("bob", "gus", "nobody")]
+
+    assert tuple(of_roles) == statuses
+    assert of_others == [403, 403, 401]
+
+
+async def test_a_reload_is_for_operators(gateway: KeyedGateway) -> None:
+    """Without a host of a tool folder it answers in a few seconds that nobody has answered."""
+    answer = await gateway.post("olga", "/tools/reload")
+
+    assert (answer.status_code, answer.json()) == (200, {"count": 0, "errors": [], "hosts": 0, "pending": []})
+    assert [await asked(gateway, who, "POST", "/tools/reload", None) for who in ("vera", "bob")] == [403, 403]
+
+
+@pytest.mark.parametrize("path", FOR_ALL)
+async def test_what_is_for_all_needs_a_key(gateway: KeyedGateway, path: str) -> None:
+    """Each key gets an answer about its own, and nobody else gets one."""
+    assert [await asked(gateway, who, "GET", path, None) for who in ("gus", "bob", "vera", "nobody")] == [
+        200,
+        200,
+        200,
+        401,
+    ]
+
+
+async def test_a_role_gives_no_tool_and_a_permission_no_role(gateway: KeyedGateway) -> None:
+    """An operator without modules may not have a job call a tool; who may call everything may still not operate."""
+    job = {"start": {"tool_name": "owls.echo"}, "conversation": {"conversation_id": "nest"}}
+
+    assert await asked(gateway, "olga", "POST", "/jobs", job) == 403
+    assert await asked(gateway, "bob", "GET", "/operations/status", None) == 403

@@ -1,0 +1,76 @@
+"""A real gateway, and people with a key each."""
+
+import contextlib
+import ssl
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from support.fleet import TestBed
+from support.gateways.gateway_process import Gateway, gateway_process
+from toolfleet_gateway.auth.identity import Identity
+from toolfleet_registry.access.api_key import ApiKey, KeyDraft
+from toolfleet_registry.access.api_keys import ApiKeys, CreatedKey
+from toolfleet_registry.access.grants import COMMAND_LINE
+
+_NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # to read all certificates of the machine takes each client 0.2 s
+PEOPLE: Mapping[str, KeyDraft] = {
+    "ada": KeyDraft(user_id="ada", permission="owner", allowed_modules="*", role="admin"),
+    "olga": KeyDraft(user_id="olga", allowed_modules=frozenset(), role="operator"),
+    "vera": KeyDraft(user_id="vera", allowed_modules=frozenset(), role="viewer"),
+    "bob": KeyDraft(user_id="bob", permission="user", allowed_modules="*"),
+    "eve": KeyDraft(user_id="eve", permission="user", allowed_modules="*"),
+    "gus": KeyDraft(user_id="gus", allowed_modules=frozenset()),
+}
+"""An admin who may call everything, an operator and a viewer who may call nothing, two users, a guest without modules."""
+
+
+def identity_of(who: str) -> Identity:
+    """One of them, as a gateway knows them."""
+    fields = {name: getattr(PEOPLE[who], name) for name in KeyDraft.model_fields}
+    return Identity.of_key(ApiKey(**fields, id=who, created_at=0, created_by="a test"))
+
+
+@dataclass(frozen=True)
+class KeyedGateway:
+    """A gateway, and what those who have a key say of themselves by their names; others have none."""
+
+    gateway: Gateway
+    keys: Mapping[str, CreatedKey]
+
+    @property
+    def url(self) -> str:
+        return self.gateway.url
+
+    def key_id(self, who: str) -> str:
+        return self.keys[who].key.id
+
+    def client(self, who: str) -> httpx.AsyncClient:
+        """A client of one of `PEOPLE`."""
+        headers = {"authorization": f"Bearer {self.keys[who].text}"} if who in self.keys else {}
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30, trust_env=False, verify=_NO_TLS)
+
+    async def get(self, who: str, path: str, **options: Any) -> httpx.Response:
+        async with self.client(who) as client:
+            return await client.get(path, **options)
+
+    async def post(self, who: str, path: str, body: Any = None) -> httpx.Response:
+        async with self.client(who) as client:
+            return await client.post(path, **({} if body is None else {"json": body}))
+
+    async def delete(self, who: str, path: str) -> httpx.Response:
+        async with self.client(who) as client:
+            return await client.delete(path)
+
+
+@contextmanager
+def keyed_gateway(bed: TestBed) -> Generator[KeyedGateway]:
+    """A gateway of the fleet."""
+    with contextlib.closing(ApiKeys.of(bed.settings)) as keys:
+        made = {who: keys.create(draft, COMMAND_LINE) for who, draft in PEOPLE.items()}
+        with gateway_process(bed) as gateway:
+            yield KeyedGateway(gateway, made)
+        keys.revoke([each.key.id for each in made.values()])
