@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
@@ -13,6 +13,8 @@ from toolfleet_cli.console.dead_letters import ago, one_line, print_letter
 from toolfleet_cli.console.output import add_row, fail, note, progress, say_json, show_table, table
 from toolfleet_cli.console.result import show_result
 from toolfleet_cli.processes.completion import complete_dead
+from toolfleet_cli.remote import dead_letters as remote_letters
+from toolfleet_cli.remote.gateway import Gateway, UrlOption, gateway_of
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.dead_letters import DeadLetter
 from toolfleet_registry.errors import NoSuchDeadLetter, NotReplayable
@@ -45,10 +47,14 @@ def list_(
     kind: KindOption = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Show at most so many.")] = 50,
     offset: Annotated[int, typer.Option(metavar="N", min=0, help="Leave out the latest so many.")] = 0,
+    url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the dead letters, the latest first."""
-    letters = asyncio.run(_list(_kinds(kind), limit, offset))
+    if (gateway := gateway_of(url)) is None:
+        letters = asyncio.run(_list(_kinds(kind), limit, offset))
+    else:
+        letters = remote_letters.listed(gateway, kind, limit, offset)
     if as_json:
         say_json([dataclasses.asdict(letter) for letter in letters])
         return
@@ -65,9 +71,12 @@ def list_(
 
 
 @app.command()
-def show(letter_id: Annotated[str, _ID], *, kind: KindOption = None, as_json: JsonOption = False) -> None:
+def show(
+    letter_id: Annotated[str, _ID], *, kind: KindOption = None, url: UrlOption = None, as_json: JsonOption = False
+) -> None:
     """Show one dead letter: what was asked, by whom, and what is known of its end."""
-    letter = asyncio.run(_show(letter_id, kind))
+    gateway = gateway_of(url)
+    letter = asyncio.run(_show(letter_id, kind)) if gateway is None else remote_letters.shown(gateway, letter_id, kind)
     if as_json:
         say_json(dataclasses.asdict(letter))
     else:
@@ -90,6 +99,7 @@ def replay(  # noqa: PLR0913 - each is an option
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0.001, max=1e8, help="Wait no longer, queue time included.")
     ] = None,
+    url: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a call's whole ToolResult.")] = False,
 ) -> None:
     """Run a call once more, as a new call in the same name, or have a wake-up or a webhook sent again under its id.
@@ -97,7 +107,9 @@ def replay(  # noqa: PLR0913 - each is an option
     First make sure that a call may happen twice. Arguments that were not kept, such as sensitive ones, must be given. A
     letter is dropped when its call succeeds, and when its news are on their way again. Exit code 1 if they are not.
     """
+    gateway = gateway_of(url)
     if everything:
+        _refuse_all(gateway)
         if letter_id is not None or kind not in {"wakeup", "webhook"}:
             raise typer.BadParameter("--all needs --kind wakeup or webhook, and no ID: calls are replayed one by one.")
         _tell("Due again", *asyncio.run(_replay_all(kind)))
@@ -106,7 +118,10 @@ def replay(  # noqa: PLR0913 - each is an option
         raise typer.BadParameter("name the ID of the letter to replay.")
     if whole == "-":  # what is sensitive should not be in a shell's history
         whole = sys.stdin.read()
-    result = asyncio.run(_replay(letter_id, kind, arguments or [], whole, timeout))
+    if gateway is None:
+        result = asyncio.run(_replay(letter_id, kind, arguments or [], whole, timeout))
+    else:
+        result = _replay_remotely(gateway, letter_id, kind, (arguments or [], whole), timeout)
     if result is None:
         _tell("Due again", 1, [])
     else:
@@ -119,14 +134,35 @@ def drop(
     *,
     kind: KindOption = None,
     everything: Annotated[bool, typer.Option("--all", help="Drop all dead letters, or all of one --kind.")] = False,
+    url: UrlOption = None,
 ) -> None:
     """Forget dead letters. Exit code 1 if one of them is not there; the others are dropped all the same."""
     if bool(letter_ids) == everything:
         raise typer.BadParameter("name the letters to drop, or say --all.")
+    wanted, gateway = list(dict.fromkeys(letter_ids or [])), gateway_of(url)
     if everything:
+        _refuse_all(gateway)
         note(f"Dropped: {asyncio.run(_drop_all(_kinds(kind)))}.")
         return
-    _tell("Dropped", *asyncio.run(_drop(list(dict.fromkeys(letter_ids or [])), kind)))
+    if gateway is None:
+        _tell("Dropped", *asyncio.run(_drop(wanted, kind)))
+    missing = remote_letters.dropped(gateway, wanted, kind)
+    _tell("Dropped", len(wanted) - len(missing), [str(NoSuchDeadLetter(one)) for one in missing])
+
+
+def _refuse_all(gateway: Gateway | None) -> None:
+    if gateway is not None:
+        raise typer.BadParameter("--all asks Redis: name the letters, or leave the gateway out.")
+
+
+def _replay_remotely(
+    gateway: Gateway, letter_id: str, kind: Kind | None, said: tuple[list[str], str | None], seconds: float | None
+) -> ToolResult | None:
+    arguments = None if said == ([], None) else read_arguments(*said, None)
+    if arguments is not None and not isinstance(arguments, dict):
+        raise typer.BadParameter("--args must be a JSON object.")
+    letter = remote_letters.shown(gateway, letter_id, kind)
+    return remote_letters.replayed(gateway, letter, arguments, seconds)
 
 
 async def _list(kinds: Sequence[Kind], limit: int, offset: int) -> "Sequence[DeadEntry]":
@@ -224,7 +260,7 @@ def _several(letter_id: str) -> str:
     return f"{letter_id!r} is a call and a wake-up that was to make it: say --kind."
 
 
-def _tell(done: str, count: int, problems: list[str]) -> None:
+def _tell(done: str, count: int, problems: list[str]) -> NoReturn:
     if count or not problems:
         note(f"{done}: {count}.")
     for problem in problems:

@@ -11,6 +11,9 @@ import typer
 
 from toolfleet_cli.console.output import add_row, age, fail, note, progress, say, say_json, show_table, table
 from toolfleet_cli.processes.completion import complete_jobs
+from toolfleet_cli.remote import jobs as remote_jobs
+from toolfleet_cli.remote.caller import refuse_caller_options
+from toolfleet_cli.remote.gateway import Gateway, UrlOption, gateway_of
 from toolfleet_registry.contracts.jobs import ENDED, Job
 from toolfleet_registry.time import fleet_clock
 
@@ -34,10 +37,15 @@ def list_(
     user: Annotated[str | None, typer.Option("--user", metavar="ID", help="Only this user's.")] = None,
     workflow: Annotated[str | None, typer.Option("--workflow", metavar="ID", help="Only this workflow's.")] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Show at most so many.")] = 50,
+    url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the jobs, those that are due next first; those of one user the newest first."""
-    jobs = asyncio.run(_list(user, workflow, limit, ended=ended))
+    if (gateway := gateway_of(url)) is None:
+        jobs = asyncio.run(_list(user, workflow, limit, ended=ended))
+    else:
+        refuse_caller_options(user)
+        jobs = remote_jobs.listed(gateway, workflow, limit, ended=ended)
     if as_json:
         say_json([job.model_dump(mode="json") for job in jobs])
         return
@@ -55,9 +63,10 @@ def list_(
 
 
 @app.command()
-def show(job_id: JobId, *, as_json: JsonOption = False) -> None:
+def show(job_id: JobId, *, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Show one job: where it is, and what it came to if it has ended."""
-    job = _there(job_id, asyncio.run(_show(job_id)))
+    gateway = gateway_of(url)
+    job = _there(job_id, asyncio.run(_show(job_id)) if gateway is None else remote_jobs.shown(gateway, job_id))
     if as_json:
         say_json(job.model_dump(mode="json"))
         return
@@ -94,6 +103,7 @@ def cancel(
     *,
     user: Annotated[str | None, typer.Option("--user", metavar="ID", help="All of this user's.")] = None,
     workflow: Annotated[str | None, typer.Option("--workflow", metavar="ID", help="All of this workflow's.")] = None,
+    url: UrlOption = None,
 ) -> None:
     """End a job, or all of a user's or a workflow's; nobody is told. One that has ended stays as it is.
 
@@ -101,11 +111,22 @@ def cancel(
     """
     if (job_id is None) == (user is None and workflow is None):
         raise typer.BadParameter("name a job, or a user with --user, or a workflow with --workflow.")
+    if (gateway := gateway_of(url)) is not None:
+        _cancel_remotely(gateway, job_id, user, workflow)
+        return
     if job_id is None:
         note(f"Cancelled: {asyncio.run(_cancel_all(user, workflow))}.")
         return
     job = _there(job_id, asyncio.run(_cancel(job_id)))
     note(f"The job is {job.state}.")
+
+
+def _cancel_remotely(gateway: Gateway, job_id: str | None, user: str | None, workflow: str | None) -> None:
+    refuse_caller_options(user)
+    if job_id is not None:
+        note(f"The job is {remote_jobs.cancelled(gateway, job_id).state}.")
+    else:
+        note(f"Cancelled: {remote_jobs.workflow_cancelled(gateway, str(workflow))}.")
 
 
 async def _list(user: str | None, workflow: str | None, limit: int, *, ended: bool) -> list[Job]:

@@ -11,6 +11,8 @@ from toolfleet_cli.commands import module_changes
 from toolfleet_cli.console.output import add_row, age, note, progress, say, say_json, show_table, shown_url, table
 from toolfleet_cli.console.replicas import refused_of, replicas_of, show_replicas
 from toolfleet_cli.processes.completion import complete_modules
+from toolfleet_cli.remote.gateway import UrlOption, gateway_of
+from toolfleet_cli.remote.modules import show_modules
 from toolfleet_registry.contracts import NEVER_PROBED, ModuleStatus
 from toolfleet_registry.contracts.names import LOCAL, is_module_name
 from toolfleet_registry.directory.entries import AnnouncedModule
@@ -28,14 +30,20 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list")
-def list_(*, as_json: JsonOption = False) -> None:
+def list_(*, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Show what is known of every module. Asks none of them."""
+    if (gateway := gateway_of(url)) is not None:
+        show_modules(gateway, refreshed=False, as_json=as_json)
+        return
     _show(*asyncio.run(_read_modules(ask=False)), as_json=as_json)
 
 
 @app.command()
-def refresh(*, as_json: JsonOption = False) -> None:
+def refresh(*, url: UrlOption = None, as_json: JsonOption = False) -> None:
     """Ask every module now for what it offers, and show what came of it."""
+    if (gateway := gateway_of(url)) is not None:
+        show_modules(gateway, refreshed=True, as_json=as_json)
+        return
     _show(*asyncio.run(_read_modules(ask=True)), as_json=as_json)
 
 

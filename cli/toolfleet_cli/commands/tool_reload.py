@@ -2,37 +2,41 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from toolfleet_cli.console import load_errors
-from toolfleet_cli.console.output import fail, progress, say, say_json
-from toolfleet_registry.directory.reload_requests import ReloadAnswer, ReloadRequests
-from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.redis.servers import async_client
+from toolfleet_cli.console.output import fail, note, progress, say, say_json
+from toolfleet_cli.remote import tools as remote_tools
+from toolfleet_cli.remote.gateway import UrlOption, gateway_of
+from toolfleet_registry.contracts.load_errors import ToolLoadError
 from toolfleet_registry.settings import Settings, load_settings
-from toolfleet_registry.time import machine_clock
 
-_BEGIN_SECONDS = 3.0  # for hosts to hear of it: they ask twice a second
-_PAUSE_SECONDS = 0.1
+if TYPE_CHECKING:
+    from toolfleet_registry.directory.reload_requests import ReloadAnswer
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def register(app: typer.Typer) -> None:
     """Give the group the command."""
     app.command()(reload)
+    app.command()(errors)
 
 
 def reload(
     *,
     seconds: Annotated[float, typer.Option(metavar="SECONDS", min=1, max=600, help="Wait so long at most.")] = 60,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Have all hosts of tool folders read their files anew, also those that did not load before and have not changed.
 
     Exits with 1 where files do not load as they stand, no host is there, or one does not come back in time.
     """
-    answers = asyncio.run(_asked(load_settings(), seconds))
+    gateway = gateway_of(url)
+    answers = asyncio.run(_asked(load_settings(), seconds)) if gateway is None else remote_tools.reloaded(gateway)
     if not answers:
         fail("No host of a tool folder has answered: none is running, or none has this fleet's Redis.", code=1)
     if as_json:
@@ -46,17 +50,26 @@ def reload(
     raise typer.Exit(1 if has_errors or not all(each.is_done for each in answers) else 0)
 
 
-async def _asked(settings: Settings, seconds: float) -> Sequence[ReloadAnswer]:
-    """What the hosts have said that have begun in time, by their modules' names."""
-    if settings.redis_url is None:
-        raise SettingsError("There is no fleet here: set TOOLFLEET_REDIS_URL, or start one with `toolfleet up`.")
-    async with progress("Asking the hosts"), async_client(settings.redis_url, master=settings.sentinel_master) as redis:
-        requests = ReloadRequests(redis, settings.keys)
-        number = await requests.ask()
-        asked_at = machine_clock.monotonic()
-        while True:
-            answers = await requests.answers(number)
-            waited = machine_clock.monotonic() - asked_at
-            if waited > seconds or (waited > _BEGIN_SECONDS and all(each.is_done for each in answers)):
-                return answers
-            await asyncio.sleep(_PAUSE_SECONDS)
+def errors(*, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """Show which files of tool folders, and operations of documents, are not served as they stand. Exits with 1 if there are any."""
+    gateway = gateway_of(url)
+    found = asyncio.run(_errors(load_settings())) if gateway is None else remote_tools.errors(gateway)
+    if as_json:
+        say_json([each.model_dump(mode="json") for each in found])
+    elif not found:
+        note("Everything is served as it stands.")
+    raise typer.Exit(1 if load_errors.show(found) else 0)
+
+
+async def _errors(settings: Settings) -> list[ToolLoadError]:
+    from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
+
+    async with progress("Asking Redis"), ToolFleet(settings=settings) as fleet:
+        return [error for status in (await fleet.modules.statuses()).values() for error in status.load_errors]
+
+
+async def _asked(settings: Settings, seconds: float) -> "Sequence[ReloadAnswer]":
+    from toolfleet_tasks.operations.tool_reload import reload_tools  # noqa: PLC0415 - `--help` needs nothing of the tasks
+
+    async with progress("Asking the hosts"):
+        return await reload_tools(settings, seconds=seconds)

@@ -13,6 +13,9 @@ from toolfleet_cli.console import load_errors
 from toolfleet_cli.console.caller import Level, ModulesOption, PermissionOption, UserOption, caller_of, refuse_unknown
 from toolfleet_cli.console.output import add_row, age, fail, note, progress, say, say_json, show_table, table
 from toolfleet_cli.processes.completion import complete_tools
+from toolfleet_cli.remote import tools as remote_tools
+from toolfleet_cli.remote.caller import refuse_caller_options
+from toolfleet_cli.remote.gateway import DEFAULT_PORT, Gateway, UrlOption, gateway_of
 from toolfleet_registry.contracts import Caller, ModuleStatus, ToolDefinition
 from toolfleet_registry.contracts.tool_definition import ToolSource
 from toolfleet_registry.manifests.effects import effect_of
@@ -26,6 +29,10 @@ tool_changes.register(app)
 tool_reload.register(app)
 tool_versions.register(app)
 
+HostOption = Annotated[str | None, typer.Option("--host", metavar="HOST", help="Ask the gateway there and not Redis.")]
+PortOption = Annotated[
+    int | None, typer.Option("--port", metavar="PORT", min=1, max=65535, help=f"Its port; [{DEFAULT_PORT}].")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _Statuses = Mapping[str, ModuleStatus]
@@ -42,13 +49,19 @@ def list_(  # noqa: PLR0913 - these are the command line's options
         bool, typer.Option("--ignore-errors", help="Exit with 0 also where files of tool folders do not load.")
     ] = False,
     sources: Annotated[bool, typer.Option("--sources", help="Show where each tool of a folder stands.")] = False,
+    url: UrlOption = None,
+    host: HostOption = None,
+    port: PortOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the tools that a caller may use. Exits with 1 where files of tool folders do not load as they stand."""
+    gateway = gateway_of(url, host, port)
     if closed:
+        if gateway is not None:
+            raise typer.BadParameter("--closed asks Redis: leave the gateway out.")
         tool_changes.show_closed(as_json=as_json)
         return
-    tools, statuses = asyncio.run(_tools(caller_of(user, permission, modules)))
+    tools, statuses = _listed(gateway, user, permission, modules)
     if not as_json and not tools:
         note("There are no tools for this caller; `toolfleet modules list` shows the modules.")
     else:
@@ -88,18 +101,36 @@ def show(
     user: UserOption = None,
     permission: PermissionOption = Level.OWNER,
     modules: ModulesOption = "*",
+    url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one tool: what it does and which arguments it takes."""
+    if (gateway := gateway_of(url)) is not None:
+        refuse_caller_options(user, permission, modules)
+        _show_one(*remote_tools.shown(gateway, name), as_json=as_json)
+        return
     tools, statuses = asyncio.run(_tools(caller_of(user, permission, modules)))
     tool = next((tool for tool in tools if tool.name == name), None)
     if tool is None:
         why = tool_changes.closed_because(name)
         fail(why or f"Unknown tool: {name}. `toolfleet tools list` shows those that there are.", code=1)
+    _show_one(tool, statuses, as_json=as_json)
+
+
+def _show_one(tool: ToolDefinition, statuses: _Statuses, *, as_json: bool) -> None:
     if as_json:
         say_json(_as_json(tool, statuses))
     else:
         _print(tool, statuses)
+
+
+def _listed(
+    gateway: Gateway | None, user: str | None, permission: Level, modules: str
+) -> tuple[list[ToolDefinition], _Statuses]:
+    if gateway is None:
+        return asyncio.run(_tools(caller_of(user, permission, modules)))
+    refuse_caller_options(user, permission, modules)
+    return remote_tools.listed(gateway)
 
 
 async def _tools(caller: Caller) -> tuple[list[ToolDefinition], _Statuses]:

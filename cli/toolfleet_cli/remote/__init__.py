@@ -1,0 +1,1 @@
+"""Asks a gateway over HTTP what commands otherwise ask Redis."""

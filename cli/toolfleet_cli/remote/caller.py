@@ -1,0 +1,11 @@
+"""Refuses options that say in whose name a command acts, where its key says that."""
+
+import typer
+
+from toolfleet_cli.console.caller import Level
+
+
+def refuse_caller_options(user: str | None, permission: Level = Level.OWNER, modules: str = "*") -> None:
+    """Raise `BadParameter` if one of them is not as it is by default."""
+    if user is not None or permission is not Level.OWNER or modules != "*":
+        raise typer.BadParameter("a gateway goes by its key: leave --user, --permission and --modules out.")

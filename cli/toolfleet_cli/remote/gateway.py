@@ -1,0 +1,121 @@
+"""Asks one gateway, and says in one sentence what is wrong."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from urllib.parse import quote, urlsplit
+
+import typer
+
+from toolfleet_cli.console.output import fail
+from toolfleet_registry.errors import FleetError, FleetUnavailable
+from toolfleet_registry.redis.urls import is_http_url
+
+if TYPE_CHECKING:
+    import httpx
+
+URL_VARIABLE: Final = "TOOLFLEET_GATEWAY_URL"
+KEY_VARIABLE: Final = "TOOLFLEET_GATEWAY_KEY"
+DEFAULT_PORT: Final = 8484
+
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help=f"Ask this gateway and not Redis, with the key in {KEY_VARIABLE}; else that of {URL_VARIABLE}, if both are set.",
+    ),
+]
+
+_CONNECT_SECONDS, _SECONDS = 5.0, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A gateway, and the key with which it is asked. Each method raises `FleetError` with a sentence, or ends the command with it."""
+
+    url: str
+    key: str = field(repr=False)
+
+    def get(self, path: str, query: Mapping[str, Any] | None = None, *, seconds: float = _SECONDS) -> Any:
+        """What the path has; query fields that are `None` are left out."""
+        known = {name: value for name, value in (query or {}).items() if value is not None}
+        return self.ask("GET", path, seconds=seconds, params=known)
+
+    def post(self, path: str, body: Any = None, *, seconds: float = _SECONDS) -> Any:
+        """What comes of a request, with a JSON body or without one."""
+        return self.ask("POST", path, seconds=seconds, **({} if body is None else {"json": body}))
+
+    def delete(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
+        """What comes of it."""
+        known = {name: value for name, value in (query or {}).items() if value is not None}
+        return self.ask("DELETE", path, seconds=_SECONDS, params=known)
+
+    def forget(self, path: str, query: Mapping[str, Any] | None = None) -> bool:
+        """Have something deleted. Returns whether it was there."""
+        known = {name: value for name, value in (query or {}).items() if value is not None}
+        answer = self._answer("DELETE", path, seconds=_SECONDS, params=known)
+        if answer.status_code == 404:  # noqa: PLR2004 - HTTP's word for it
+            return False
+        self._read(answer)
+        return True
+
+    def ask(self, method: str, path: str, *, seconds: float, **options: Any) -> Any:
+        """The answer as JSON, `None` if it has none. A problem ends the command with exit code 1."""
+        return self._read(self._answer(method, path, seconds=seconds, **options))
+
+    def _answer(self, method: str, path: str, *, seconds: float, **options: Any) -> "httpx.Response":
+        import httpx  # noqa: PLC0415 - only commands that ask a gateway need it
+
+        headers = {**options.pop("headers", {}), "authorization": f"Bearer {self.key}"} if self.key else {}
+        timeout = httpx.Timeout(seconds, connect=_CONNECT_SECONDS)
+        try:
+            with httpx.Client(base_url=self.url, timeout=timeout, trust_env=False) as client:
+                return client.request(method, path, headers=headers, **options)
+        except httpx.TransportError as exc:
+            parts = urlsplit(self.url)
+            where = f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+            if isinstance(exc, httpx.ConnectError | httpx.ConnectTimeout):
+                raise FleetUnavailable(f"cannot connect to {where}") from exc
+            raise FleetUnavailable(f"{where} does not answer: {exc or type(exc).__name__}") from exc
+
+    def _read(self, answer: "httpx.Response") -> Any:
+        try:
+            value = answer.json() if answer.content else None
+        except ValueError as exc:
+            raise FleetError(f"{self.url} is no gateway: it has answered {answer.status_code} without JSON.") from exc
+        if answer.is_error:
+            _refuse(answer.status_code, value, has_key=bool(self.key))
+        return value
+
+
+def gateway_of(url: str | None, host: str | None = None, port: int | None = None) -> Gateway | None:
+    """The gateway that is to be asked; `None`: Redis is. Raises `BadParameter` for a URL that is none."""
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    if url is not None and (host is not None or port is not None):
+        raise typer.BadParameter("say either --url, or --host and --port.")
+    if host is not None or port is not None:
+        name = host or "127.0.0.1"
+        url = f"http://{f'[{name}]' if ':' in name else name}:{port or DEFAULT_PORT}"
+    elif url is None and key:
+        url = os.environ.get(URL_VARIABLE, "").strip() or None
+    if url is None:
+        return None
+    if not is_http_url(url):
+        raise typer.BadParameter(f"{url[:200]!r} is no http:// or https:// URL with a host.", param_hint="--url")
+    return Gateway(url.rstrip("/"), key)
+
+
+def place(*parts: str) -> str:
+    """A path out of parts that may have any characters."""
+    return "".join(f"/{quote(part, safe='')}" for part in parts)
+
+
+def _refuse(status: int, problem: Any, *, has_key: bool) -> NoReturn:
+    """End the command with what a problem says."""
+    if status == 401 and not has_key:  # noqa: PLR2004 - HTTP's word for it
+        fail(f"The gateway needs a key: set {KEY_VARIABLE}.", code=1)
+    known = problem if isinstance(problem, dict) else {}
+    words = [str(known.get("detail") or f"The gateway has answered {status}."), str(known.get("hint") or "")]
+    fail(" ".join(filter(None, words)), code=1)

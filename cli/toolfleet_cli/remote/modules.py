@@ -1,0 +1,32 @@
+"""Shows modules as a gateway knows them."""
+
+from typing import Any
+
+from toolfleet_cli.console.output import add_row, age, note, say_json, show_table, table
+from toolfleet_cli.remote.gateway import Gateway
+
+
+def show_modules(gateway: Gateway, *, refreshed: bool, as_json: bool) -> None:
+    """Print what is known of each; `refreshed`: after they were asked anew."""
+    found = (gateway.post("/refresh-tools") if refreshed else gateway.get("/modules"))["modules"]
+    if as_json:
+        say_json(found)
+        return
+    if not found:
+        note("There are no modules that this key reaches.")
+        return
+    shown = table("MODULE", "STATE", "TOOLS", "AGE", "ERROR")
+    for each in found:
+        add_row(
+            shown,
+            each["module"],
+            _state(each),
+            str(each["tools"]),
+            age(each.get("age_seconds")),
+            each.get("error") or "",
+        )
+    show_table(shown)
+
+
+def _state(module: dict[str, Any]) -> str:
+    return "stale" if module["is_stale"] else ("ok" if module["ok"] else "failed")
