@@ -10,6 +10,9 @@ from toolfleet_cli.console.caller import Level, ModulesOption, PermissionOption,
 from toolfleet_cli.console.output import err, note, progress
 from toolfleet_cli.console.result import show_result
 from toolfleet_cli.processes.completion import complete_tools
+from toolfleet_cli.remote import calls as remote_calls
+from toolfleet_cli.remote.caller import refuse_caller_options
+from toolfleet_cli.remote.gateway import UrlOption, gateway_of
 from toolfleet_registry.contracts import Caller, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -52,9 +55,15 @@ def call(  # noqa: PLR0913 - these are the command line's options
         str | None,
         typer.Option(metavar="VERSION", help="Run it only while the tool has this version, letter for letter."),
     ] = None,
+    url: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole ToolResult.")] = False,
 ) -> None:
     """Run a tool and print its result. Exit code 1 if the call did not succeed."""
+    if (gateway := gateway_of(url)) is not None:
+        refuse_caller_options(user, permission, modules)
+        given = read_arguments(arguments or [], whole, remote_calls.offered(gateway, tool))
+        result = remote_calls.called(gateway, tool, given, seconds=timeout, version=tool_version)
+        show_result(result, as_json=as_json)
     caller = caller_of(user, permission, modules)
     shows = err.is_terminal and not as_json
     said = arguments or [], whole

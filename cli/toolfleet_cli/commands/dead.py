@@ -113,7 +113,6 @@ def replay(  # noqa: PLR0913 - each is an option
         if letter_id is not None or kind not in {"wakeup", "webhook"}:
             raise typer.BadParameter("--all needs --kind wakeup or webhook, and no ID: calls are replayed one by one.")
         _tell("Due again", *asyncio.run(_replay_all(kind)))
-        return
     if letter_id is None:
         raise typer.BadParameter("name the ID of the letter to replay.")
     if whole == "-":  # what is sensitive should not be in a shell's history

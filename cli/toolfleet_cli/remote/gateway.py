@@ -28,6 +28,7 @@ UrlOption = Annotated[
     ),
 ]
 
+_NO_KEY, _NOT_FOUND = 401, 404
 _CONNECT_SECONDS, _SECONDS = 5.0, 60.0
 
 
@@ -52,11 +53,16 @@ class Gateway:
         known = {name: value for name, value in (query or {}).items() if value is not None}
         return self.ask("DELETE", path, seconds=_SECONDS, params=known)
 
+    def find(self, path: str) -> Any:
+        """What the path has; `None` if there is nothing."""
+        answer = self._answer("GET", path, seconds=_SECONDS)
+        return None if answer.status_code == _NOT_FOUND else self._read(answer)
+
     def forget(self, path: str, query: Mapping[str, Any] | None = None) -> bool:
         """Have something deleted. Returns whether it was there."""
         known = {name: value for name, value in (query or {}).items() if value is not None}
         answer = self._answer("DELETE", path, seconds=_SECONDS, params=known)
-        if answer.status_code == 404:  # noqa: PLR2004 - HTTP's word for it
+        if answer.status_code == _NOT_FOUND:
             return False
         self._read(answer)
         return True
@@ -68,7 +74,8 @@ class Gateway:
     def _answer(self, method: str, path: str, *, seconds: float, **options: Any) -> "httpx.Response":
         import httpx  # noqa: PLC0415 - only commands that ask a gateway need it
 
-        headers = {**options.pop("headers", {}), "authorization": f"Bearer {self.key}"} if self.key else {}
+        own = {"authorization": f"Bearer {self.key}"} if self.key else {}
+        headers = {**options.pop("headers", {}), **own}
         timeout = httpx.Timeout(seconds, connect=_CONNECT_SECONDS)
         try:
             with httpx.Client(base_url=self.url, timeout=timeout, trust_env=False) as client:
@@ -114,7 +121,7 @@ def place(*parts: str) -> str:
 
 def _refuse(status: int, problem: Any, *, has_key: bool) -> NoReturn:
     """End the command with what a problem says."""
-    if status == 401 and not has_key:  # noqa: PLR2004 - HTTP's word for it
+    if status == _NO_KEY and not has_key:
         fail(f"The gateway needs a key: set {KEY_VARIABLE}.", code=1)
     known = problem if isinstance(problem, dict) else {}
     words = [str(known.get("detail") or f"The gateway has answered {status}."), str(known.get("hint") or "")]

@@ -12,7 +12,7 @@ from toolfleet_registry.policy.identities import LONGEST
 class JobCall(BaseModel):
     """A call that a job makes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     tool_name: str = Field(max_length=256)
     """`module.method`."""
@@ -29,7 +29,7 @@ class JobCall(BaseModel):
 class JobRequest(BaseModel):
     """A job as its client wants it: `start` is done at once or at its schedule, then `poll` until it is over; without both it is a reminder."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     start: JobCall | None = None
     """Its first call."""
@@ -62,7 +62,7 @@ class JobRequest(BaseModel):
 class JobList(BaseModel):
     """Jobs of one user."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     jobs: list[Job]
     """The newest first."""
@@ -73,7 +73,7 @@ class JobList(BaseModel):
 class CancelledJobs(BaseModel):
     """What came of cancelling jobs."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     cancelled: int
     """How many were ended by it."""

@@ -8,7 +8,7 @@ from toolfleet_gateway.tools.answers import ShownLoadError, ShownTool
 class ShownModule(BaseModel):
     """What is known of a module. What is wrong with it is shown to viewers only."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     module: str
     """Its name."""
@@ -37,7 +37,7 @@ class ShownModule(BaseModel):
 class ModuleList(BaseModel):
     """The modules that a caller reaches."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     modules: list[ShownModule]
     """By name."""
@@ -55,7 +55,7 @@ class ModuleWithTools(ShownModule):
 class ModuleToolsList(BaseModel):
     """The modules that a caller reaches, each with its tools."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     modules: list[ModuleWithTools]
     """By name."""

@@ -28,7 +28,7 @@ class AuditQuery(BaseModel):
 class AuditLines(BaseModel):
     """Some of the audit."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     lines: list[dict[str, Any]]
     """The latest first."""

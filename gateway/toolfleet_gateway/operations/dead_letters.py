@@ -25,7 +25,7 @@ _LONGEST_SECONDS = 300.0
 class DeadLetterList(BaseModel):
     """Dead letters."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     letters: list[DeadEntry]
     """The latest first."""
@@ -36,7 +36,7 @@ class DeadLetterList(BaseModel):
 class ReplayRequest(BaseModel):
     """How a dead letter is tried anew."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     arguments: dict[str, Any] | None = None
     """In the place of a call's own. Then it is made in the name of whoever asks, and judged by what they may do."""
@@ -47,7 +47,7 @@ class ReplayRequest(BaseModel):
 class ReplayReport(BaseModel):
     """What came of a replay."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     is_due: bool
     """Whether the news are on their way again; a call has its result instead."""

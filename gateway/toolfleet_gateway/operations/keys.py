@@ -26,7 +26,7 @@ _LIST, _ONE = "/operations/keys", "/operations/keys/{key_id}"
 class ShownKey(BaseModel):
     """A key as it is listed: its text is nowhere but with its holder."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     key: ApiKey
     """The key."""
@@ -37,7 +37,7 @@ class ShownKey(BaseModel):
 class KeyList(BaseModel):
     """All keys, also those that have expired."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     keys: list[ShownKey]
     """The oldest first."""
@@ -48,7 +48,7 @@ class KeyList(BaseModel):
 class NewKey(BaseModel):
     """A key that was made."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     key: ApiKey
     """The key."""

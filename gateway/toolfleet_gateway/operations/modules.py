@@ -21,7 +21,7 @@ _LIST, _ONE = "/operations/modules", "/operations/modules/{module}"
 class ModuleRequest(BaseModel):
     """A module that is to be in the fleet."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     module: str = Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")
     """Its name."""
@@ -38,7 +38,7 @@ class ModuleRequest(BaseModel):
 class PlacedModule(BaseModel):
     """Where a module is, and who serves it."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     module: str
     """Its name."""
@@ -59,7 +59,7 @@ class PlacedModule(BaseModel):
 class PlacedModuleList(BaseModel):
     """All modules of the fleet's directory."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     modules: list[PlacedModule]
     """By name."""

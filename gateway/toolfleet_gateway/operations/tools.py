@@ -19,7 +19,7 @@ _TOOL, _MODULE = "/operations/tools/{name}", "/operations/modules/{module}"
 class ShownDifference(BaseModel):
     """A tool that its module offers otherwise than it is in effect."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     tool_name: str
     """The tool's name."""
@@ -36,7 +36,7 @@ class ShownDifference(BaseModel):
 class ToolState(BaseModel):
     """What is offered and not in effect, and what nobody may use."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     pending: list[ShownDifference]
     """By tool."""
@@ -49,7 +49,7 @@ class ToolState(BaseModel):
 class ApprovalRequest(BaseModel):
     """What is approved."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     digest: str | None = Field(default=None, max_length=100)
     """Only if it is offered with this one."""
@@ -58,7 +58,7 @@ class ApprovalRequest(BaseModel):
 class ApprovedTool(BaseModel):
     """A tool that takes effect as it is offered."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     tool_name: str
     """The tool's name."""
@@ -69,7 +69,7 @@ class ApprovedTool(BaseModel):
 class PinnedModule(BaseModel):
     """A module of which only what was approved takes effect."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     module: str
     """Its name."""

@@ -18,7 +18,7 @@ _LIST, _ONE, _REPLAY = "/operations/wake-ups", "/operations/wake-ups/{wake_id}",
 class WakeupList(BaseModel):
     """Wake-ups that wait to be accepted."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     wakeups: list[KeptWake]
     """Those that are tried next first."""

@@ -24,7 +24,7 @@ class ShownTool(ToolDefinition):
 class FormatNote(BaseModel):
     """What a model provider does not see of a tool as it is."""
 
-    model_config = ConfigDict(frozen=True, from_attributes=True)
+    model_config = ConfigDict(frozen=True, from_attributes=True, use_attribute_docstrings=True)
 
     tool: str
     """The tool's name; empty: of all."""
@@ -39,7 +39,7 @@ class FormatNote(BaseModel):
 class ToolPage(BaseModel):
     """Some of the tools that a caller may use."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     tools: list[ShownTool | dict[str, Any]]
     """By name; of a search, the best first. With a `format` what goes into the `tools` of a request to that provider, by name."""
@@ -61,7 +61,7 @@ class ShownLoadError(ToolLoadError):
 class LoadErrorList(BaseModel):
     """What is not served as it stands."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     errors: list[ShownLoadError]
     """By module, and as its host tells them."""
@@ -72,7 +72,7 @@ class LoadErrorList(BaseModel):
 class ReloadReport(BaseModel):
     """What came of a reload."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     count: int
     """How many tools the hosts serve that are done."""

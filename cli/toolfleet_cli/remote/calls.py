@@ -1,0 +1,46 @@
+"""Has a gateway call a tool, and follows the call to its end."""
+
+from typing import Any, NoReturn
+
+from toolfleet_cli.console.output import note
+from toolfleet_cli.remote.gateway import Gateway, place
+from toolfleet_registry.contracts import ToolDefinition, ToolResult
+from toolfleet_registry.system import randomness
+
+_WAIT_SECONDS = 30  # that one question is held open
+_MORE_SECONDS = 15.0  # for its answer to come
+
+
+def offered(gateway: Gateway, name: str) -> ToolDefinition | None:
+    """The tool as the key sees it; `None`: it does not, and may call it all the same."""
+    found = gateway.find(place("tools", name))
+    return None if found is None else ToolDefinition.model_validate(found)
+
+
+def called(gateway: Gateway, name: str, arguments: Any, *, seconds: float | None, version: str | None) -> ToolResult:
+    """How the call ended; one that is refused ends the command. Ctrl-C takes it back."""
+    said = {"tool_name": name, "arguments": arguments, "timeout_seconds": seconds, "tool_version": version}
+    body = {field: value for field, value in said.items() if value is not None}
+    headers = {"prefer": "respond-async", "idempotency-key": randomness.uuid4().hex}
+    begun = gateway.ask("POST", "/calls", seconds=_WAIT_SECONDS + _MORE_SECONDS, json=body, headers=headers)
+    if "call_id" not in begun:  # it has ended already
+        return ToolResult.model_validate(begun)
+    path = place("calls", begun["call_id"])
+    try:
+        while (state := _state(gateway, path))["state"] != "done":
+            pass
+    except KeyboardInterrupt:
+        _take_back(gateway, path)
+    return ToolResult.model_validate(state["result"])
+
+
+def _state(gateway: Gateway, path: str) -> Any:
+    return gateway.ask("GET", path, seconds=_WAIT_SECONDS + _MORE_SECONDS, headers={"prefer": f"wait={_WAIT_SECONDS}"})
+
+
+def _take_back(gateway: Gateway, path: str) -> NoReturn:
+    state = gateway.delete(path)
+    result = state.get("result") or {}
+    ended = result.get("error") or ("it had just succeeded" if result.get("success") else "it is being taken back")
+    note(f"Call {state['call_id']}: {ended}")
+    raise KeyboardInterrupt
