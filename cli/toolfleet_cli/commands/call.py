@@ -12,7 +12,7 @@ from toolfleet_cli.console.result import show_result
 from toolfleet_cli.processes.completion import complete_tools
 from toolfleet_cli.remote import calls as remote_calls
 from toolfleet_cli.remote.caller import refuse_caller_options
-from toolfleet_cli.remote.gateway import UrlOption, gateway_of
+from toolfleet_cli.remote.gateway import Gateway, UrlOption, gateway_of
 from toolfleet_registry.contracts import Caller, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -59,16 +59,25 @@ def call(  # noqa: PLR0913 - these are the command line's options
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole ToolResult.")] = False,
 ) -> None:
     """Run a tool and print its result. Exit code 1 if the call did not succeed."""
+    said, whose = (arguments or [], whole), (user, permission, modules)
     if (gateway := gateway_of(url)) is not None:
-        refuse_caller_options(user, permission, modules)
-        given = read_arguments(arguments or [], whole, remote_calls.offered(gateway, tool))
-        result = remote_calls.called(gateway, tool, given, seconds=timeout, version=tool_version)
-        show_result(result, as_json=as_json)
-    caller = caller_of(user, permission, modules)
-    shows = err.is_terminal and not as_json
-    said = arguments or [], whole
-    result = asyncio.run(_run(tool, said, caller, timeout, version=tool_version, shows=shows))
-    show_result(result, as_json=as_json)
+        show_result(_remotely(gateway, tool, said, whose, timeout, version=tool_version), as_json=as_json)
+    shows, caller = err.is_terminal and not as_json, caller_of(*whose)
+    show_result(asyncio.run(_run(tool, said, caller, timeout, version=tool_version, shows=shows)), as_json=as_json)
+
+
+def _remotely(
+    gateway: Gateway,
+    name: str,
+    said: tuple[list[str], str | None],
+    whose: tuple[str | None, Level, str],
+    seconds: float | None,
+    *,
+    version: str | None,
+) -> ToolResult:
+    refuse_caller_options(*whose)
+    given = read_arguments(*said, remote_calls.offered(gateway, name))
+    return remote_calls.called(gateway, name, given, seconds=seconds, version=version)
 
 
 async def _run(

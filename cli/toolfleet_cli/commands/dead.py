@@ -115,16 +115,17 @@ def replay(  # noqa: PLR0913 - each is an option
         _tell("Due again", *asyncio.run(_replay_all(kind)))
     if letter_id is None:
         raise typer.BadParameter("name the ID of the letter to replay.")
-    if whole == "-":  # what is sensitive should not be in a shell's history
-        whole = sys.stdin.read()
+    said = (
+        arguments or [],
+        sys.stdin.read() if whole == "-" else whole,
+    )  # what is sensitive belongs in no shell's history
     if gateway is None:
-        result = asyncio.run(_replay(letter_id, kind, arguments or [], whole, timeout))
+        result = asyncio.run(_replay(letter_id, kind, *said, timeout))
     else:
-        result = _replay_remotely(gateway, letter_id, kind, (arguments or [], whole), timeout)
+        result = _replay_remotely(gateway, letter_id, kind, said, timeout)
     if result is None:
         _tell("Due again", 1, [])
-    else:
-        show_result(result, as_json=as_json)
+    show_result(result, as_json=as_json)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Streams a conversation's completions, each until its client has confirmed it."""
+"""Sends a conversation's completions, each until its client has confirmed it."""
 
 from collections.abc import AsyncGenerator
 

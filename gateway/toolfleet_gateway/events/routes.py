@@ -1,4 +1,4 @@
-"""Streams what happens to tools and modules, as far as a key may see it."""
+"""Sends what happens to tools and modules, as far as a key may see it."""
 
 from collections.abc import AsyncGenerator
 

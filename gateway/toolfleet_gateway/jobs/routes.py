@@ -23,7 +23,10 @@ _KEY = HeaderParameter("Idempotency-Key", "Names the job: asked for again under 
 def job_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
     """What is answered about the jobs of the caller's user."""
     about = _AboutJobs(fleet, settings)
-    one, many = {200: Answer("The job.", Job)}, {200: Answer("The newest first.", JobList)}
+    return [*_routes_of_all(about), *_routes_of_one(about), *_routes_of_workflows(about)]
+
+
+def _routes_of_all(about: "_AboutJobs") -> list[AnyRoute]:
     return [
         Route(
             method="POST",
@@ -46,9 +49,14 @@ def job_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
             summary="The caller's jobs",
             handle=about.listed,
             query=JobQuery,
-            answers=many,
+            answers={200: Answer("The newest first.", JobList)},
             tag="jobs",
         ),
+    ]
+
+
+def _routes_of_one(about: "_AboutJobs") -> list[AnyRoute]:
+    return [
         Route(
             method="GET",
             path="/jobs/{job_id}",
@@ -56,7 +64,7 @@ def job_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
             summary="One of the caller's jobs",
             handle=about.one,
             query=OfUserQuery,
-            answers=one,
+            answers={200: Answer("The job.", Job)},
             problems=(404,),
             tag="jobs",
         ),
@@ -67,10 +75,15 @@ def job_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
             summary="End a job, and tell nobody; one that has ended stays as it is",
             handle=about.cancelled,
             query=OfUserQuery,
-            answers=one,
+            answers={200: Answer("The job.", Job)},
             problems=(404,),
             tag="jobs",
         ),
+    ]
+
+
+def _routes_of_workflows(about: "_AboutJobs") -> list[AnyRoute]:
+    return [
         Route(
             method="GET",
             path="/workflows/{workflow_id}",
@@ -78,7 +91,7 @@ def job_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
             summary="The jobs of one of the caller's workflows",
             handle=about.workflow,
             query=OfUserQuery,
-            answers=many,
+            answers={200: Answer("The newest first.", JobList)},
             tag="jobs",
         ),
         Route(

@@ -58,6 +58,10 @@ class ReplayReport(BaseModel):
 def dead_letter_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
     """What is answered about dead letters."""
     about = _AboutDeadLetters(fleet, settings)
+    return [*_shown_routes(about), *_changing_routes(about)]
+
+
+def _shown_routes(about: "_AboutDeadLetters") -> list[AnyRoute]:
     return [
         Route(
             method="GET",
@@ -80,6 +84,11 @@ def dead_letter_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
             problems=(404,),
             tag="operations",
         ),
+    ]
+
+
+def _changing_routes(about: "_AboutDeadLetters") -> list[AnyRoute]:
+    return [
         Route(
             method="DELETE",
             path=_ONE,

@@ -18,7 +18,7 @@ from toolfleet_tasks.operations.module_overview import read_overview
 _LIST, _ONE = "/operations/modules", "/operations/modules/{module}"
 
 
-class ModuleRequest(BaseModel):
+class NewModule(BaseModel):
     """A module that is to be in the fleet."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -96,7 +96,7 @@ def operated_module_routes(settings: Settings) -> list[AnyRoute]:
             name="addModule",
             summary="Add a module to the running fleet; for operators",
             handle=needing("operator", about.added),
-            body=ModuleRequest,
+            body=NewModule,
             answers={200: Answer("What is stored.", PlacedModule)},
             problems=(409,),
             tag="operations",
@@ -136,7 +136,7 @@ class _AboutOperatedModules:
         ]
         return json_answer(PlacedModuleList(modules=modules, count=len(modules)))
 
-    async def added(self, request: RouteRequest[ModuleRequest, None]) -> Response:
+    async def added(self, request: RouteRequest[NewModule, None]) -> Response:
         body = request.body
         try:
             entry = ModuleEntry(**body.model_dump())

@@ -1,4 +1,4 @@
-"""Disables, pins and approves tools, and shows what is offered and not in effect, for operators."""
+"""Changes which tools are in effect, and shows what is offered and not in effect, for operators."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -80,6 +80,10 @@ class PinnedModule(BaseModel):
 def operated_tool_routes(settings: Settings) -> list[AnyRoute]:
     """What operators do about tools."""
     about = _AboutOperatedTools(settings)
+    return [*_routes_of_tools(about), *_routes_of_pins(about)]
+
+
+def _routes_of_tools(about: "_AboutOperatedTools") -> list[AnyRoute]:
     return [
         Route(
             method="GET",
@@ -103,6 +107,11 @@ def operated_tool_routes(settings: Settings) -> list[AnyRoute]:
             problems=(409,),
             tag="operations",
         ),
+    ]
+
+
+def _routes_of_pins(about: "_AboutOperatedTools") -> list[AnyRoute]:
+    return [
         Route(
             method="POST",
             path=f"{_MODULE}/pin",

@@ -39,7 +39,7 @@ class ToolQuery(BaseModel):
     format: OfferedFormat | None = Field(None, description="Write them as this provider takes them.")
 
 
-class ToolListing:
+class ToolPages:
     """Answers `GET /tools`. It asks nothing of Redis: what exists is in memory."""
 
     def __init__(self, fleet: ToolFleet) -> None:

@@ -10,7 +10,7 @@ from toolfleet_gateway.http.problems import Problem, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.rights.roles import require_role
 from toolfleet_gateway.tools.answers import LoadErrorList, ReloadReport, ShownLoadError, ShownTool, ToolPage, shown_tool
-from toolfleet_gateway.tools.listing import ToolListing, ToolQuery
+from toolfleet_gateway.tools.listing import ToolPages, ToolQuery
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
@@ -24,20 +24,27 @@ _LONGEST_COMPARED = 64  # characters; the time grows with their square
 def tool_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
     """What is answered about tools. `/tools/errors` and `/tools/reload` come before the tools' names, which have a dot."""
     about = _AboutTools(fleet, settings)
+    return [_list_route(fleet), *_error_routes(about), _tool_route(about)]
+
+
+def _list_route(fleet: ToolFleet) -> AnyRoute:
+    return Route(
+        method="GET",
+        path="/tools",
+        name="listTools",
+        summary="The tools that the caller may use, page by page",
+        handle=ToolPages(fleet).answer,
+        query=ToolQuery,
+        answers={
+            200: Answer("A page of them.", ToolPage, headers={"ETag": "Changes with the page."}),
+            304: Answer("The page is as the client has it, by `If-None-Match`."),
+        },
+        tag="tools",
+    )
+
+
+def _error_routes(about: "_AboutTools") -> list[AnyRoute]:
     return [
-        Route(
-            method="GET",
-            path="/tools",
-            name="listTools",
-            summary="The tools that the caller may use, page by page",
-            handle=ToolListing(fleet).answer,
-            query=ToolQuery,
-            answers={
-                200: Answer("A page of them.", ToolPage, headers={"ETag": "Changes with the page."}),
-                304: Answer("The page is as the client has it, by `If-None-Match`."),
-            },
-            tag="tools",
-        ),
         Route(
             method="GET",
             path="/tools/errors",
@@ -56,17 +63,20 @@ def tool_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
             answers={200: Answer("What they serve since.", ReloadReport)},
             tag="tools",
         ),
-        Route(
-            method="GET",
-            path="/tools/{name}",
-            name="getTool",
-            summary="One tool that the caller may use",
-            handle=about.one,
-            answers={200: Answer("The tool.", ShownTool)},
-            problems=(404,),
-            tag="tools",
-        ),
     ]
+
+
+def _tool_route(about: "_AboutTools") -> AnyRoute:
+    return Route(
+        method="GET",
+        path="/tools/{name}",
+        name="getTool",
+        summary="One tool that the caller may use",
+        handle=about.one,
+        answers={200: Answer("The tool.", ShownTool)},
+        problems=(404,),
+        tag="tools",
+    )
 
 
 class _AboutTools:

@@ -15,11 +15,11 @@ GUIDE = programs("docs/guides/gateway-routes.md")
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 
 
-async def _run(name: str, gateway: Gateway) -> str:
+async def _run(program: str, gateway: Gateway) -> str:
     process = await asyncio.create_subprocess_exec(
         "sh",
         "-euc",
-        GUIDE[name],
+        program,
         env={**os.environ, "URL": gateway.url, "KEY": gateway.key, "no_proxy": "*"},
         stdout=asyncio.subprocess.PIPE,
     )
@@ -31,7 +31,7 @@ async def _run(name: str, gateway: Gateway) -> str:
 
 async def test_curl_lists_tools(one: Gateway) -> None:
     """It prints the first page."""
-    page = json.loads(await _run("curl-tools", one))
+    page = json.loads(await _run(GUIDE["curl-tools"], one))
 
     assert [tool["module"] for tool in page["tools"]] == ["owls", "owls"]
     assert page["count"] > 2
@@ -39,13 +39,13 @@ async def test_curl_lists_tools(one: Gateway) -> None:
 
 async def test_curl_asks_again_and_gets_nothing(one: Gateway) -> None:
     """It prints 304."""
-    assert await _run("curl-tools-again", one) == "304\n"
+    assert await _run(GUIDE["curl-tools-again"], one) == "304\n"
 
 
 async def test_curl_makes_a_job_and_hears_of_its_end(one: Gateway) -> None:
     """The completion is that of the job."""
-    job = json.loads(await _run("curl-job", one))
-    completion = json.loads((await _run("curl-completions", one)).removeprefix("data: "))
+    job = json.loads(await _run(GUIDE["curl-job"], one))
+    completion = json.loads((await _run(GUIDE["curl-completions"], one)).removeprefix("data: "))
 
     assert completion["job_id"] == job["job_id"]
     assert completion["result"] == {"text": "hoo"}
@@ -53,4 +53,4 @@ async def test_curl_makes_a_job_and_hears_of_its_end(one: Gateway) -> None:
 
 async def test_curl_shows_the_status(one: Gateway) -> None:
     """It prints the lanes."""
-    assert [lane["lane"] for lane in json.loads(await _run("curl-status", one))["lanes"]] == ["fast", "slow"]
+    assert [lane["lane"] for lane in json.loads(await _run(GUIDE["curl-status"], one))["lanes"]] == ["fast", "slow"]
