@@ -115,10 +115,7 @@ def replay(  # noqa: PLR0913 - each is an option
         _tell("Due again", *asyncio.run(_replay_all(kind)))
     if letter_id is None:
         raise typer.BadParameter("name the ID of the letter to replay.")
-    said = (
-        arguments or [],
-        sys.stdin.read() if whole == "-" else whole,
-    )  # what is sensitive belongs in no shell's history
+    said = arguments or [], _given(whole)
     if gateway is None:
         result = asyncio.run(_replay(letter_id, kind, *said, timeout))
     else:
@@ -148,6 +145,11 @@ def drop(
         _tell("Dropped", *asyncio.run(_drop(wanted, kind)))
     missing = remote_letters.dropped(gateway, wanted, kind)
     _tell("Dropped", len(wanted) - len(missing), [str(NoSuchDeadLetter(one)) for one in missing])
+
+
+def _given(whole: str | None) -> str | None:
+    """What `--args` says, or stdin: what is sensitive should not be in a shell's history."""
+    return sys.stdin.read() if whole == "-" else whole
 
 
 def _refuse_all(gateway: Gateway | None) -> None:
