@@ -1,6 +1,7 @@
 """Sends a conversation's completions, each until its client has confirmed it."""
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
@@ -89,5 +90,6 @@ class _AboutConversations:
 
 
 async def _events(inbox: CompletionInbox) -> AsyncGenerator[ServerSentEvent]:
-    async for entry_id, wake in inbox.follow():
-        yield ServerSentEvent("completion", wake.model_dump_json(exclude_none=True), entry_id)
+    async with aclosing(inbox.follow()) as entries:
+        async for entry_id, wake in entries:
+            yield ServerSentEvent("completion", wake.model_dump_json(exclude_none=True), entry_id)

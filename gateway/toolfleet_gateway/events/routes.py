@@ -1,6 +1,7 @@
 """Sends what happens to tools and modules, as far as a key may see it."""
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from starlette.responses import Response
 
@@ -52,11 +53,12 @@ class _AboutEvents:
 
     async def _events(self, listener: Listener, last: str | None) -> AsyncGenerator[ServerSentEvent]:
         try:
-            async for event in self._feed.events(last):
-                if event.kind == FOLLOWING:
-                    yield await self._state(listener, event.id)
-                elif listener.may_hear(event):
-                    yield event.sent()
+            async with aclosing(self._feed.events(last)) as events:
+                async for event in events:
+                    if event.kind == FOLLOWING:
+                        yield await self._state(listener, event.id)
+                    elif listener.may_hear(event):
+                        yield event.sent()
         except FleetUnavailable:  # the stream has begun: it ends, and its client comes again
             return
 
