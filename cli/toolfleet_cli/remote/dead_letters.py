@@ -48,4 +48,5 @@ def dropped(gateway: Gateway, letter_ids: Sequence[str], kind: "DeadKind | None"
 def _entry(found: dict[str, Any]) -> "DeadEntry":
     from toolfleet_tasks.dead_letters.entry import DeadEntry  # noqa: PLC0415 - `--help` needs nothing of the tasks
 
-    return DeadEntry(**{"body": None, **found})
+    known: dict[str, Any] = {"body": None, **found}
+    return DeadEntry(**known)
