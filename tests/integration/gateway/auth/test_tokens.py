@@ -279,3 +279,12 @@ async def test_known_tokens_are_bounded(
         await verifier.verify(issuer.token("ec-1", sub=f"user-{number}"))
 
     assert len(verifier._good) == 3
+
+
+async def test_an_algorithm_must_be_allowed(issuer: ToyIssuer, verifier: TokenVerifier) -> None:
+    """Also for a key that could have signed so."""
+    strict = replace(verifier, algorithms=frozenset({"ES256"}))
+
+    assert await strict.verify(issuer.token("ec-1"))
+    with pytest.raises(AuthRefused, match="not signed as"):
+        await strict.verify(issuer.token("rsa-1"))
