@@ -164,6 +164,7 @@ async def test_a_clock_that_was_set_back_shuts_nobody_out(gateways: list[KeyLimi
     assert await lease_end(redis, names.streams(one.name)) < 9_999_999_999_000
 
 
+@pytest.mark.slow
 async def test_without_redis_nobody_with_a_limit_is_let_in(tmp_path: Path) -> None:
     """It is 503, within a bounded time, whether Redis stands still or is gone; who has no limit is not asked about."""
     with faulty_redis(tmp_path) as redis:

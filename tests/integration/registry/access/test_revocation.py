@@ -57,6 +57,7 @@ def test_a_key_is_revoked_in_another_process(redis_url: str) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_a_frozen_redis_lets_nobody_in(tmp_path: Path) -> None:
     """Nor does it once it is gone; when it is back the same keys are let in."""
     with faulty_redis(tmp_path) as redis:
