@@ -123,9 +123,7 @@ def serve_host(
         announcer = None
         if announced_by is not None and announced_by.redis_url is not None:
             announcer = announcer_of(host, announced_by, address=address, port=port, url=url)
-            if (
-                announced_by.host_replies_in_redis
-            ):  # in the Redis of the announcements: who is known there has the same store
+            if announced_by.host_replies_in_redis:  # there, too: who is known there has the same store
                 host.replies = RedisReplies(
                     str(announced_by.redis_url), prefix=announced_by.key_prefix, master=announced_by.sentinel_master
                 )
@@ -133,6 +131,7 @@ def serve_host(
             host.app,
             host=address,
             port=port,
+            loop="asyncio",  # its processes for tools get their sockets from this one
             log_level="warning",
             access_log=False,
             lifespan="on",

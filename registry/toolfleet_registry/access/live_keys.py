@@ -31,12 +31,11 @@ CONFIRMED_SECONDS = 1.0
 GOOD_SECONDS = 2.0
 """And for so long if the store does not answer."""
 
-# Whoever has just made a key uses it at once; and whoever tries keys that there are not gets no more questions asked than ten a second.
+# Whoever has just made a key uses it at once, and waits for the next question about all keys; of those, whoever tries keys that there
+# are not gets no more asked than ten a second.
 _UNKNOWN_SECONDS = 0.1
 _PATIENCE_SECONDS = 1.0  # for an answer without which nothing can be said
-_SHORT_PATIENCE_SECONDS = (
-    0.3  # for one without which a key is still good: nobody waits for long because the store is slow
-)
+_SHORT_PATIENCE_SECONDS = 0.3  # for one without which a key is still good: nobody waits for long for a slow store
 _PAUSE_SECONDS = 0.2  # after a store has not answered, before it is asked again
 
 _log = get_logger(__name__)
@@ -110,6 +109,9 @@ class LiveKeys:
     async def _entry(self, key_id: str) -> KeyEntry | None:
         await self._confirm(CONFIRMED_SECONDS)
         if key_id not in self._known.entries:
+            rest = self._confirmed_at + _UNKNOWN_SECONDS - fleet_clock.suspend_aware()
+            if rest > 0:
+                await asyncio.sleep(rest)
             await self._confirm(_UNKNOWN_SECONDS, is_good=0)
         if key_id not in self._known.entries:
             return None

@@ -117,7 +117,8 @@ async def test_what_is_no_key_costs_the_store_little(store: FaultyStore, live: L
     assert store.reads == 0
 
     began = fleet_clock.suspend_aware()
-    assert [await live.find(new_key_text().text) for _ in range(1000)] == [None] * 1000
+    for _ in range(10):
+        assert await asyncio.gather(*(live.find(new_key_text().text) for _ in range(100))) == [None] * 100
     assert store.reads <= 12 * (fleet_clock.suspend_aware() - began + 1)
 
 
