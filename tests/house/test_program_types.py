@@ -108,7 +108,7 @@ def anthropic(tools: list[ToolDefinition], result: ToolResult) -> None:
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("programs")
     for page in pages():
-        for name, text in programs_of(page).items():
+        for name, text in programs_of(page, language="python").items():
             if (page, name) not in NO_PROGRAMS:
                 (folder / _file_name(page, name, text)).write_text(_whole(page, name, text))
     (folder / "providers.py").write_text(PROVIDERS)

@@ -6,13 +6,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 _PROGRAM = re.compile(
-    r"^<!-- program: (?P<name>[a-z-]+) -->\n```(?:python|sh|toml)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+    r"^<!-- program: (?P<name>[a-z-]+) -->\n```(?P<language>python|sh|toml)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 
 
-def programs(page: str) -> dict[str, str]:
-    """A page's programs by their names; raises ValueError for a name that is there twice."""
-    found = [(match["name"], match["text"]) for match in _PROGRAM.finditer((ROOT / page).read_text())]
+def programs(page: str, *, language: str = "") -> dict[str, str]:
+    """A page's programs by their names, or those in a language; raises ValueError for a name that is there twice."""
+    matches = _PROGRAM.finditer((ROOT / page).read_text())
+    found = [(match["name"], match["text"]) for match in matches if language in {"", match["language"]}]
     if len(found) != len(dict(found)):
         raise ValueError(f"{page} has two programs of one name")
     return dict(found)

@@ -24,7 +24,7 @@ for i, claim in ipairs(claims) do
     if claim.granted == 'accepted' then -- as `ledger/claim` writes it
       redis.call('HSET', record, 'as', 'busy', 'granted', 'accepted')
     end
-    if claim.replica ~= '' then
+    if claim.replica ~= '' or claim.scattered ~= '' then
       redis.call('HSET', record, 'replica', claim.replica, 'scattered', claim.scattered, 'v', REPLICAS_SINCE)
     end
     redis.call('EXPIRE', record, claim.seconds)
