@@ -76,7 +76,9 @@ class Agent:
 async def play(settings: Settings, console: Console) -> bool:
     """Play the whole script; whether everything went as it should."""
     async with ToolFleet(settings=settings) as fleet:
-        await fleet.modules.refresh()  # they have just started, and the fleet's first look may have come too early for some
+        await (
+            fleet.modules.refresh()
+        )  # they have just started, and the fleet's first look may have come too early for some
         agent = Agent(fleet, await fleet.tools(ANALYST))
         offered = fleet.tools_to_openai_format(agent.tools)
         console.print(f"The model is offered {len(offered)} tools, in OpenAI's format:")

@@ -6,7 +6,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 _PROGRAM = re.compile(
-    r"^<!-- program: (?P<name>[a-z-]+) -->\n```(?P<language>python|sh|toml)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+    r"^<!-- program: (?P<name>[a-z-]+) -->\n```(?P<language>python|sh|toml)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
 )
 
 
