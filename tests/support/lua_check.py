@@ -61,6 +61,7 @@ def faults_in(folder: ScriptFolder) -> Iterator[str]:
             yield str(exc)
             continue
         included.update(head.include)
+        included.update(file for file, _ in head.lazily)
         yield from (f"{name}.lua: {fault}" for fault in (*_of_text(text, head.body), *_of_names(head.keys, head.args)))
     scripts = [name for name in folder.sources if name not in included or _has_names(folder, name)]
     for name in scripts:

@@ -5,12 +5,15 @@ The comments at the head of a file say what the loader must know of it; all of t
     -- keys: record, limits...
     -- args: token, seconds, terms(daily, cooldown)...
     -- include: now, overload/room
+    -- lazily: dead_letters/bury(bury)
     -- constants: LONGEST_LEASE_MS
 
 Names of keys and arguments, in their order, are local variables of the script. `limits...` is a list of the rest; one of
 groups, `terms(daily, cooldown)...`, is a list of tables. A list that others follow travels with its length before it.
 `intent?`, which comes last, may be nil. Included files stand before
-the script, each once; they see its keys and arguments. Constants are numbers and texts that Python has, too.
+the script, each once; they see its keys and arguments. Redis makes their functions anew in each run, which costs more than most
+commands: of what a file includes `lazily` only the named functions are made, which make the rest when they are called. Constants are
+numbers and texts that Python has, too.
 """
 
 import hashlib
@@ -26,7 +29,7 @@ Parameters = tuple[Any, ...]
 """What follows a script in `EVAL` and `EVALSHA`: the number of keys, keys, arguments."""
 
 # Not compiled here: a process that runs no script does without.
-_DIRECTIVE = r"-- (keys|args|include|constants): *(.*)"
+_DIRECTIVE = r"-- (keys|args|include|lazily|constants): *(.*)"
 _NAME = r"(\w+)(?:\(([\w, ]+)\))?(\.\.\.|\?)?(?:, *|$)"
 
 
@@ -69,10 +72,14 @@ class Script:
     def text(self) -> str:
         """Lua, with what it includes, and without comments."""
         head = Source.read(self.name, self._source)
-        files = list(_included(head, self._folder, {}).values())
-        constants = dict.fromkeys(constant for file in files for constant in file.constants)
+        files = _included(head, self._folder, {})
+        constants = dict.fromkeys(constant for file in files.values() for constant in file.constants)
         lines = [*map(self._folder.constant, constants), *head.keys.lua("KEYS"), *head.args.lua("ARGV")]
-        return "\n".join((*lines, *(file.body for file in files)))
+        made = set[str]()
+        for file in files.values():
+            lines += _made_lazily(file, self._folder, files, constants, made)
+            lines.append(file.body)
+        return "\n".join(lines)
 
     @cached_property
     def digest(self) -> str:
@@ -209,13 +216,14 @@ class Source(NamedTuple):
     keys: Names
     args: Names
     include: tuple[str, ...]
+    lazily: tuple[tuple[str, tuple[str, ...]], ...]
     constants: tuple[str, ...]
     body: str
 
     @classmethod
     def read(cls, name: str, text: str) -> "Source":
         """Raises `ValueError`."""
-        said: dict[str, list[str]] = {"keys": [], "args": [], "include": [], "constants": []}
+        said: dict[str, list[str]] = {"keys": [], "args": [], "include": [], "lazily": [], "constants": []}
         for line in text.splitlines():
             if not line.startswith("--"):
                 break
@@ -226,9 +234,13 @@ class Source(NamedTuple):
         except ValueError as exc:
             raise ValueError(f"the head of {name}.lua cannot be read: {exc}") from exc
         include, constants = (tuple(re.findall(r"[\w/]+", " ".join(said[kind]))) for kind in ("include", "constants"))
+        lazily = tuple(
+            (file, tuple(re.findall(r"\w+", functions)))
+            for file, functions in re.findall(r"([\w/]+)\(([\w, ]+)\)", " ".join(said["lazily"]))
+        )
         lines = (line.strip() for line in text.splitlines())
         body = "\n".join(line for line in lines if line and not line.startswith("--"))
-        return cls(keys, args, include, constants, body)
+        return cls(keys, args, include, lazily, constants, body)
 
 
 def _read(folder: str, prefix: str) -> Iterator[tuple[str, str]]:
@@ -257,6 +269,28 @@ def _included_as(name: str, folder: ScriptFolder, found: dict[str, Source]) -> N
         if other not in found:
             _included_as(other, folder, found)
     found[name] = source
+
+
+def _made_lazily(
+    file: Source, folder: ScriptFolder, included: Mapping[str, Source], constants: Iterable[str], made: set[str]
+) -> Iterator[str]:
+    """The functions that a file includes lazily, each of which makes itself when it is called; those that are `made` are left out."""
+    for name, functions in file.lazily:
+        if name in included:
+            continue
+        parts = [each for found, each in _included_alone(name, folder).items() if found not in included]
+        needed = dict.fromkeys(constant for part in parts for constant in part.constants if constant not in constants)
+        body = "\n".join((*map(folder.constant, needed), *(part.body for part in parts)))
+        for function in functions:
+            if function not in made:
+                made.add(function)
+                yield f"local function {function}(...)\n{body}\nreturn {function}(...)\nend"
+
+
+def _included_alone(name: str, folder: ScriptFolder) -> dict[str, Source]:
+    found = dict[str, Source]()
+    _included_as(name, folder, found)
+    return found
 
 
 def _tuple_of(keys: Names, args: Names, *, before: str = "") -> str:

@@ -79,3 +79,22 @@ def test_an_optional_key_comes_last_and_may_be_left_out(tmp_path: Path) -> None:
 
     assert retract.parameters(caller_limit="s", call_id="c") == (1, "s", "c")
     assert retract.parameters(caller_limit="s", intent="i", call_id="c") == (2, "s", "i", "c")
+
+
+async def test_what_is_included_lazily_is_made_when_it_is_called(tmp_path: Path, redis: Redis) -> None:
+    """With what it includes itself, as if it stood there; a file that is there already is not made twice."""
+    (tmp_path / "numbers.lua").write_text("local function twice(number) return 2 * number end\n")
+    (tmp_path / "more.lua").write_text(
+        "-- include: numbers\n-- constants: LONGEST\n\n"
+        "local function four_times() return twice(twice(LONGEST)) end\nlocal function other() return twice(1) end\n"
+    )
+    lazy = "-- lazily: more(four_times, other)\n\nif mark == 'none' then return 0 end\nreturn {four_times(), other()}\n"
+    (tmp_path / "eager.lua").write_text("-- args: mark\n-- include: numbers, more\n" + lazy)
+    (tmp_path / "lazy.lua").write_text("-- args: mark\n" + lazy)
+    folder = ScriptFolder(tmp_path, {"LONGEST": 15})
+    script = folder.script("lazy")
+
+    assert await redis.eval(script.text, *script.parameters(mark="all")) == [60, 2]
+    assert await redis.eval(script.text, *script.parameters(mark="none")) == 0
+    assert script.text.splitlines()[1] == "local function four_times(...)"
+    assert folder.script("eager").text.count("local function four_times") == 1

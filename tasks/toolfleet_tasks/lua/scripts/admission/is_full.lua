@@ -1,6 +1,7 @@
 -- `is_full()`: what bound stands against a call, nil for nothing. `found_bound`: the caller's limit if it was looked up here.
 -- A message that is no larger than its part of the bytes is bounded by the number of those that wait.
--- include: overload/slots, storage/stored, admission/stands_against
+-- include: admission/stands_against
+-- lazily: overload/slots(slots_sum), storage/stored(stored_bytes)
 -- constants: SLOTS_COUNT_SECONDS
 
 local BYTES_FROM_MESSAGES = 16 -- that wait: fewer are bounded by what one of them may have

@@ -1,6 +1,7 @@
 -- `publish()`: lets the call in, and says so. The message comes last: what fails before it can be taken back, and after it nothing
 -- can fail.
 -- include: admission/stands_against, admission/is_full
+-- lazily: admission/run_id(run_id)
 
 local function publish()
   if digest then

@@ -6,7 +6,9 @@
 -- replica: which of its module's processes the worker would ask; '' where the module has one address.
 -- keys: record, result, caller_limit, running, breaker
 -- args: token, call_id, lease_ms, effect, seconds, bound, most_attempts, killed, patience_ms, can_reach, replica
--- include: now, ledger/kept_success, breaker/pass, overload/running
+-- include: now
+-- lazily: ledger/kept_success(kept_success), breaker/pass(breaker_pass), breaker/state(breaker_state)
+-- lazily: overload/running(running_take, running_renew, running_leave)
 -- constants: REPLICAS_SINCE, VERSION, LONGEST_WAIT_MS
 
 bound, most_attempts = tonumber(bound), tonumber(most_attempts)
@@ -62,7 +64,9 @@ local is_killed = killed == 'yes' or (killed == 'lapsed' and lapsed >= most_atte
 if is_killed and (kind == 'go' or kind == 'unknown' or kind == 'accepted') then kind = 'killed' end
 if kind == 'go' and bound > 0 and running_take(running, call_id, now, lease_end, bound) == 0 then return {'full'} end
 local rest, is_soon, state_of_module = 0, false, ''
-if kind == 'go' then rest, is_soon, state_of_module = breaker_pass(breaker, now, can_reach == '1') end
+if kind == 'go' and (can_reach ~= '1' or redis.call('EXISTS', breaker) == 1) then
+  rest, is_soon, state_of_module = breaker_pass(breaker, now, can_reach == '1')
+end
 if rest > 0 then
   if bound > 0 then running_leave(running, call_id) end
   if is_soon or rest <= tonumber(patience_ms) then return {state_of_module == 'half' and 'queued' or 'away', rest} end

@@ -1,6 +1,7 @@
 -- `ended(ttl, nothing_happened, letter, kept, log)`: what every call's end does beside the result. The call counts no longer, and
 -- an intention that came to nothing is open again.
--- include: overload/caller_limit, dead_letters/bury, audit, limits/give_back
+-- include: overload/caller_limit, audit
+-- lazily: dead_letters/bury(bury), limits/give_back(limits_return)
 
 local function ended(ttl, nothing_happened, letter, kept, log)
   redis.call('EXPIRE', record, ttl)

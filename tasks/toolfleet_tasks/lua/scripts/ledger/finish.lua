@@ -7,7 +7,8 @@
 -- keys: record, result, caller_limit, running, breaker, intent, dead, dead_order, audit_stream
 -- args: token, call_id, attempt, outcome, away, failures, longest_ms, effect_state, result_seconds, record_seconds
 -- args: value, announcement, letter, letters_kept, line, lines_kept
--- include: now, overload/running, storage/stored, ledger/ended, ledger/noted
+-- include: now, ledger/ended, ledger/noted
+-- lazily: overload/running(running_leave), storage/stored(stored_key, stored_add)
 -- constants: COUNTED_FROM_BYTES
 
 local FIELDS_OF_ONE_ATTEMPT = 6 -- that stay: more are there if anything else has happened to the call
