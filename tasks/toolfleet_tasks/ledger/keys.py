@@ -1,4 +1,4 @@
-"""Names the keys that the ledger's scripts take, all the same ones: see `lua/ledger.py`."""
+"""Names the keys that the ledger's scripts take, in one order: those of an attempt first. See `lua/ledger.py`."""
 
 import functools
 from collections.abc import Container
