@@ -1,6 +1,6 @@
 """Buffers task events for Flower: noted in a call's time, built and published many at once, ten times a second.
 
-What is published, and where, is Celery's and kombu's own format. In a worker with connections it goes over the connection to the
+What is published, and where, is Celery's and kombu's own format; where nobody listens, nothing is built. In a worker with connections it goes over the connection to the
 broker's Redis and nothing waits for it; everywhere else it is the stock dispatcher, and with stock parts one that never waits for a broker.
 """
 
@@ -33,6 +33,7 @@ log = get_logger(__name__)
 KEPT_AT_MOST = 10_000
 """Events that wait while Redis is away; the oldest are dropped then. Some megabytes, and the last minutes of a busy worker."""
 _PAUSE_SECONDS = 0.1  # nobody sees the delay, and a busy worker has hundreds of events for one message
+_MULTI = "task.multi"  # what listeners of tasks' events listen to
 _BATCH = 500  # events a message: building it takes a few milliseconds of the loop
 
 Event = dict[str, Any]
@@ -118,6 +119,7 @@ class EventBuffer:
         self._serializer = serializer
         self._noted: deque[Event] = deque()
         self._dropped = 0
+        self._is_heard = True  # whether somebody got the last of the tasks' events
         self._has_changed = asyncio.Event()
         self._is_publishing = asyncio.Lock()
         self._task = here.loop.create_task(self._run(), name="toolfleet-events")
@@ -148,7 +150,12 @@ class EventBuffer:
     async def _publish_all(self) -> None:
         async with self._is_publishing:
             while self._noted:
-                await self._publish(*self._next_batch())
+                routing_key, events = self._next_batch()
+                if not self._is_heard:  # no more is built than it takes to learn of a listener
+                    await self._publish(routing_key, events[:1])
+                    events = events[1:] if self._is_heard else []
+                if events:
+                    await self._publish(routing_key, events)
             if self._dropped:
                 log.warning("events_dropped", events=self._dropped)
                 self._dropped = 0
@@ -161,7 +168,7 @@ class EventBuffer:
         batch = [first]
         while self._noted and len(batch) < _BATCH and group_from(self._noted[0]["type"]) == "task":
             batch.append(self._noted.popleft())
-        return "task.multi", batch
+        return _MULTI, batch
 
     async def _publish(self, routing_key: str, events: list[Event]) -> None:
         sender = {**self._sender, "utcoffset": utcoffset()}
@@ -170,6 +177,7 @@ class EventBuffer:
             message = self._message(routing_key, built if routing_key.endswith(".multi") else built[0])
         except EncodeError as exc:
             if len(events) == 1:
+                self._is_heard = True  # it has told nothing of listeners
                 log.warning("event_not_published", type=events[0]["type"], error=str(exc))
             else:
                 for event in events:
@@ -177,7 +185,9 @@ class EventBuffer:
             return
         try:
             # Twice, if the connection is lost before the answer: listeners know an event by its clock.
-            await self._connection.execute("PUBLISH", f"{self._topic}{routing_key}", message)
+            listeners = await self._connection.execute("PUBLISH", f"{self._topic}{routing_key}", message)
+            if routing_key == _MULTI:
+                self._is_heard = listeners > 0
         except (ResponseError, RedisConnectionClosed) as exc:
             log.warning("events_not_published", events=len(events), error=str(exc))
 

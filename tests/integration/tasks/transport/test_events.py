@@ -121,6 +121,33 @@ async def test_task_events_come_in_one_message(dispatcher: Any, ear: Ear) -> Non
     assert len(ear.messages) == 1
 
 
+async def test_where_nobody_listens_next_to_nothing_is_sent(dispatcher: Any, look: Redis) -> None:
+    """One event a message, which tells of a listener: from the first on it gets all that is noted."""
+
+    def octets() -> int:
+        return int(look.info("stats")["total_net_input_bytes"])
+
+    def published() -> int:
+        return int(look.info("commandstats").get("cmdstat_publish", {"calls": 0})["calls"])
+
+    async def send(first: int, many: int) -> None:
+        before = published()
+        for number in range(first, first + many):
+            dispatcher.send("task-started", uuid=f"call-{number}", note="x" * 100)
+        await wait_until(lambda: published() > before, "something is published")
+
+    await send(0, 1)
+    before = octets()
+    await send(1, 400)
+    assert octets() - before < 4_000
+
+    ear = Ear(look)
+    await send(401, 100)
+    await ear.wait_for("call-500")
+    ear.close()
+    assert [event["uuid"] for event in ear.events()] == [f"call-{number}" for number in range(401, 501)]
+
+
 async def test_events_are_those_of_stock_celery(dispatcher: Any, ear: Ear, redis_url: str) -> None:
     """Channel, envelope and fields, of a worker's event and of a task's, but for time, clock and tag."""
     stock_app = make_app(Settings(redis_url=redis_url, fast_transport=False))
