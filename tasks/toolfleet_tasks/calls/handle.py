@@ -14,7 +14,7 @@ from toolfleet_registry.formats import as_spoken
 from toolfleet_registry.policy.hints import hint_for
 from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.aio.coarse_timers import CoarseTimer, coarse_timers
+from toolfleet_registry.time.coarse_timers import CoarseTimer, coarse_timers
 from toolfleet_tasks.calls.status import DONE, UNKNOWN, CallStatus, Place
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.messages import fleet_results

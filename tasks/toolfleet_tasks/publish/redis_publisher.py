@@ -12,8 +12,8 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUnconfirmed
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time.coarse_timers import coarse_timers
 from toolfleet_tasks.admission.control import AdmissionControl, Refusal, refusal_in, script_for
-from toolfleet_tasks.aio.coarse_timers import coarse_timers
 from toolfleet_tasks.lua.queues import PUBLISH, PUBLISH_BELOW
 from toolfleet_tasks.messages.deaths import with_deaths
 from toolfleet_tasks.messages.envelope import (

@@ -12,7 +12,7 @@ from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
 
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
-from toolfleet_tasks.aio.coarse_timers import CoarseTimer, coarse_timers
+from toolfleet_registry.time.coarse_timers import CoarseTimer, coarse_timers
 from toolfleet_tasks.aio.coroutine_driver import JobKilled
 from toolfleet_tasks.aio.greenlet_bridge import Bridge
 from toolfleet_tasks.worker.fast_path import FastPathTask, untraced

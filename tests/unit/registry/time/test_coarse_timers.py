@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from support.waiting import wait_until
-from toolfleet_tasks.aio.coarse_timers import TICK_SECONDS, CoarseTimeout, CoarseTimer, CoarseTimers, coarse_timers
+from toolfleet_registry.time.coarse_timers import TICK_SECONDS, CoarseTimeout, CoarseTimer, CoarseTimers, coarse_timers
 
 
 async def test_callbacks_come_after_their_time() -> None:
