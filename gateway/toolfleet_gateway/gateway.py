@@ -15,6 +15,7 @@ from toolfleet_gateway.calls.calling import Calling
 from toolfleet_gateway.calls.follow import FollowingRoutes
 from toolfleet_gateway.conversations.routes import conversation_routes
 from toolfleet_gateway.events.routes import event_routes
+from toolfleet_gateway.hooks.routes import hook_routes
 from toolfleet_gateway.http.app import build_app
 from toolfleet_gateway.http.entrance import Entrance
 from toolfleet_gateway.http.metadata import metadata_routes
@@ -90,6 +91,7 @@ def routes_of(fleet: ToolFleet, settings: Settings, closing: Closing, streams: O
         *tool_routes(fleet, settings),
         *module_routes(fleet, settings),
         *job_routes(fleet, settings),
+        *hook_routes(fleet),
         *conversation_routes(fleet, streams),
         *event_routes(fleet, settings, streams),
         *operation_routes(fleet, settings),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         ToolResult,
     )
     from toolfleet_registry.contracts.dead_letters import DeadLetter
-    from toolfleet_registry.contracts.jobs import Job, JobRefused, Poll, Schedule, WakeUp
+    from toolfleet_registry.contracts.jobs import HookSpec, Job, JobRefused, Poll, Schedule, WakeUp
     from toolfleet_registry.contracts.progress import Progress
     from toolfleet_registry.contracts.progress import report as report_progress
     from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchDeadLetter, NotReplayable, SettingsError
@@ -49,6 +49,7 @@ else:
             "FleetError": "toolfleet_registry.errors",
             "FleetUnavailable": "toolfleet_registry.errors",
             "GateDecision": "toolfleet_tasks.calls.eval_gate",
+            "HookSpec": "toolfleet_registry.contracts.jobs",
             "Job": "toolfleet_registry.contracts.jobs",
             "JobRefused": "toolfleet_registry.contracts.jobs",
             "KeptWake": "toolfleet_tasks.dead_letters.kept_wakes",
@@ -88,6 +89,7 @@ __all__ = [
     "FleetError",
     "FleetUnavailable",
     "GateDecision",
+    "HookSpec",
     "Job",
     "JobRefused",
     "KeptWake",

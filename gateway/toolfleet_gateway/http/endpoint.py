@@ -54,6 +54,8 @@ class _Reader:
         self._nothing = None if route.query is None or _needs(route.query) else self._query.validate_python({})
 
     async def body(self, scope: Scope, receive: Receive) -> Any:
+        if self.route.takes_bytes:
+            return await read_bytes(receive)
         return None if self._body is None else read_json_body(scope, await read_bytes(receive), self._body)
 
     def query(self, scope: Scope) -> Any:

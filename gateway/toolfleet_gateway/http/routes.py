@@ -72,6 +72,8 @@ class Route(Generic[B, Q]):
     tag: str = "calls"
     is_public: bool = False
     """Whether it answers those who do not say who they are."""
+    takes_bytes: bool = False
+    """Whether the body is handed over as it came, for a route that verifies it first: it reads `body` by itself."""
 
 
 AnyRoute: TypeAlias = Route[Any, Any]

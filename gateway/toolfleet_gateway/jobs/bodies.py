@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from toolfleet_registry.contracts import Conversation, ToolCall
-from toolfleet_registry.contracts.jobs import Completion, Job, Poll, Schedule, WakeupRequest, WorkflowId
+from toolfleet_registry.contracts.jobs import Completion, HookSpec, Job, Poll, Schedule, WakeupRequest, WorkflowId
 from toolfleet_registry.policy.identities import LONGEST
 
 
@@ -27,7 +27,7 @@ class JobCall(BaseModel):
 
 
 class JobRequest(BaseModel):
-    """A job as its client wants it: `start` is done at once or at its schedule, then `poll` until it is over; without both it is a reminder."""
+    """A job as its client wants it: `start` is done at once or at its schedule, then `poll` or `hook` until it is over; else it is a reminder."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -49,6 +49,8 @@ class JobRequest(BaseModel):
     """What the agent is told at its end."""
     on_failure_message: str | None = Field(default=None, max_length=10_000)
     """The same if it did not complete."""
+    hook: HookSpec | None = None
+    """In the place of `poll`: the work is over when `POST /hooks/{job_id}` says so, signed with one of its secrets."""
     workflow_id: WorkflowId | None = None
     """The group of jobs that are cancelled when one of them fails."""
     user_id: str | None = Field(default=None, max_length=LONGEST)

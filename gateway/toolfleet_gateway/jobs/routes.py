@@ -130,6 +130,7 @@ class _AboutJobs:
                 schedule=body.schedule,
                 idempotency_key=key,
                 workflow_id=body.workflow_id,
+                hook=body.hook,
             )
         except JobRefused as exc:
             raise _refused(exc.result) from exc

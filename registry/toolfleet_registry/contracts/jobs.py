@@ -69,6 +69,13 @@ class Poll(Message):
         return ToolCall(tool_name=self.tool_name, arguments=arguments, tool_version=self.tool_version)
 
 
+class HookSpec(Message):
+    """What ends a job in the place of polls: a request that an outside system signs as Standard Webhooks has it."""
+
+    secrets: tuple[str, ...] = Field(min_length=1, max_length=5, repr=False)
+    """Each `whsec_` and base64 of 24 to 64 bytes; several while one is changed. Nobody is shown them again."""
+
+
 class Schedule(Message):
     """When a job begins, and whether it does so again."""
 
@@ -108,7 +115,7 @@ class Schedule(Message):
 class JobSpec(Message):
     """What a job is to do, as it was accepted: sealed where the fleet signs, and never changed.
 
-    `start` is its first call, if it has one; then `poll`; without either it is a reminder. `on_complete` happens at its end,
+    `start` is its first call, if it has one; then `poll`, or `hook`, which is waited for; without either it is a reminder. `on_complete` happens at its end,
     whatever that is; a `ToolCall` among it is made in the creator's name, and only if the job completed.
     `message` is what the agent is told, `on_failure_message` if it did not complete; without one the fleet words it. `fills`: what
     stands there in braces is filled in then. If it fails or times out, the other jobs of its user's `workflow_id` are cancelled.
@@ -138,6 +145,7 @@ class JobSpec(Message):
     on_failure_message: Annotated[Annotated[str, Field(max_length=10_000)] | None, Since(2)] = None
     fills: Annotated[bool, Since(2)] = False
     workflow_id: Annotated[WorkflowId | None, Since(2)] = None
+    hook: Annotated[HookSpec | None, Since(2)] = None
 
 
 class Job(Message):

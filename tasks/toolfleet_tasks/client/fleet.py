@@ -22,6 +22,7 @@ from toolfleet_tasks.client.loop_runner import LoopRunner
 from toolfleet_tasks.client.namespaces.begun_calls import FleetBegunCalls
 from toolfleet_tasks.client.namespaces.canvas import CanvasApp, FleetCanvas, SyncFleetCanvas
 from toolfleet_tasks.client.namespaces.dead_letters import FleetDeadLetters, SyncFleetDeadLetters
+from toolfleet_tasks.client.namespaces.hooks import FleetHooks
 from toolfleet_tasks.client.namespaces.jobs import FleetJobs, SyncFleetJobs
 from toolfleet_tasks.client.namespaces.modules import FleetModules, SyncFleetModules
 from toolfleet_tasks.client.namespaces.wakeups import FleetWakeups, SyncFleetWakeups
@@ -51,6 +52,7 @@ class ToolFleet:
         self._sessions = Sessions(settings, gate)
         self._canvas_app = CanvasApp(settings)
         self.jobs = FleetJobs(self._sessions)
+        self.hooks = FleetHooks(self._sessions)
         self.begun_calls = FleetBegunCalls(self._sessions)
         self.dead_letters = FleetDeadLetters(self._sessions)
         self.wakeups = FleetWakeups(self._sessions)

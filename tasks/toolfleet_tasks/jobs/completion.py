@@ -3,9 +3,9 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from toolfleet_registry.contracts import ErrorCode, Message, ToolCall
+from toolfleet_registry.contracts import ErrorCode, Message, Since, ToolCall
 from toolfleet_registry.contracts.jobs import Job, JobSpec, WakeKind
 from toolfleet_registry.policy.sensitive_results import OUR_WORDS
 from toolfleet_tasks.jobs.positions import EndedRound, JobPosition, Transition
@@ -19,12 +19,13 @@ _NOT_KEPT = "The job has failed: what its tool has said is not kept, for its res
 
 
 class EndNote(Message):
-    """How a job has ended. A result over 64 kB is not kept."""
+    """How a job has ended. A result over 64 kB is not kept. `delivery`: the id of the hook's request that has ended it."""
 
     ended_at: float
     result: Any = None
     error: str | None = None
     error_code: ErrorCode | None = None
+    delivery: Annotated[str | None, Since(2)] = None
 
 
 class ThenCall(Message):
@@ -111,7 +112,10 @@ def unfilled(spec: JobSpec, move: Transition) -> tuple[str, ...]:
 
 
 def without_arguments(spec: JobSpec) -> JobSpec:
-    """What is kept of a job that is over: what it was asked with is nobody's business any more."""
+    """What is kept of a job that is over: what it was asked with is nobody's business any more.
+
+    Its hook stays: a request that comes twice is verified twice.
+    """
 
     def bare(call: ToolCall) -> ToolCall:
         return ToolCall(tool_name=call.tool_name)
@@ -160,6 +164,7 @@ def _then(spec: JobSpec, call_id: str, call: ToolCall, seal: Callable[[str], str
             "fills": False,
             "schedule": None,
             "workflow_id": None,
+            "hook": None,
             "deadline_at": spec.deadline_at + _THEN_SECONDS,
         }
     )

@@ -73,6 +73,8 @@ class JobEngine:
             await self._apply(job, over)
         elif place.due_at is not None and place.due_at > job.now + _EARLY_SECONDS:
             await self._records.move(job, JobChange(place, due_at=place.due_at))
+        elif state_machine.next_step(spec, place) == "hook":  # it is due with its deadline, a moment from now
+            await self._records.move(job, JobChange(place, due_at=spec.deadline_at))
         elif state_machine.next_step(spec, place) == "nothing":
             await self._apply(job, state_machine.reminded(spec, place, now=job.now))
         else:

@@ -1,11 +1,8 @@
 """Makes, shows and cancels jobs, over one loop's connections: for `ToolFleet`, and in workers for the scheduler."""
 
-import asyncio
 import builtins
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
-
-from redis.exceptions import RedisError
+from typing import Any
 
 from toolfleet_registry.contracts import ErrorCode, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.jobs import ENDED, Job, JobRefused, JobSpec
@@ -23,20 +20,18 @@ from toolfleet_registry.time.lease import UNBOUNDED, Lease, require_live
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Evaluation
 from toolfleet_tasks.calls.prepare import CallPreparation
 from toolfleet_tasks.jobs import state_machine
+from toolfleet_tasks.jobs.answers import answered
 from toolfleet_tasks.jobs.calls import gate_mark, no_checker, no_gate, no_jobs_by_jobs, unknown_to_gate
 from toolfleet_tasks.jobs.completion import end_note, shown
+from toolfleet_tasks.jobs.hooks import JobHooks
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
 from toolfleet_tasks.jobs.state_machine import is_unknown
 from toolfleet_tasks.jobs.validation import fault_in, may_be_filled, steps_of
 from toolfleet_tasks.messages.ids import RESUME, request_digest
-from toolfleet_tasks.redis.connection import RedisConnectionLost
 from toolfleet_tasks.wakeups.placeholders import has_places
-
-T = TypeVar("T")
 
 log = get_logger(__name__)
 
-_SECONDS = 5.0  # for Redis to answer
 _GATE_SECONDS = 2.0  # for the agent's gate to decide about one tool
 _MOST_LISTED = 1_000
 _ROUNDED_SECONDS = 0.001  # that a time in a record may be later than meant
@@ -65,6 +60,7 @@ class JobService:
         self._gate = gate
         self._control = control
         self._spawn = spawn
+        self.hooks = JobHooks(records, settings, on_end=lambda: self._spawn(self._kicked()))
 
     async def start(self, spec: JobSpec, *, by_key: bool = False, lease: Lease = UNBOUNDED) -> Job:
         """Make a job and have it begun; with the id of one that exists, that one. Raises `JobRefused`.
@@ -87,7 +83,7 @@ class JobService:
         )
         place = state_machine.first_place(spec, now=now, jitter=randomness.uniform(-1, 1))  # spreads load
         require_live(lease)
-        made = await _answered(self._records.create(spec, place, limit=self._settings.jobs_per_user))
+        made = await answered(self._records.create(spec, place, limit=self._settings.jobs_per_user))
         if isinstance(made, int):
             text = f"The job is refused: its user has {made} jobs that have not ended. It may be made when one of them has."
             raise _refused(spec, "busy", text)
@@ -101,7 +97,7 @@ class JobService:
 
     async def get(self, job_id: str, user_id: str | None) -> Job | None:
         """A job of the user; `None` if it has none of that id, or not any more."""
-        job = await _answered(self._records.get(job_id))
+        job = await answered(self._records.get(job_id))
         return None if job is None or job.spec.user_id != user_id else shown(job.spec, job.place, job.end)
 
     async def list(
@@ -109,28 +105,28 @@ class JobService:
     ) -> builtins.list[Job]:
         """At most `limit` jobs of this user (of one workflow), the newest first; without `ended` only those that are not over."""
         asked = self._records.of_user(user_id, ended=ended, limit=_bounded(limit), workflow_id=workflow_id)
-        found = await _answered(asked)
+        found = await answered(asked)
         return [shown(job.spec, job.place, job.end) for job in found]
 
     async def cancel(self, job_id: str, user_id: str | None) -> Job | None:
         """End this user's job, and tell nobody. One that has ended stays as it is; a poll under way is left to end."""
-        return await _answered(self._cancel(job_id, lambda job: job.spec.user_id == user_id))
+        return await answered(self._cancel(job_id, lambda job: job.spec.user_id == user_id))
 
     async def list_all(
         self, *, ended: bool = False, limit: int = 100, workflow_id: str | None = None
     ) -> builtins.list[Job]:
         """At most `limit` jobs of all users, for operators: those due next first; those that have ended, the latest first."""
-        found = await _answered(self._records.of_all(ended=ended, limit=_bounded(limit), workflow_id=workflow_id))
+        found = await answered(self._records.of_all(ended=ended, limit=_bounded(limit), workflow_id=workflow_id))
         return [shown(job.spec, job.place, job.end) for job in found]
 
     async def get_any(self, job_id: str) -> Job | None:
         """As `get`, whoever's it is: for operators."""
-        job = await _answered(self._records.get(job_id))
+        job = await answered(self._records.get(job_id))
         return None if job is None else shown(job.spec, job.place, job.end)
 
     async def cancel_any(self, job_id: str) -> Job | None:
         """As `cancel`, whoever's it is: for operators."""
-        return await _answered(self._cancel(job_id, lambda _: True))
+        return await answered(self._cancel(job_id, lambda _: True))
 
     async def cancel_all_of(self, user_id: str) -> int:
         """As `cancel`, all of a user's jobs: for operators, when that user may do less from now on. Returns how many there were."""
@@ -224,12 +220,3 @@ def _refused(spec: JobSpec, code: ErrorCode, text: str) -> JobRefused:
 
 def _bounded(limit: int) -> int:
     return min(max(limit, 1), _MOST_LISTED)
-
-
-async def _answered(work: Awaitable[T]) -> T:
-    """Raises `FleetUnavailable` in place of whatever Redis and the line say."""
-    try:
-        async with asyncio.timeout(_SECONDS):
-            return await work
-    except (RedisError, RedisConnectionLost, TimeoutError) as exc:
-        raise FleetUnavailable(f"Redis does not answer: {exc or 'it took too long'}.") from exc

@@ -32,7 +32,7 @@ _UNKNOWN = frozenset({"unknown_tool", "unknown_module"})
 # As `_PASSING`, where the fleet says that the call may be made again: nobody could publish or begin it.
 _PASSING_IF_RETRYABLE = frozenset({"timed_out", "internal"})
 
-Step = Literal["start", "poll", "nothing"]
+Step = Literal["start", "poll", "hook", "nothing"]
 
 
 def first_place(spec: JobSpec, *, now: float, jitter: float) -> JobPosition:
@@ -48,6 +48,8 @@ def first_place(spec: JobSpec, *, now: float, jitter: float) -> JobPosition:
         until = min(now + spec.poll.max_seconds, spec.deadline_at)
         due_at = min(now + _jittered(spec.poll.interval_seconds, jitter), until)
         return JobPosition(state="waiting", due_at=_at(due_at), poll_until=_at(until))
+    if spec.hook is not None:
+        return JobPosition(state="waiting", due_at=_at(spec.deadline_at))
     return JobPosition(state="waiting", due_at=_at(now))
 
 
@@ -55,6 +57,8 @@ def next_step(spec: JobSpec, place: JobPosition) -> Step:
     """What a job does that waits, when it is due."""
     if spec.start is not None and place.step < 0:
         return "start"
+    if spec.hook is not None:
+        return "hook"
     return "nothing" if spec.poll is None else "poll"
 
 
@@ -115,9 +119,16 @@ def after_start(spec: JobSpec, place: JobPosition, result: ToolResult, *, now: f
     """What follows from the end of a job's first call."""
     if not result.success:
         return _over(place, _failed_as(result, "its first call has failed"), spec)
+    if spec.hook is not None:  # until its deadline nothing is done about it
+        return Transition(JobPosition(state="waiting", step=place.step, due_at=_at(spec.deadline_at)))
     if spec.poll is None:
         return _over(place, EndedRound("completed", result.result), spec)
     return Transition(_waiting(spec, place, spec.poll, now=now, jitter=jitter))
+
+
+def after_hook(spec: JobSpec, place: JobPosition, said: EndedRound, *, now: float) -> Transition:
+    """What follows from a job's hook, also while its first call is under way; after its deadline the job has timed out."""
+    return over_due(spec, place, now=now) or _over(place, said, spec)
 
 
 def failed(spec: JobSpec, place: JobPosition, reason: str, code: ErrorCode = "invalid_arguments") -> Transition:

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 from toolfleet_registry.conditions.conditions import check_condition
 from toolfleet_registry.conditions.templates import FROM, check_filling, takes_from_start
+from toolfleet_registry.config.job_settings import secret_fault
 from toolfleet_registry.contracts import ToolCall
-from toolfleet_registry.contracts.jobs import JobSpec, Poll
+from toolfleet_registry.contracts.jobs import HookSpec, JobSpec, Poll
 from toolfleet_registry.policy.identities import fault_in_version
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
@@ -48,6 +49,8 @@ def _check(spec: JobSpec, settings: Settings) -> None:
     _check_times(spec, settings)
     if spec.poll is not None:
         _check_poll(spec.poll, settings, has_start=spec.start is not None)
+    if spec.hook is not None:
+        _check_hook(spec, spec.hook)
     _check_ends(spec, settings)
     if len(json_text.dump(spec)) > _MOST_CHARACTERS:
         raise ValueError(f"It has more than {_MOST_CHARACTERS:,} characters as JSON.")
@@ -77,8 +80,8 @@ def _check_times(spec: JobSpec, settings: Settings) -> None:
     if seconds > longest * 1.001:  # clocks differ, and floats round
         raise ValueError(f"Its deadline is more than {longest} s ahead (TOOLFLEET_MAX_JOB_SECONDS).")
     if spec.schedule is None:
-        if spec.start is None and spec.poll is None:
-            raise ValueError("It needs a `start`, a `poll` or a `schedule`.")
+        if spec.start is None and spec.poll is None and spec.hook is None:
+            raise ValueError("It needs a `start`, a `poll`, a `hook` or a `schedule`.")
         return
     if spec.schedule.cron is not None and spec.start is not None:
         raise ValueError("With a cron schedule give the call as `poll`, with `until` null: `start` is made once.")
@@ -97,6 +100,14 @@ def _check_poll(poll: Poll, settings: Settings, *, has_start: bool) -> None:
     check_filling(poll.arguments)
     if not has_start and takes_from_start(poll.arguments):
         raise ValueError("Its poll takes arguments from the start's result, and it has no `start`.")
+
+
+def _check_hook(spec: JobSpec, hook: HookSpec) -> None:
+    if spec.poll is not None or spec.schedule is not None:
+        raise ValueError("With a `hook` it has neither `poll` nor `schedule`: the hook's request ends it.")
+    for secret in hook.secrets:
+        if (fault := secret_fault(secret)) is not None:
+            raise ValueError(f"A secret of its hook {fault}.")
 
 
 def _check_ends(spec: JobSpec, settings: Settings) -> None:

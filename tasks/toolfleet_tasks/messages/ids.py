@@ -38,7 +38,8 @@ def request_digest(spec: JobSpec) -> str:
     when = None if spec.schedule is None else [spec.schedule.cron, spec.schedule.timezone]
     if when is not None and spec.schedule is not None and spec.schedule.max_runs is not None:
         when = [*when, str(spec.schedule.max_runs)]
-    request = json.dumps([calls, when], sort_keys=True)
+    hook = [] if spec.hook is None else [spec.hook.model_dump(mode="json")]
+    request = json.dumps([calls, when, *hook], sort_keys=True)
     return hashlib.sha256(request.encode()).hexdigest()[:_DIGEST_LENGTH]
 
 

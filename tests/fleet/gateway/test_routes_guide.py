@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shutil
+import sys
 
 import pytest
 
@@ -16,10 +17,12 @@ pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is no
 
 
 async def _run(program: str, gateway: Gateway) -> str:
+    return await _printed(gateway, "sh", "-euc", program)
+
+
+async def _printed(gateway: Gateway, *command: str) -> str:
     process = await asyncio.create_subprocess_exec(
-        "sh",
-        "-euc",
-        program,
+        *command,
         env={**os.environ, "URL": gateway.url, "KEY": gateway.key, "no_proxy": "*"},
         stdout=asyncio.subprocess.PIPE,
     )
@@ -49,6 +52,11 @@ async def test_curl_makes_a_job_and_hears_of_its_end(one: Gateway) -> None:
 
     assert completion["job_id"] == job["job_id"]
     assert completion["result"] == {"text": "hoo"}
+
+
+async def test_python_ends_a_job_by_its_hook(one: Gateway) -> None:
+    """The job has completed."""
+    assert await _printed(one, sys.executable, "-c", GUIDE["python-hook"]) == "completed\n"
 
 
 async def test_curl_shows_the_status(one: Gateway) -> None:

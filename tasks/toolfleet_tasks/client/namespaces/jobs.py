@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolResult
-from toolfleet_registry.contracts.jobs import Completion, Job, JobRefused, JobSpec, Poll, Schedule
+from toolfleet_registry.contracts.jobs import Completion, HookSpec, Job, JobRefused, JobSpec, Poll, Schedule
 from toolfleet_registry.policy.reach import resolved
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
@@ -40,11 +40,12 @@ class FleetJobs:
         schedule: Schedule | None = None,
         idempotency_key: str | None = None,
         workflow_id: str | None = None,
+        hook: HookSpec | None = None,
     ) -> Job:
         """Have long work done and polled, and `on_complete` happen once at its end, whatever stops meanwhile.
 
         `start` is its first call, made at once (or at `schedule.at`) by a worker; then `poll` until it says that the work
-        is over; without both it is a reminder. All ends in `deadline` seconds, and each call is made as `caller` is now.
+        is over, or until `hook`'s signed request reaches a gateway; without these it is a reminder. All ends in `deadline` seconds, and each call is made as `caller` is now.
         If it fails, the other jobs of its user's `workflow_id` are cancelled. `idempotency_key`, or that of `start`, names
         the job: for its user it is the same then, and another one a `conflict`.
 
@@ -52,16 +53,15 @@ class FleetJobs:
         answer: it may exist then, and asked for again under its key it is one.
         """
         session, key = await self._sessions.opened(), idempotency_key or (start.idempotency_key if start else None)
-        said = {"message": message, "on_failure_message": on_failure_message, "workflow_id": workflow_id}
+        said = dict[str, Any](message=message, on_failure_message=on_failure_message, workflow_id=workflow_id)
+        said |= {"hook": hook, "name": name[:_LONGEST_NAME], "conversation": conversation or Conversation()}
         spec = _spec(
             session.settings,
             deadline,
             job_id=job_id_for(caller.user_id, key),
             caller=caller,
-            conversation=conversation or Conversation(),
             on_complete=(on_complete,) if isinstance(on_complete, str | ToolCall) else on_complete,
             plan=(start, poll, schedule),
-            name=name[:_LONGEST_NAME],
             **said,
         )
         return await session.jobs.start(spec, by_key=bool(key))

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from redis.asyncio import Redis
@@ -22,6 +23,7 @@ from support.workers.frail_jobs import (
 )
 from support.workers.job_racers import job_records
 from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolResult
+from toolfleet_registry.contracts.jobs import HookSpec
 from toolfleet_registry.errors import BegunBefore, FleetError, PublishUnconfirmed
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
@@ -293,3 +295,26 @@ async def test_a_call_that_nobody_ended_is_given_up_after_its_deadline(redis: "R
     assert over is not None
     assert over.end is not None
     assert (over.place.state, over.end.error_code) == ("failed", "outcome_unknown")
+
+
+async def test_a_job_that_waits_for_its_hook_does_not_end_before_its_deadline(redis: "Redis", redis_url: str) -> None:
+    """A worker that looks at it a moment too early leaves it; at the deadline it has timed out. It calls nothing."""
+    async with job_records(redis_url) as records:
+        ledger = Ledger(redis, Moments(None), [], [])
+        mover = mover_of(records, ledger, Settings(redis_url=redis_url), lease_seconds=5)
+        now = fleet_clock.now()
+        hook = HookSpec(secrets=("whsec_" + "b3ds" * 8,))
+        spec = make_spec(start=None, poll=None, hook=hook, created_at=now, deadline_at=now + 60)
+        await records.create(spec, state_machine.first_place(spec, now=now, jitter=0), limit=9)
+        states = list[str]()
+        for early in (30.0, 0.003, 0.0):
+            job = await records.read("j")
+            assert job is not None
+            await mover.go_on(replace(job, now=spec.deadline_at - early))
+            found = await records.get("j")
+            assert found is not None
+            states.append(found.place.state)
+
+    assert states == ["waiting", "waiting", "timed_out"]
+    assert not ledger.executed
+    assert not ledger.tries

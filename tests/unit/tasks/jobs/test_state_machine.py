@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolfleet_registry.contracts import Caller, ToolCall, ToolResult
-from toolfleet_registry.contracts.jobs import JobSpec, Poll, Schedule
+from toolfleet_registry.contracts.jobs import HookSpec, JobSpec, Poll, Schedule
 from toolfleet_tasks.jobs import state_machine
-from toolfleet_tasks.jobs.positions import JobPosition, Transition
+from toolfleet_tasks.jobs.positions import EndedRound, JobPosition, Transition
 from toolfleet_tasks.messages import fleet_results
 
 NOW = 1_800_000_000.0
@@ -351,3 +351,33 @@ def test_every_life_of_a_job_goes_by_the_rules(
             assert cron
             faults = 0
         place = move.place
+
+
+def hooked(**fields: Any) -> JobSpec:
+    return make_spec(poll=None, hook=HookSpec(secrets=("whsec_" + "b3ds" * 8,)), **fields)
+
+
+def test_a_job_with_a_hook_waits_until_its_deadline() -> None:
+    """After its start's success, or at once without one, nothing is due before; then it has timed out."""
+    begun = state_machine.begun(hooked(), JobPosition(state="starting"), now=NOW, call_until=NOW + 90)
+    started = state_machine.after_start(hooked(), begun, ok(1), now=NOW, jitter=0).place
+    without = state_machine.first_place(hooked(start=None), now=NOW, jitter=0)
+
+    for spec, place in ((hooked(), started), (hooked(start=None), without)):
+        assert (place.state, place.due_at) == ("waiting", spec.deadline_at)
+        assert state_machine.next_step(spec, place) == "hook"
+        assert state_machine.over_due(spec, place, now=spec.deadline_at - 0.001) is None
+        over = state_machine.over_due(spec, place, now=spec.deadline_at)
+        assert over is not None
+        assert over.place.state == "timed_out"
+
+
+@pytest.mark.parametrize("state", ["starting", "waiting"])
+def test_a_hook_ends_a_job_in_each_state(state: Any) -> None:
+    """Also while its first call is under way; after the deadline it has timed out, whatever the hook says."""
+    place, said = JobPosition(state=state, step=0), EndedRound("failed", error="No.", error_code="module_error")
+    in_time = state_machine.after_hook(hooked(), place, said, now=NOW)
+    late = state_machine.after_hook(hooked(), place, said, now=NOW + 10_000)
+
+    assert (in_time.is_over, in_time.place.state, in_time.ended) == (True, "failed", said)
+    assert (late.is_over, late.place.state) == (True, "timed_out")

@@ -1,0 +1,1 @@
+"""Takes the requests of outside systems that end jobs."""

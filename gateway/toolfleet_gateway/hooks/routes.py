@@ -1,0 +1,66 @@
+"""Lists the route by which an outside system ends a job."""
+
+from pydantic import TypeAdapter
+from starlette.responses import Response
+
+from toolfleet_gateway.hooks.bodies import HookAnswer, HookBody
+from toolfleet_gateway.hooks.signature import absent, verified_delivery
+from toolfleet_gateway.http.answers import json_answer
+from toolfleet_gateway.http.body import read_json_body
+from toolfleet_gateway.http.problems import Problem
+from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
+from toolfleet_tasks.client.fleet import ToolFleet
+
+_MOST_BYTES = 256 * 1024  # of a body: four times what is kept of a result
+_LONGEST_JOB_ID = 200  # characters
+_BODY = TypeAdapter(HookBody)
+_NO_WORDS = "it was not done."
+
+
+def hook_routes(fleet: ToolFleet) -> list[AnyRoute]:
+    """What outside systems send, who have no key: they sign."""
+    return [
+        Route(
+            method="POST",
+            path="/hooks/{job_id}",
+            name="endJobByHook",
+            summary="End a job that waits for it, signed as Standard Webhooks has it; a repeat changes nothing",
+            handle=_Hooks(fleet).end,
+            body=HookBody,
+            headers=(
+                HeaderParameter("webhook-id", "The request's id, the same in each repeat."),
+                HeaderParameter("webhook-timestamp", "When it was signed: seconds since the epoch."),
+                HeaderParameter("webhook-signature", "`v1,` and base64; several with spaces between.", 2_000),
+            ),
+            answers={200: Answer("The job has ended so.", HookAnswer)},
+            problems=(404, 410, 503),
+            tag="jobs",
+            is_public=True,
+            takes_bytes=True,
+        )
+    ]
+
+
+class _Hooks:
+    def __init__(self, fleet: ToolFleet) -> None:
+        self._hooks = fleet.hooks
+
+    async def end(self, request: RouteRequest[bytes, None]) -> Response:
+        """Nothing of the body is read before it is verified."""
+        data, job_id = request.body, request.path["job_id"]
+        if len(data) > _MOST_BYTES:
+            raise Problem(413, "body_too_large", f"The body of a hook's request is larger than {_MOST_BYTES} bytes.")
+        secrets = await self._hooks.secrets(job_id) if len(job_id) <= _LONGEST_JOB_ID else ()
+        delivery = verified_delivery(secrets, request.raw.headers, data)
+        said = read_json_body(request.raw.scope, data, _BODY)
+        if said.success:
+            ended = await self._hooks.complete(job_id, delivery, said.result)
+        else:
+            ended = await self._hooks.fail(job_id, delivery, said.error or _NO_WORDS)
+        if ended is None:  # gone meanwhile
+            raise absent()
+        if not ended.is_its_end:
+            raise Problem(
+                410, "job_has_ended", f"The job has ended otherwise, as {ended.job.state}: no request changes that."
+            )
+        return json_answer(HookAnswer(job_id=job_id, state=ended.job.state))

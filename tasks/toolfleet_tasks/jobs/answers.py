@@ -1,0 +1,23 @@
+"""Bounds the time that Redis may take to answer about jobs."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from redis.exceptions import RedisError
+
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_tasks.redis.connection import RedisConnectionLost
+
+T = TypeVar("T")
+
+_SECONDS = 5.0
+
+
+async def answered(work: Awaitable[T]) -> T:
+    """Raises `FleetUnavailable` in place of whatever Redis and the line say."""
+    try:
+        async with asyncio.timeout(_SECONDS):
+            return await work
+    except (RedisError, RedisConnectionLost, TimeoutError) as exc:
+        raise FleetUnavailable(f"Redis does not answer: {exc or 'it took too long'}.") from exc
