@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104 - it is what is asked for
 
 
 @contextmanager
-def gateway(redis_url: str, log: Path, *options: str) -> Iterator[str]:
+def gateway(redis_url: str, log: Path, *options: str) -> Generator[str]:
     """What a gateway that is ready has said."""
     command = [sys.executable, "-m", "toolfleet_cli", "gateway", "--port", "0", *options]
     env = {"TOOLFLEET_REDIS_URL": redis_url, "TOOLFLEET_GATEWAY_LEAVE_SECONDS": "0", "PYTHONUNBUFFERED": "1"}
