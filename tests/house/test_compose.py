@@ -17,11 +17,13 @@ from modules.files import FileSettings
 from support.modules.dockerfiles import read_stages
 from toolfleet_cli.app import app
 from toolfleet_cli.local.examples import SLOW_EXAMPLES, find_examples
+from toolfleet_gateway.http.health import LIVE
+from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_tasks.queues import lane_of
 
 ROOT = Path(__file__).parents[2]
-OURS = ("worker-fast", "worker-slow", "beat", "flower")
+OURS = ("worker-fast", "worker-slow", "beat", "flower", "gateway")
 MODULES = (
     "file-manager",
     "code-executor",
@@ -97,7 +99,7 @@ def test_it_is_a_compose_file() -> None:
 
 
 def test_the_whole_fleet_is_there() -> None:
-    """Redis, both lanes, beat, Flower and each example module."""
+    """Redis, both lanes, beat, Flower, a gateway and each example module."""
     assert set(SERVICES) == {"redis", *OURS, *MODULES, *STORAGE}
     assert {example.name.replace("_", "-") for example in find_examples()} == set(MODULES)
 
@@ -117,11 +119,31 @@ def test_redis_keeps_what_it_was_given() -> None:
         assert SERVICES[service]["depends_on"] == {"redis": {"condition": "service_healthy"}}
 
 
-def test_only_flower_is_published_and_only_here() -> None:
-    """Nobody else on the network reaches Redis, a module or Flower."""
+def test_only_flower_and_the_gateway_are_published_and_only_here() -> None:
+    """Nobody else on the network reaches Redis, a module, Flower or the gateway."""
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
 
-    assert published == {"flower": ["127.0.0.1:5555:5555"]}
+    assert published == {"flower": ["127.0.0.1:5555:5555"], "gateway": ["127.0.0.1:8484:8484"]}
+
+
+def test_the_gateway_asks_for_a_key_and_has_time_for_its_requests() -> None:
+    """It listens for others than itself, where it takes keys of the registry only; its health needs no Redis and no key.
+
+    The command that makes the first key stands beside it, and is one of ours.
+    """
+    service, settings = SERVICES["gateway"], settings_of("gateway")
+    _, options = parse(service["command"])
+    (making,) = re.findall(r"# docker compose exec beat (toolfleet keys create .*)", TEXT)
+    words = shlex.split(making)
+
+    assert (options["host"], options["port"]) == ("0.0.0.0", None)  # noqa: S104 - in its container
+    assert (settings.gateway_key, settings.gateway_port) == (None, None)
+    assert "127.0.0.1" in settings.gateway_hosts
+    assert seconds(service["stop_grace_period"]) > settings.gateway_leave_seconds + settings.gateway_stop_seconds
+    assert f":{DEFAULT_PORT}{LIVE}'" in service["healthcheck"]["test"][-1]
+    command: Any = typer.main.get_command(app)
+    with command.commands["keys"].commands["create"].make_context("create", words[3:]) as context:
+        assert (context.params["user"], context.params["role"]) == ("me", "admin")
 
 
 def test_code_that_a_model_wrote_reaches_neither_redis_nor_the_world() -> None:

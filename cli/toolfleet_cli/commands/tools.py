@@ -15,7 +15,8 @@ from toolfleet_cli.console.output import add_row, age, fail, note, progress, say
 from toolfleet_cli.processes.completion import complete_tools
 from toolfleet_cli.remote import tools as remote_tools
 from toolfleet_cli.remote.caller import refuse_caller_options
-from toolfleet_cli.remote.gateway import DEFAULT_PORT, Gateway, UrlOption, gateway_of
+from toolfleet_cli.remote.gateway import Gateway, UrlOption, gateway_of
+from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.contracts import Caller, ModuleStatus, ToolDefinition
 from toolfleet_registry.contracts.tool_definition import ToolSource
 from toolfleet_registry.manifests.effects import effect_of

@@ -37,6 +37,11 @@ def flower_command(address: str, port: int) -> list[str]:
     return [*_CELERY, "-A", _TASKS_APP, "flower", f"--address={address}", f"--port={port}"]
 
 
+def gateway_command(port: int) -> list[str]:
+    """A gateway for this machine only."""
+    return [sys.executable, "-m", "toolfleet_cli", "gateway", "--port", str(port)]
+
+
 def _node(role: str) -> str:
     """A name for Celery's remote control: the process id keeps two of a role on one machine apart."""
     return f"{role}-{os.getpid()}@%h"

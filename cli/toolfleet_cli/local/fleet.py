@@ -1,4 +1,4 @@
-"""Runs a whole fleet on this machine: Redis, modules, workers, beat and Flower, as children of ours."""
+"""Runs a whole fleet on this machine: Redis, modules, workers, beat, Flower and a gateway, as children of ours."""
 
 import asyncio
 import secrets
@@ -6,6 +6,7 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from kombu.utils.url import maybe_sanitize_url
@@ -20,6 +21,7 @@ from toolfleet_cli.local.programs import (
     beat_program,
     example_program,
     flower_program,
+    gateway_program,
     host_program,
     redis_program,
     worker_program,
@@ -28,6 +30,8 @@ from toolfleet_cli.local.redis_server import START_SECONDS, redis_url
 from toolfleet_cli.local.stop_signals import StopSignals, stop_signals
 from toolfleet_cli.local.supervisor import Supervisor
 from toolfleet_cli.local.tcp_ports import LOOPBACK, held_port, kept_port, named_port
+from toolfleet_gateway.auth.kept_key import kept_key
+from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.config.run_file import Process
 from toolfleet_registry.contracts.names import SCHEDULER
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
@@ -45,28 +49,28 @@ _REDIS_SECONDS = 5.0
 
 
 class LocalFleet:
-    """A running fleet. `settings` are those to use it with; `flower_url` is `None` if it has no Flower.
+    """A running fleet. `settings` are those to use it with; `flower_url` and `gateway_url` are `None` if it has none.
 
-    `sources` are the folders of the modules that it serves itself, by process; `hosted` are the modules that hosts serve.
+    `gateway_key` is the one that its folder keeps, `None` if `settings` have one. `sources` are the folders of the modules that it serves itself, by process; `hosted` are the modules that hosts serve.
     """
 
     def __init__(
         self,
         settings: Settings,
-        flower_url: str | None,
+        urls: "_Found",
         start: "_Start",
         sources: Mapping[str, Path],
         hosted: Sequence[HostedModule],
     ) -> None:
         self.settings = settings
-        self.flower_url = flower_url
+        self.flower_url, self.gateway_url, self.gateway_key = urls.flower, urls.gateway, urls.gateway_key
         self.sources = {**sources, **_sources(hosted)}
         self.hosted = list(hosted)
         self._start = start
         self._supervisor, self._signals = start.supervisor, start.signals
 
     def pids(self) -> dict[str, int]:
-        """The processes by name: `redis`, `worker-fast`, `worker-slow`, `beat`, `flower`, `agent`, and the modules'."""
+        """The processes by name: `redis`, `worker-fast`, `worker-slow`, `beat`, `flower`, `gateway`, `agent`, and the modules'."""
         return {child.name: child.pid for child in self._supervisor.children}
 
     def processes(self) -> dict[str, Process]:
@@ -93,7 +97,7 @@ class LocalFleet:
     def tend(self) -> None:
         """Restart what has ended unexpectedly; returns at once. Raises `ChildFailed` if it ends again and again.
 
-        A module, or Flower, is dead then, and the rest goes on.
+        A module, Flower or the gateway is dead then, and the rest goes on.
         """
         with self._signals.held():
             self._supervisor.tend()
@@ -114,15 +118,17 @@ def local_fleet(  # noqa: PLR0913 - what is not obvious has a default
     own_modules: Sequence[Example] = (),
     hosted: Sequence[HostedModule] = (),
     flower_port: int | None = None,
+    gateway: bool = False,
     agent: Mapping[str, str] | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Generator[LocalFleet]:
     """Run a whole fleet, with its data and its `logs` in `folder`, and end it in order: workers first, Redis last.
 
     Redis and modules are those of `settings`; if these name none, a Redis of our own, and the example modules if we
-    are in a clone. `own_modules` and what is `hosted` are served beside those of `settings`, and instead of the examples. `flower_port` is the port for Flower, if it is free; without one there is no Flower. `agent` has the
-    example core started, with these variables, and woken by jobs; it needs a clone. `announce` gets a sentence for each
-    thing that happens.
+    are in a clone. `own_modules` and what is `hosted` are served beside those of `settings`, and instead of the
+    examples. `flower_port` is the port for Flower, if it is free; without one there is no Flower. `gateway` has a
+    gateway started, whose key and port `folder` keeps where the settings name none. `agent` has the example core
+    started, with these variables, and woken by jobs; it needs a clone. `announce` gets a sentence for each thing.
 
     Main thread only. In the body SIGINT, SIGTERM and SIGHUP raise `StopRequested`; another one while the fleet ends makes
     it end fast. Raises `SettingsError`, `NoRedis`, `FleetUnavailable`, `ChildFailed`, or `FolderInUse`.
@@ -137,10 +143,21 @@ def local_fleet(  # noqa: PLR0913 - what is not obvious has a default
         start = _Start(folder, supervisor, signals, stack)
         settings = start.modules(examples, hosted, start.redis(settings, announce, lock=lock))
         settings = settings if agent is None else start.agent(settings, agent)
-        flower_url = start.processes(settings, flower_port=flower_port)
+        if gateway:
+            start.gateway(settings, announce)
+        urls = start.processes(settings, flower_port=flower_port)
         with signals.interrupts():
             sources = {example.name: example.source for example in examples}
-            yield LocalFleet(settings, flower_url, start, sources, hosted)
+            yield LocalFleet(settings, urls, start, sources, hosted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Where people and clients find what was started for them."""
+
+    flower: str | None
+    gateway: str | None
+    gateway_key: str | None
 
 
 class _Start:
@@ -151,6 +168,8 @@ class _Start:
         self.supervisor = supervisor
         self.signals = signals
         self._stack = stack
+        self._gateway_port: int | None = None
+        self._gateway_key: str | None = None
 
     def redis(self, settings: Settings, announce: Callable[[str], None], *, lock: int) -> Settings:
         note = self._folder / "redis-port"
@@ -202,16 +221,35 @@ class _Start:
         self._run([agent_program(examples, port, self._folder, settings, env)])
         return settings
 
-    def processes(self, settings: Settings, *, flower_port: int | None) -> str | None:
+    def gateway(self, settings: Settings, announce: Callable[[str], None]) -> None:
+        if settings.gateway_key is None:
+            self._gateway_key = kept_key(self._folder / "gateway-key")
+        if settings.gateway_port:
+            self._gateway_port = self._port(settings.gateway_port)
+            if self._gateway_port != settings.gateway_port:
+                raise SettingsError(f"Port {settings.gateway_port}, where the gateway is to be, is another program's.")
+        elif settings.gateway_port == 0:
+            self._gateway_port = self._port()
+        else:  # the same one each time: its clients have its address
+            note = self._folder / "gateway-port"
+            self._gateway_port, taken = self._stack.enter_context(kept_port(note, DEFAULT_PORT))
+            if taken is not None:
+                announce(f"Port {taken} is another program's now: the gateway moves to {self._gateway_port}.")
+
+    def processes(self, settings: Settings, *, flower_port: int | None) -> "_Found":
         watchers = [beat_program(settings)]
-        url = None
+        flower_url, gateway_url = None, None
         if flower_port is not None:
             port = self._port(flower_port)
-            url = f"http://{LOOPBACK}:{port}"
+            flower_url = f"http://{LOOPBACK}:{port}"
             watchers.append(flower_program(settings, port))
         # Flower must not miss a worker's first events, and workers end before both: they are the last group.
-        self._run(watchers, [worker_program(lane, settings) for lane in _lanes(settings)])
-        return url
+        workers = [worker_program(lane, settings) for lane in _lanes(settings)]
+        if self._gateway_port is not None:
+            gateway_url = f"http://{LOOPBACK}:{self._gateway_port}"
+            workers.append(gateway_program(settings, self._gateway_port, settings.gateway_key or self._gateway_key))
+        self._run(watchers, workers)
+        return _Found(flower_url, gateway_url, self._gateway_key)
 
     def _run(self, *groups: list[Program], seconds: float = READY_SECONDS) -> None:
         children = [child for group in groups for child in self.supervisor.start(group)]

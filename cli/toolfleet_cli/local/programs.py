@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from toolfleet_cli.local.child import Program
-from toolfleet_cli.local.commands import beat_command, flower_command, worker_command
+from toolfleet_cli.local.commands import beat_command, flower_command, gateway_command, worker_command
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.examples import Example, data_environment
 from toolfleet_cli.local.hosted_modules import HostedModule
@@ -22,6 +22,8 @@ from toolfleet_tasks.queues import Lane
 _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 # A child gets our whole environment, but what lets workers into modules is the business of workers.
 _NO_HEADERS = {f"{PREFIX}MODULE_HEADERS": ""}
+# The gateway's own key is the business of its clients.
+_NO_GATEWAY_KEY = {f"{PREFIX}GATEWAY_KEY": ""}
 # And so is what signs: a module could act for anybody, and wake an agent with whatever it likes.
 _SIGNING = (
     "SIGNING_KEY",
@@ -30,8 +32,10 @@ _SIGNING = (
     "CORE_URL",
     "REGISTRY_WEBHOOKS",
     "REGISTRY_WEBHOOKS_SECRET",
+    "GATEWAY_KEY",
 )
 _NO_KEYS = {f"{PREFIX}{name}": "" for name in _SIGNING} | _NO_HEADERS
+_GATEWAY_GRACE_SECONDS = 5  # for closing what it has open, once its requests have ended
 _MODULE_GRACE_SECONDS = 5  # the workers have ended by then, so nobody waits for what a module still does
 
 
@@ -100,7 +104,7 @@ def agent_program(examples: Path, port: int, folder: Path, settings: Settings, e
         "agent",
         [sys.executable, "-m", "uvicorn", "agents.main:app", "--host", LOOPBACK, "--port", str(port), grace],
         is_ready=serves(port, "/health"),
-        env={**environment_of(settings), **_NO_HEADERS, **files, **env, **_UNBUFFERED},
+        env={**environment_of(settings), **_NO_HEADERS, **_NO_GATEWAY_KEY, **files, **env, **_UNBUFFERED},
         cwd=examples,
         patience_seconds=_MODULE_GRACE_SECONDS * 2,
     )
@@ -112,7 +116,7 @@ def worker_program(lane: Lane, settings: Settings) -> Program:
         f"worker-{lane}",
         worker_command(lane),
         is_ready=says("toolfleet worker ready"),
-        env={**environment_of(settings.model_copy(update={"lane": lane})), **_UNBUFFERED},
+        env={**environment_of(settings.model_copy(update={"lane": lane})), **_NO_GATEWAY_KEY, **_UNBUFFERED},
         cwd=Path.cwd() if settings.local_tools else None,  # where Python looks for our own functions
         patience_seconds=settings.drain_seconds + HARD_LIMIT_MARGIN,
         hurry_signal=signal.SIGQUIT,
@@ -125,7 +129,7 @@ def beat_program(settings: Settings) -> Program:
         "beat",
         beat_command(),
         is_ready=says("maxinterval ->"),
-        env={**environment_of(settings), **_NO_HEADERS, **_UNBUFFERED},
+        env={**environment_of(settings), **_NO_HEADERS, **_NO_GATEWAY_KEY, **_UNBUFFERED},
     )
 
 
@@ -135,6 +139,19 @@ def flower_program(settings: Settings, port: int) -> Program:
         "flower",
         flower_command(LOOPBACK, port),
         is_ready=serves(port, "/healthcheck"),
-        env={**environment_of(settings), **_NO_HEADERS, **_UNBUFFERED},
+        env={**environment_of(settings), **_NO_HEADERS, **_NO_GATEWAY_KEY, **_UNBUFFERED},
+        is_optional=True,
+    )
+
+
+def gateway_program(settings: Settings, port: int, key: str | None) -> Program:
+    """A gateway, for this machine only. Nobody balances loads here: it takes no time for that at its end."""
+    here = settings.model_copy(update={"gateway_leave_seconds": 0, "gateway_key": key})
+    return Program(
+        "gateway",
+        gateway_command(port),
+        is_ready=says("toolfleet gateway ready"),
+        env={**environment_of(here), **_NO_HEADERS, **_UNBUFFERED},
+        patience_seconds=settings.gateway_stop_seconds + _GATEWAY_GRACE_SECONDS,
         is_optional=True,
     )

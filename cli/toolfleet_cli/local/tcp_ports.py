@@ -30,13 +30,14 @@ def held_port(*preferred: int) -> Generator[int]:
 
 
 @contextmanager
-def kept_port(note: Path) -> Generator[tuple[int, int | None]]:
+def kept_port(note: Path, *preferred: int) -> Generator[tuple[int, int | None]]:
     """Hold the port that the file `note` names; if it names none, or one that somebody else has, another, which it names from then on.
 
+    `preferred` are the first that another is looked for among.
     Yields the port, and the one that was named if it is not that.
     """
     named = named_port(note)
-    with held_port(*([named] if named else []), *random.sample(_LASTING, _TRIES)) as port:
+    with held_port(*([named] if named else []), *preferred, *random.sample(_LASTING, _TRIES)) as port:
         if port != named:
             note.parent.mkdir(parents=True, exist_ok=True)
             note.write_text(f"{port}\n")

@@ -16,9 +16,14 @@ _LIBRARIES = {
 _EXTRAS = {"gateway": "gateway", "host": "hosts", "host mcp": "mcp", "demo": "worker,hosts,mcp"}  # for others, `worker`
 
 
+def missing_for(command: str) -> list[str]:
+    """The libraries that the command needs, and that are not here."""
+    return [name for name in _LIBRARIES[command] if importlib.util.find_spec(name) is None]
+
+
 def need(command: str) -> None:
     """Raise `SettingsError`, with what to install, if the command cannot run here."""
-    if missing := [name for name in _LIBRARIES[command] if importlib.util.find_spec(name) is None]:
+    if missing := missing_for(command):
         raise SettingsError(
             f"`toolfleet {command}` needs {' and '.join(missing)}, which an agent does not: pip install 'toolfleet[{_EXTRAS.get(command, 'worker')}]'."
         )

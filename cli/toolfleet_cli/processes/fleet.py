@@ -33,15 +33,23 @@ def up(
         ),
     ] = None,
     reload: Annotated[bool, typer.Option("--reload", help="Restart a module when its Python files change.")] = False,
+    gateway: Annotated[
+        bool | None,
+        typer.Option(
+            "--gateway/--no-gateway",
+            help="Start a gateway, too; by default TOOLFLEET_UP_GATEWAY says so.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Run a whole fleet here, in the foreground: Redis, workers, beat, Flower; in a clone the example modules, too.
+    """Run a whole fleet here, in the foreground: Redis, workers, beat, Flower, a gateway; in a clone the example modules, too.
 
     The other commands find it from this folder and those below. Its data lie in `.toolfleet/`.
     """
     need("up")
     from toolfleet_cli.processes.up import run_up  # noqa: PLC0415 - only this command needs it
 
-    raise typer.Exit(run_up(modules or [], tools or [], reload=reload))
+    raise typer.Exit(run_up(modules or [], tools or [], reload=reload, gateway=gateway))
 
 
 def demo() -> None:

@@ -7,6 +7,7 @@ import typer
 
 from toolfleet_cli.console.output import say
 from toolfleet_cli.processes.extras import need
+from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import PREFIX, load_settings
 from toolfleet_registry.system.listening import listening_socket
@@ -14,7 +15,14 @@ from toolfleet_registry.system.listening import listening_socket
 READY = "toolfleet gateway ready"
 
 HostOption = Annotated[str, typer.Option("--host", help="Listen on this address.")]
-PortOption = Annotated[int, typer.Option(min=0, max=65535, help="Listen on this port; 0: one that is free.")]
+PortOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=65535,
+        help=f"Listen on this port; 0: one that is free. By default TOOLFLEET_GATEWAY_PORT, else {DEFAULT_PORT}.",
+    ),
+]
 RootPathOption = Annotated[
     str | None,
     typer.Option(
@@ -28,14 +36,15 @@ def register(app: typer.Typer) -> None:
     app.command()(gateway)
 
 
-def gateway(*, host: HostOption = "127.0.0.1", port: PortOption = 8484, root_path: RootPathOption = None) -> None:
+def gateway(*, host: HostOption = "127.0.0.1", port: PortOption = None, root_path: RootPathOption = None) -> None:
     """Serve the fleet over HTTP, until SIGTERM: then what is under way ends. Prints its URL when it is ready.
 
     Without keys of its own it listens on loopback only, and prints one that was made for this run.
     """
     need("gateway")
-    given = {} if root_path is None else {"gateway_root_path": root_path}
-    settings = load_settings(**given)
+    given = {"gateway_root_path": root_path, "gateway_port": port}
+    settings = load_settings(**{name: value for name, value in given.items() if value is not None})
+    port = DEFAULT_PORT if settings.gateway_port is None else settings.gateway_port
     if settings.redis_url is None:
         raise SettingsError(f"There is no Redis to work with: set {PREFIX}REDIS_URL, such as redis://127.0.0.1:6379/0.")
     from toolfleet_gateway.auth.opening import key_to_generate  # noqa: PLC0415 - only this command needs it
@@ -47,6 +56,6 @@ def gateway(*, host: HostOption = "127.0.0.1", port: PortOption = 8484, root_pat
     with listening_socket("127.0.0.1" if host == "localhost" else host, port) as listener:
         address = f"[{host}]" if ":" in host else host
         url = f"http://{address}:{listener.getsockname()[1]}"
-        if generated is not None:
+        if generated is not None and settings.gateway_key is None:  # whoever has set it has it
             say(f"key: {generated.text}")
         run_gateway(settings, listener, generated=generated, ready=lambda: say(f"{READY} url={url}"))

@@ -15,7 +15,7 @@ from toolfleet_cli.local.fleet import LocalFleet, local_fleet
 from toolfleet_cli.local.hosted_modules import hosted_modules
 from toolfleet_cli.local.own_modules import own_modules
 from toolfleet_cli.local.stop_signals import StopRequested
-from toolfleet_cli.processes.extras import need
+from toolfleet_cli.processes.extras import missing_for, need
 from toolfleet_cli.processes.found_servers import found_servers
 from toolfleet_cli.processes.up_loop import UpLoop
 from toolfleet_cli.watching.announced_hosts import module_places, unannounced
@@ -43,6 +43,8 @@ _OWN_AFFAIRS = {
     "loop_stall_seconds",
     "log_format",
     "log_level",
+    "up_gateway",
+    "gateway_port",
 }
 # Where the fleet is; what else an agent must know is in there.
 _AGENTS_NEED = {"redis_url", "broker_url", "sentinel_master", "key_prefix", "fast_transport", "registry_url"}
@@ -57,20 +59,23 @@ _SECRETS = {
     "registry_webhooks",
     "registry_webhooks_secret",
     "module_headers",
+    "gateway_key",
 }
 
 
-def run_up(modules: Sequence[Path] = (), tools: Sequence[Path] = (), *, reload: bool = False) -> int:
+def run_up(
+    modules: Sequence[Path] = (), tools: Sequence[Path] = (), *, reload: bool = False, gateway: bool | None = None
+) -> int:
     """Run a fleet in the working folder, with the modules and the tools in these folders, until a signal ends it.
 
     Returns the exit code.
 
-    With `reload` a module is restarted when its files change.
+    With `reload` a module is restarted when its files change. `gateway`: whether there is one, whatever the settings say.
     """
     folder = Path.cwd()
     if running := find_run_file(folder):
         raise FleetError(f"A fleet is running here already (process {running.pid}): use it, or stop it first.")
-    settings = load_settings()
+    settings = load_settings() if gateway is None else load_settings(up_gateway=gateway)
     own = own_modules(modules, settings.modules)
     taken = {*settings.modules, *(each.name for each in own)}
     hosted = hosted_modules(tools, settings, start=folder, taken=taken)
@@ -88,12 +93,21 @@ def run_up(modules: Sequence[Path] = (), tools: Sequence[Path] = (), *, reload: 
             own_modules=own,
             hosted=hosted,
             flower_port=_FLOWER_PORT,
+            gateway=has_gateway(settings),
             announce=note,
         ) as fleet:
             _stay(fleet, folder, reload=reload)
     except StopRequested:
         say("All has ended.")
     return 0
+
+
+def has_gateway(settings: Settings) -> bool:
+    """Whether a gateway is started with the fleet; says why not, if it was to be."""
+    if settings.up_gateway and (missing := missing_for("gateway")):
+        note(f"There is no gateway, as {' and '.join(missing)} is not installed: pip install 'toolfleet[gateway]'.")
+        return False
+    return settings.up_gateway
 
 
 def _stay(fleet: LocalFleet, folder: Path, *, reload: bool) -> None:
@@ -113,7 +127,7 @@ def _announced(fleet: LocalFleet, folder: Path) -> Generator[Callable[[Mapping[s
     # Git must not see the data; the folder is ours alone, but for the tools.
     (folder / FOLDER / ".gitignore").write_text("*\n!tools/\n!tools/**\n")
     values = fleet.settings.model_dump(mode="json", exclude_defaults=True, exclude=_OWN_AFFAIRS | _SECRETS)
-    run_file = RunFile(pid=os.getpid(), settings=values, flower_url=fleet.flower_url)
+    run_file = RunFile(pid=os.getpid(), settings=values, flower_url=fleet.flower_url, gateway_url=fleet.gateway_url)
     path = run_file.write(folder)
 
     def tell(processes: Mapping[str, Process]) -> None:
@@ -136,6 +150,9 @@ async def _introduce(fleet: LocalFleet, folder: Path) -> None:
     say("")
     say(f"Redis   {shown_url(str(fleet.settings.redis_url))}")
     say(f"Flower  {fleet.flower_url}")
+    if fleet.gateway_url is not None:
+        say(f"Gateway {fleet.gateway_url}")
+        say(f"Key     {fleet.gateway_key or 'the TOOLFLEET_GATEWAY_KEY that is set here'}")
     say(f"Logs    {folder / FOLDER / 'logs'}")
     say("")
     _print_modules(fleet, statuses, places)

@@ -9,6 +9,7 @@ from urllib.parse import quote, urlsplit
 import typer
 
 from toolfleet_cli.console.output import fail
+from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.errors import FleetError, FleetUnavailable
 from toolfleet_registry.redis.urls import is_http_url
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 URL_VARIABLE: Final = "TOOLFLEET_GATEWAY_URL"
 KEY_VARIABLE: Final = "TOOLFLEET_GATEWAY_KEY"
-DEFAULT_PORT: Final = 8484
 
 UrlOption = Annotated[
     str | None,

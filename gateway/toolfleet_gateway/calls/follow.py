@@ -88,9 +88,18 @@ class FollowingRoutes:
         found = None
         if _ID.fullmatch(call_id):
             found = await self.calling.fleet.begun_calls.attach(call_id, owner_of(who))
+        if found is not None and not _reaches(who, found.tool_name):
+            found.leave()
+            found = None
         if found is None:
             raise not_found("There is no such call: it is unknown, or was forgotten.")
         return found
+
+
+def _reaches(who: Identity, tool_name: str) -> bool:
+    """Whether a key of the call's user names its module, if it names any: a narrower one sees less than the one that began it."""
+    modules = who.caller.allowed_modules
+    return modules is None or modules == "*" or tool_name.partition(".")[0] in modules
 
 
 async def _state_of(handle: BegunHandle) -> CallState:

@@ -13,6 +13,9 @@ from toolfleet_registry.redis.urls import is_http_url
 LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 """Those that only this machine reaches."""
 
+DEFAULT_PORT: Final = 8484
+"""Where a gateway listens that was told nothing else."""
+
 Signature = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """How a token may be signed: by a private key. What its verifiers could sign as well, or nobody has signed, is none of them."""
 
@@ -49,6 +52,10 @@ class GatewaySettings(BaseSettings):
     oauth_scopes: Annotated[tuple[str, ...], NoDecode] = ()
     """What must be in a token's `scope`, all of them, comma-separated or JSON."""
 
+    up_gateway: bool = True
+    """Whether `toolfleet up` starts a gateway with its fleet."""
+    gateway_port: int | None = Field(default=None, ge=0, lt=2**16)
+    """Where a gateway listens; 0: at a port that is free. None: at 8484, and that of `toolfleet up` at another one where that is taken."""
     gateway_key: str | None = Field(default=None, repr=False)
     """The one key of gateways on loopback that were started together, as one of them would make it. None: a gateway without other keys makes one."""
     gateway_hosts: _Names = frozenset({"localhost", "127.0.0.1", "[::1]"})

@@ -22,7 +22,8 @@ class Process(BaseModel):
 class RunFile(BaseModel):
     """`pid` is the `up` process; `settings` are those that it decided, named as in `Settings`; `flower_url` for people.
 
-    `processes` are those that it runs, by name, as they were when they last changed.
+    `gateway_url` is for programs; their key is in no run file. `processes` are those that it runs, by name, as they were when they
+    last changed.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")  # a setting may be `inf`
@@ -30,6 +31,7 @@ class RunFile(BaseModel):
     pid: int = Field(gt=0, lt=2**31)
     settings: dict[str, Any]
     flower_url: str | None = None
+    gateway_url: str | None = None
     processes: dict[str, Process] = {}
 
     def write(self, folder: Path) -> Path:

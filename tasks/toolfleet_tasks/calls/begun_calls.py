@@ -35,6 +35,7 @@ _GRACE_SECONDS = (
     3.0  # beyond the deadline: a worker, or the process that began the call, ends it with more than we know
 )
 _READ_SECONDS = 5.0
+_SILENCE_SECONDS = 0.5  # of Redis, before it may be frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,12 @@ class BegunCalls:
             raise
         pending.published(record.deadline_at + _GRACE_SECONDS)
         return pending
+
+    async def check_reachable(self) -> None:
+        """Raise `FleetUnavailable` where Redis is away, and does not come back within a moment. Asks it only if it was silent."""
+        silence = asyncio.get_running_loop().time() - self._connection.heard_at
+        if (silence > _SILENCE_SECONDS or not self._connection.is_connected) and not await self.ping():
+            raise FleetUnavailable("Redis does not answer.")
 
     async def ping(self) -> bool:
         """Whether Redis answers within a second."""

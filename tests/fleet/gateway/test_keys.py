@@ -45,6 +45,17 @@ async def test_a_foreign_call_looks_like_none(one: Gateway, two: Gateway, keys: 
         assert (await ada.delete(location)).json()["result"]["error_code"] == "cancelled"
 
 
+async def test_a_narrower_key_sees_less(one: Gateway, keys: ApiKeys, owls: ModuleServer) -> None:
+    """A call of the same user to a module that the key does not name looks like none, and cannot be taken back with it."""
+    wide, narrow = _key(keys, "ada"), _key(keys, "ada", allowed_modules=["research"])
+    async with one.client(wide.text) as whole, one.client(narrow.text) as part:
+        location = (await whole.post("/calls", json=_NAP, headers=_ASYNC)).headers["location"]
+        answers = [await part.get(location), await part.delete(location), await part.get(f"{location}/events")]
+        assert [answer.status_code for answer in answers] == [404, 404, 404]
+        assert (await whole.get(location)).json()["state"] != "done"
+        assert (await whole.delete(location)).json()["result"]["error_code"] == "cancelled"
+
+
 async def test_a_key_acts_for_others_only_if_it_may(one: Gateway, keys: ApiKeys, owls: ModuleServer) -> None:
     """One that may has its calls run in the other's name, and follows them as its own."""
     mays, may_nots = _key(keys, "shop", acts_for_others=True), _key(keys, "bob")

@@ -1,5 +1,6 @@
 """What the README and the guides show works as it stands."""
 
+import json
 import os
 import re
 import shlex
@@ -49,6 +50,13 @@ def run(program: str, fleet: Up, env: Mapping[str, str] | None = None) -> subpro
     )
 
 
+def curl(program: str, fleet: Up) -> str:
+    """What a call with curl prints. The gateway is elsewhere where its usual port is taken."""
+    program = program.replace("http://127.0.0.1:8484", str(fleet.run_file().gateway_url))
+    env = {**os.environ, "no_proxy": "*"}
+    return subprocess.check_output(["/bin/sh", "-euc", program], cwd=fleet.folder, env=env, text=True, timeout=60)
+
+
 def inside(lines: str, *, given: str, said: str) -> str:
     """A program in which a guide's lines stand, with a fleet."""
     return f"""
@@ -70,8 +78,8 @@ def typed(page: str) -> list[tuple[str, str]]:
     return [(command, shown) for block in blocks for command, shown in _TYPED.findall(block)]
 
 
-def test_the_readmes_two_programs_do_what_it_shows(tmp_path: Path) -> None:
-    """The module is served by the command that stands there, and the agent prints what stands there."""
+def test_the_readmes_programs_do_what_it_shows(tmp_path: Path) -> None:
+    """The module is served by the command that stands there, the agent prints what stands there, and curl calls the tool."""
     shown = dict(typed(README))
     module, agent = programs(README)["module"], programs(README)["agent"]
     (tmp_path / "owls").mkdir()
@@ -80,9 +88,11 @@ def test_the_readmes_two_programs_do_what_it_shows(tmp_path: Path) -> None:
     with up(tmp_path, None, *shlex.split(serving)[2:]) as running:
         ended = run(agent, running)
         lines = toolfleet("audit", "tail", cwd=tmp_path).stdout
+        over_http = json.loads(curl(programs(README)["curl"], running))
 
     assert ended.stdout == shown["python agent.py"], ended.stderr
     assert _DIFFERS.sub("…", lines) == _DIFFERS.sub("…", shown["toolfleet audit tail"])
+    assert (over_http["success"], over_http["result"]) == (True, {"owls": 8})
 
 
 def test_the_first_agent_calls_its_tool(fleet: Up) -> None:
@@ -98,6 +108,11 @@ def test_the_command_calls_a_tool(fleet: Up) -> None:
     words = shlex.split(command)
 
     assert toolfleet(*words[1:], cwd=fleet.folder).returncode == 0
+
+
+def test_curl_calls_a_tool(fleet: Up) -> None:
+    """With the key that lies in the fleet's folder."""
+    assert json.loads(curl(programs(STARTED)["curl"], fleet))["success"]
 
 
 def test_a_models_tool_call_goes_there_and_back(fleet: Up) -> None:

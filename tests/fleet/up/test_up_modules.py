@@ -43,7 +43,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     for name in ("owls", "crows"):
         (folder / name).mkdir()
         (folder / name / "main.py").write_text(_MAIN.format(name=name))
-    with up(folder, None, "--module", "owls", "--module", "crows", "--reload") as running:
+    with up(folder, None, "--module", "owls", "--module", "crows", "--reload", "--no-gateway") as running:
         yield running
 
 
@@ -52,7 +52,7 @@ def pid_of(fleet: Up, name: str) -> int:
 
 
 def test_its_processes_and_what_they_do_are_in_the_run_file(fleet: Up) -> None:
-    """By name, as the other commands find them."""
+    """By name, as the other commands find them. There is no gateway that was not wanted."""
     processes = fleet.run_file().processes
 
     assert set(processes) == {"redis", "owls", "crows", "beat", "flower", "worker-fast"}

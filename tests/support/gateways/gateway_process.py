@@ -19,7 +19,7 @@ READY = "toolfleet gateway ready"
 
 @dataclass(frozen=True)
 class Gateway:
-    """One that is ready: its `url`, and the `key` that it has made."""
+    """One that is ready: its `url`, and the `key` that it was given."""
 
     process: WorkerProcess
     url: str
@@ -50,7 +50,7 @@ def gateway_process(
     usual = {"TOOLFLEET_GATEWAY_LEAVE_SECONDS": "0", "TOOLFLEET_GATEWAY_KEY": key, **env}
     with program(bed, command, "gateway", ready=READY, settings=settings, env=usual) as process:
         said = process.said()
-        yield Gateway(process, _found(rf"{READY} url=(\S+)", said), _found(r"key: (\S+)", said))
+        yield Gateway(process, _found(rf"{READY} url=(\S+)", said), usual["TOOLFLEET_GATEWAY_KEY"])
 
 
 def _found(pattern: str, text: str) -> str:

@@ -25,10 +25,11 @@ class FleetBegunCalls:
     ) -> BegunHandle:
         """As `ToolFleet.submit`, for an `owner`: from when this returns, any process can `attach` the call.
 
-        Raises `FleetUnavailable`, and `ValueError` for a `timeout` that is no number.
+        Raises `FleetUnavailable`, at once if Redis is known to be away, and `ValueError` for a `timeout` that is no number.
         """
         check_timeout(timeout)
         session = self._sessions.here() or await self._sessions.opened()
+        await session.begun.check_reachable()  # whoever asks over HTTP comes again: an agent waits
         return BegunHandle(await session.begin(call, caller, conversation, timeout, waits=False, owner=owner))
 
     async def attach(self, call_id: str, owner: Owner) -> BegunHandle | None:

@@ -1,0 +1,96 @@
+"""The gateway of `toolfleet up`: it is there, comes back, and keeps its address and its key."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from support.module_server import ModuleServer, serve
+from support.owls import make_module
+from support.servers.plain_http import PLAIN
+from support.up import Up, toolfleet, up
+from support.waiting import wait_until_sync
+
+
+@pytest.fixture(scope="module")
+def owls() -> Iterator[ModuleServer]:
+    """A module of our own, so that `up` has less to start."""
+    with serve(make_module("owls")) as module:
+        yield module
+
+
+def key_of(fleet: Up) -> str:
+    return (fleet.folder / ".toolfleet" / "gateway-key").read_text().strip()
+
+
+def url_of(fleet: Up) -> str:
+    url = fleet.run_file().gateway_url
+    assert url is not None
+    return url
+
+
+def answers(fleet: Up) -> bool:
+    """Whether its gateway knows its key."""
+    try:
+        headers = {"authorization": f"Bearer {key_of(fleet)}"}
+        return httpx.get(f"{url_of(fleet)}/tools", headers=headers, timeout=5, verify=PLAIN).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def check_that_the_key_is_kept_secret(fleet: Up) -> None:
+    key, folder = key_of(fleet), fleet.folder / ".toolfleet"
+    assert (folder / "gateway-key").stat().st_mode & 0o777 == 0o600
+    for path in (folder / "run.json", *(folder / "logs").glob("*.log")):
+        assert key not in path.read_text(errors="replace"), path
+
+
+def check_that_it_comes_back(fleet: Up) -> None:
+    before = fleet.run_file().processes["gateway"].pid
+    os.kill(before, signal.SIGKILL)
+    wait_until_sync(
+        lambda: fleet.run_file().processes["gateway"].pid != before and answers(fleet), "it is back", seconds=60
+    )
+
+
+def answers_at(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/livez", timeout=5, verify=PLAIN).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def test_a_fleet_has_a_gateway(owls: ModuleServer, tmp_path: Path) -> None:
+    """It takes the key that `up` prints, which no log has.
+
+    The gateway comes back when it is killed, ends with the fleet, and the next fleet in the folder has it where it was, with its key.
+    """
+    env = {"TOOLFLEET_MODULE_SERVICES": json.dumps({"owls": owls.url})}
+    with up(tmp_path, env) as fleet:
+        key, url = key_of(fleet), url_of(fleet)
+        assert f"Gateway {url}\n" in fleet.said()
+        assert f"Key     {key}\n" in fleet.said()
+        assert answers(fleet)
+        assert "gateway" in toolfleet("logs", cwd=tmp_path).stdout.split()
+        check_that_it_comes_back(fleet)
+        check_that_the_key_is_kept_secret(fleet)
+        fleet.process.send_signal(signal.SIGTERM)
+        assert fleet.wait() == 0
+        assert not answers_at(url)
+    with up(tmp_path, env) as another:
+        assert (key_of(another), url_of(another)) == (key, url)
+        assert answers(another)
+
+
+def test_a_port_that_somebody_has_is_not_taken(owls: ModuleServer, tmp_path: Path) -> None:
+    """Where the settings name one that is another program's, `up` says so, and starts no workers."""
+    taken = owls.url.rpartition(":")[2]
+    env = {"TOOLFLEET_MODULE_SERVICES": json.dumps({"owls": owls.url}), "TOOLFLEET_GATEWAY_PORT": taken}
+    ended = toolfleet("up", cwd=tmp_path, env=env)
+
+    assert ended.returncode == 2
+    assert ended.stderr.endswith(f"Port {taken}, where the gateway is to be, is another program's.\n")

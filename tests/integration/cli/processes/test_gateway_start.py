@@ -1,0 +1,74 @@
+"""Where `toolfleet gateway` starts, and where it does not."""
+
+import contextlib
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.command import Run
+from support.waiting import wait_until_sync
+from toolfleet_cli.local.child_processes import spawn, stop
+from toolfleet_cli.processes import extras
+from toolfleet_cli.processes.up import has_gateway
+from toolfleet_registry.access.api_key import KeyDraft
+from toolfleet_registry.access.api_keys import ApiKeys
+from toolfleet_registry.access.grants import COMMAND_LINE
+from toolfleet_registry.settings import Settings
+
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - it is what is asked for
+
+
+@contextmanager
+def gateway(redis_url: str, log: Path, *options: str) -> Generator[str]:
+    """What a gateway that is ready has said."""
+    command = [sys.executable, "-m", "toolfleet_cli", "gateway", "--port", "0", *options]
+    env = {"TOOLFLEET_REDIS_URL": redis_url, "TOOLFLEET_GATEWAY_LEAVE_SECONDS": "0", "PYTHONUNBUFFERED": "1"}
+    with log.open("wb") as output:
+        process = spawn(command, env=env, output=output)
+    try:
+        wait_until_sync(
+            lambda: "ready url=" in log.read_text() or process.poll() is not None, "it is ready", seconds=60
+        )
+        assert process.poll() is None, log.read_text()
+        yield log.read_text()
+    finally:
+        stop(process, patience_seconds=10)
+
+
+def test_a_gateway_without_keys_listens_on_loopback_only(
+    run: Run, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere it says in one sentence what it needs, whatever key it was given itself; with an API key it starts there."""
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
+    refused = run("gateway", "--host", EVERYWHERE, "--port", "0")
+    assert refused.code == 2
+    assert refused.err.startswith(f"A gateway at {EVERYWHERE} needs API keys, which `toolfleet keys create` makes, or")
+    with contextlib.closing(ApiKeys.of(Settings(redis_url=redis_url))) as keys:
+        keys.create(KeyDraft(user_id="ada"), COMMAND_LINE)
+
+    with gateway(redis_url, tmp_path / "log", "--host", EVERYWHERE) as said:
+        assert f"url=http://{EVERYWHERE}:" in said
+        assert "key:" not in said
+
+
+def test_it_makes_a_key_for_this_machine(redis_url: str, tmp_path: Path) -> None:
+    """Which it prints once, before it is ready."""
+    with gateway(redis_url, tmp_path / "log") as said:
+        assert said.startswith("key: tfk_")
+        assert "url=http://127.0.0.1:" in said
+
+
+def test_a_fleet_without_the_libraries_has_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`toolfleet up` says so in one line, unless nobody wants a gateway."""
+    assert has_gateway(Settings())
+    monkeypatch.setitem(extras.__dict__["_LIBRARIES"], "gateway", ("no_such_library",))
+
+    assert not has_gateway(Settings())
+    assert "no_such_library is not installed: pip install 'toolfleet[gateway]'" in capsys.readouterr().err
+    assert not has_gateway(Settings(up_gateway=False))
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,87 @@
+"""What a gateway answers while its Redis is away, and afterwards."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from support.fleet import TestBed
+from support.gateways.event_streams import SECONDS
+from support.gateways.gateway_process import Gateway, gateway_process
+from support.module_server import ModuleServer, serve
+from support.owls import make_module
+from support.servers.redis_faults import FaultyRedis, faulty_redis
+
+UNKNOWN = "00000000-0000-4000-8000-000000000000"
+ECHO = {"tool_name": "owls.echo", "arguments": {"text": "hoo"}, "timeout_seconds": 3}
+_HELD = (
+    25.0  # seconds, for any answer: a call's request may be held open as long as its client says, which is less here
+)
+
+
+@pytest.fixture(scope="module")
+def owls() -> Iterator[ModuleServer]:
+    with serve(make_module("owls")) as module:
+        yield module
+
+
+REQUESTS: list[tuple[str, str, Any]] = [
+    ("POST", "/calls", ECHO),
+    ("GET", f"/calls/{UNKNOWN}", None),
+    ("GET", "/jobs", None),
+    ("GET", "/operations/status", None),
+    ("GET", "/operations/dead-letters", None),
+    ("GET", "/operations/audit", None),
+    ("GET", "/operations/keys", None),
+]
+"""What cannot be answered without Redis."""
+
+
+async def ask(client: httpx.AsyncClient, method: str, path: str, body: Any) -> httpx.Response:
+    headers = {"prefer": "wait=5"} if path == "/calls" else {}
+    options = {} if body is None else {"json": body}
+    return await client.request(method, path, headers=headers, timeout=_HELD, **options)
+
+
+async def until_ready(client: httpx.AsyncClient, status: int) -> None:
+    async with asyncio.timeout(SECONDS):
+        while (await client.get("/readyz")).status_code != status:
+            pass
+
+
+def outage_of(redis: FaultyRedis, kind: str) -> AbstractContextManager[None]:
+    return redis.frozen() if kind == "frozen" else redis.restarted()
+
+
+async def check_away(gateway: Gateway) -> None:
+    async with gateway.client() as client:
+        await until_ready(client, 503)
+        assert (await client.get("/livez")).status_code == 200
+        answers = await asyncio.gather(*(ask(client, *each) for each in REQUESTS))
+    said = [
+        (answer.request.url.path, answer.status_code, answer.json().get("error_code"), "retry-after" in answer.headers)
+        for answer in answers
+    ]
+    assert said == [(path, 503, "fleet_unavailable", True) for _, path, _ in REQUESTS]
+    assert {answer.headers["content-type"] for answer in answers} == {"application/problem+json"}
+
+
+@pytest.mark.parametrize("kind", ["frozen", pytest.param("killed", marks=pytest.mark.slow)])
+async def test_without_redis_nothing_hangs_and_all_comes_back(owls: ModuleServer, tmp_path: Path, kind: str) -> None:
+    """It lives, and is not ready; what needs Redis is a problem that says when to come again. Afterwards calls work at once."""
+    with faulty_redis(tmp_path / "redis") as redis:
+        bed = TestBed(redis.url, (owls,), tmp_path)
+        with bed.worker(), gateway_process(bed) as gateway:
+            async with gateway.client() as client:
+                assert (await ask(client, "POST", "/calls", ECHO)).json()["success"]
+                with outage_of(redis, kind):
+                    await check_away(gateway)
+                await until_ready(client, 200)
+                async with asyncio.timeout(60):  # for the worker to be back as well
+                    while not (await ask(client, "POST", "/calls", ECHO)).json().get("success"):
+                        pass
+            assert "Traceback" not in gateway.process.said()
