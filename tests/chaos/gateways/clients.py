@@ -81,8 +81,9 @@ class Client:
         try:
             async with asyncio.timeout(GIVE_UP_SECONDS):
                 await self._ways[wanted.way](self, wanted)
-                wanted.seconds = time.monotonic() - began_at
-                for gateway in self._gateways:
+            wanted.seconds = time.monotonic() - began_at
+            for gateway in self._gateways:
+                async with asyncio.timeout(GIVE_UP_SECONDS):
                     await self._until_told(wanted, gateway)
         except TimeoutError:
             wanted.trouble.append(f"no answer in {GIVE_UP_SECONDS:.0f} s")
