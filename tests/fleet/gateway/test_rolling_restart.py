@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import signal
 import uuid
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass, field
 
 import httpx
@@ -39,7 +39,7 @@ class _Balancer:
     async def watch(self, gateway: Gateway, client: httpx.AsyncClient) -> None:
         """Go by what it says of itself, until it is gone."""
         with contextlib.suppress(httpx.TransportError):
-            while (await client.get("/readyz")).status_code == httpx.codes.OK:
+            while (await client.get("/readyz")).status_code == 200:
                 self.ready[gateway.url] = client
                 await asyncio.sleep(_LOOK_SECONDS)
         self.ready.pop(gateway.url, None)
@@ -54,7 +54,7 @@ class _Balancer:
                 place = answer.headers.get("location")
                 while place and answer.is_success and answer.json()["state"] != "done":
                     answer = await self.pick().get(place, headers={"Prefer": "wait=20"})
-                if answer.status_code != httpx.codes.OK or "awake" not in answer.text:
+                if answer.status_code != 200 or "awake" not in answer.text:
                     self.errors.append(f"{answer.status_code}: {answer.text}")
                 self.calls += 1
 
@@ -105,7 +105,7 @@ async def test_a_rolling_restart_costs_no_client_an_error(
 
 
 @contextlib.asynccontextmanager
-async def _behind(balancer: _Balancer, gateway: Gateway) -> AsyncIterator[None]:
+async def _behind(balancer: _Balancer, gateway: Gateway) -> AsyncGenerator[None]:
     """Have the balancer know a gateway."""
     async with gateway.client() as client:
         watching = asyncio.create_task(balancer.watch(gateway, client))

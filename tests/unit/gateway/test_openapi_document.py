@@ -67,9 +67,10 @@ def _missing(path: str, operations: dict[str, Any]) -> Iterator[str]:
         named = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "path"}
         if named != set(re.findall(r"{(\w+)}", path)):
             yield f"{place}: takes {named}"
-        bodies = {"request": operation["requestBody"]} if "requestBody" in operation else {}
+        bodies: dict[str, Any] = {"request": operation["requestBody"]} if "requestBody" in operation else {}
         for what, body in {**bodies, **operation["responses"]}.items():
-            media, content = next(iter(body.get("content", {}).items()), ("", {}))
+            contents: dict[str, dict[str, Any]] = body.get("content", {"": {}})
+            media, content = next(iter(contents.items()))
             expected = "application/problem+json" if what >= "400" and what != "request" else media
             if what not in _WITHOUT_BODY and (media != expected or not content.get("schema")):
                 yield f"{place}: {what} has no schema, but {media!r}"
