@@ -7,7 +7,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server demo test test-unit test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-gateway bench-hosts bench-zoo bench-redis bench-jobs test-versions explore proofs load-proofs chaos pauses soak leak-check release-check clean
+.PHONY: help install redis-server demo test test-unit test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-gateway bench-hosts bench-zoo bench-redis bench-jobs test-versions test-clients explore proofs load-proofs chaos pauses soak leak-check release-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ VERSIONS ?= 3.11 3.12 3.13
 
 test-versions: $(READY) ## A short tier with each other version of Python that is installed here (VERSIONS="3.12 3.13")
 	@.ci/versions $(VERSIONS)
+
+test-clients: $(READY) ## A client in TypeScript, generated from the gateway's document: installed by npm, type-checked and run (a minute)
+	@$(BIN)/pytest -q -m clients tests/clients
 
 explore: $(READY) ## The tests of properties, on other examples each time: what they find is a fault, here or in the test
 	@HYPOTHESIS_PROFILE=exploring $(BIN)/pytest -q -n $(JOBS) -m hypothesis tests
@@ -111,8 +114,9 @@ proofs: $(READY) ## The tests that take long: three minutes of chaos, whole flee
 load-proofs: $(READY) ## The proofs that need the machine to themselves: eight minutes of chaos, bursts of 20,000 calls, hanging modules, stopped workers, the largest arguments, MCP servers killed a thousand times (an hour)
 	@$(BIN)/pytest -q -m load
 
-chaos: $(READY) ## 20,000 calls and 2,000 jobs under 200 faults, and what became of them (20 min; CHAOS="--seed 2 --minutes 5", or "--rabbitmq")
+chaos: $(READY) ## 20,000 calls and 2,000 jobs under 200 faults, then 2,000 calls through two gateways under 64, and what became of them (25 min; CHAOS="--seed 2 --minutes 5", or "--rabbitmq")
 	@PYTHONPATH=tests $(BIN)/python -m chaos --calls 20000 --jobs 2000 --faults 200 --seed 1 --minutes 20 $(CHAOS)
+	@PYTHONPATH=tests $(BIN)/python -m chaos.gateways
 
 pauses: $(READY) ## 24 workers that stand still beyond their leases amid 14,400 calls, twice: nothing begins too late (12 min)
 	@PYTHONPATH=tests $(BIN)/python -m pauses $(PAUSES)

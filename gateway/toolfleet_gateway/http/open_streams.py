@@ -30,11 +30,12 @@ class OpenStreams:
 
     @asynccontextmanager
     async def place(self, who: Identity) -> AsyncGenerator[asyncio.Future[End]]:
-        """Hold a stream open in this block; what is yielded says when it must end.
+        """Hold a stream open in this block; what is yielded says when it must end: at once in a gateway that ends.
 
-        Raises `Problem` (503) if there is no room here, and `AuthRefused` (429) if the key may have no other.
+        A refusal would be an error to clients whose balancer does not know yet. Raises `Problem` (503) if there is no room here, and
+        `AuthRefused` (429) if the key may have no other.
         """
-        if self.count >= self._most or self._closing.has_begun:
+        if self.count >= self._most:
             detail = "So many streams are open here that no other can be."
             raise Problem(503, "busy", detail, retryable=True, retry_after_seconds=1)
         self.count += 1

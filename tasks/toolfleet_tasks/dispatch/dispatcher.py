@@ -204,7 +204,8 @@ class Dispatcher:
     async def _is_settled(self, call: PublishedCall, follow: PendingCall, hold: Hold) -> bool:
         """Publish a call once more; whether nothing more is to be done about that.
 
-        One that is refused now has never been let in: it ends so, unless a worker has begun it all the same.
+        One that is refused now has never been let in: it ends so, unless a worker has begun it all the same. Where its idempotency
+        key stands for another call, it ends as that one.
         """
         await hold.admitted()
         try:
@@ -219,7 +220,10 @@ class Dispatcher:
             return True
         if refusal.kind == "share" and hold.awaits_turn():
             return False
-        await follow.withdraw(refused(call.tool_name, refusal))
+        if refusal.kind == "joined":
+            follow.refuse(await self._keyed_calls.join(call, refusal.call_id).ending)
+        else:
+            await follow.withdraw(refused(call.tool_name, refusal))
         return True
 
     def _ended(self, caller_lane: CallerLane, _: object) -> None:

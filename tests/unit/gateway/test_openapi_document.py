@@ -1,5 +1,7 @@
 """The gateway's OpenAPI document is valid, and says all that routes answer."""
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.openapi import openapi_document
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.closing import Closing
+
+_WITHOUT_BODY = frozenset({"204", "304"})
 
 
 @pytest.fixture
@@ -48,3 +52,25 @@ def test_each_operation_says_its_problems(document: dict[str, Any]) -> None:
         "Idempotency-Key",
         "Prefer",
     }
+
+
+def test_each_operation_says_what_a_generated_client_needs(document: dict[str, Any]) -> None:
+    """Its name, what it takes and what it answers by a schema, events and answers without a body aside; and a problem's schema."""
+    assert [fault for path, operations in document["paths"].items() for fault in _missing(path, operations)] == []
+
+
+def _missing(path: str, operations: dict[str, Any]) -> Iterator[str]:
+    for method, operation in operations.items():
+        place = f"{method} {path}"
+        if not re.fullmatch(r"[a-z][A-Za-z0-9]*", operation["operationId"]):
+            yield f"{place}: {operation['operationId']!r} is no name of a function"
+        named = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "path"}
+        if named != set(re.findall(r"{(\w+)}", path)):
+            yield f"{place}: takes {named}"
+        bodies: dict[str, Any] = {"request": operation["requestBody"]} if "requestBody" in operation else {}
+        for what, body in {**bodies, **operation["responses"]}.items():
+            contents: dict[str, dict[str, Any]] = body.get("content", {"": {}})
+            media, content = next(iter(contents.items()))
+            expected = "application/problem+json" if what >= "400" and what != "request" else media
+            if what not in _WITHOUT_BODY and (media != expected or not content.get("schema")):
+                yield f"{place}: {what} has no schema, but {media!r}"
