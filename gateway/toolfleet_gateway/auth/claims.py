@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args
 
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.auth.refusals import AuthRefused
-from toolfleet_registry.access.api_key import MOST_MODULES
+from toolfleet_registry.access.api_key import LEAST_RATE, MOST_LIMIT, MOST_MODULES
 from toolfleet_registry.access.roles import ROLES, Role
 from toolfleet_registry.config.gateway_settings import ClaimUse
 from toolfleet_registry.contracts import Caller, Level
@@ -31,6 +31,9 @@ def identity_of(claims: Mapping[str, Any], names: Mapping[ClaimUse, str], *, exp
         subject=user_id,
         conversation_id=_text(found["conversation_id"], names["conversation_id"]),
         expires_at=expires_at,
+        acts_for_others=found["acts_for_others"] is True,
+        requests_per_second=_limit(found["requests_per_second"], names["requests_per_second"]),
+        streams=_whole_limit(found["streams"], names["streams"]),
     )
 
 
@@ -57,6 +60,22 @@ def _text(value: Any, name: str) -> str | None:
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST or not value.isprintable():
         raise AuthRefused("invalid-token", f"The token's claim {name!r} must be a text of 1 to {LONGEST} characters.")
     return value
+
+
+def _limit(value: Any, name: str, least: float = LEAST_RATE) -> float | None:
+    """A limit that is not understood refuses the token: without it, it would have none."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= MOST_LIMIT:
+        raise AuthRefused("invalid-token", f"The token's claim {name!r} must be a number, as a key's limit.")
+    return float(value)
+
+
+def _whole_limit(value: Any, name: str) -> int | None:
+    limit = _limit(value, name, least=0)
+    if limit is not None and not limit.is_integer():
+        raise AuthRefused("invalid-token", f"The token's claim {name!r} must be a whole number.")
+    return None if limit is None else int(limit)
 
 
 def _level(value: Any) -> Level:

@@ -13,8 +13,8 @@ from toolfleet_registry.policy.identities import LONGEST
 MOST_MODULES = 1000
 """Names in a key: whoever reaches more reaches all."""
 
-_MOST = 1_000_000
-_LEAST_RATE = 0.001  # one in a quarter of an hour
+MOST_LIMIT = 1_000_000
+LEAST_RATE = 0.001  # one in a quarter of an hour
 _LONGEST_DESCRIPTION = 200
 
 
@@ -33,9 +33,9 @@ class KeyDraft(Message):
     """When it ends, in seconds since the epoch; `None`: when it is revoked."""
     acts_for_others: bool = False
     """Whether it may call in the name of other users."""
-    requests_per_second: Annotated[float, Field(ge=_LEAST_RATE, le=_MOST, allow_inf_nan=False)] | None = None
+    requests_per_second: Annotated[float, Field(ge=LEAST_RATE, le=MOST_LIMIT, allow_inf_nan=False)] | None = None
     """How many requests it may send in a second, over all gateways; `None`: as many as these take."""
-    streams: Annotated[int, Field(ge=0, le=_MOST)] | None = None
+    streams: Annotated[int, Field(ge=0, le=MOST_LIMIT)] | None = None
     """How many event streams it may have open at once, over all gateways; `None`: as many as these take."""
     description: Annotated[str, Field(max_length=_LONGEST_DESCRIPTION)] = ""
     """What it is for, in words."""

@@ -21,7 +21,16 @@ Signature = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 
 _Names = Annotated[frozenset[str], NoDecode]
 
-ClaimUse = Literal["user_id", "permission", "modules", "role", "conversation_id"]
+ClaimUse = Literal[
+    "user_id",
+    "permission",
+    "modules",
+    "role",
+    "conversation_id",
+    "acts_for_others",
+    "requests_per_second",
+    "streams",
+]
 """What a claim of a token can become."""
 
 DEFAULT_CLAIMS: Final[dict[ClaimUse, str]] = {
@@ -30,6 +39,9 @@ DEFAULT_CLAIMS: Final[dict[ClaimUse, str]] = {
     "modules": "toolfleet_modules",
     "role": "toolfleet_role",
     "conversation_id": "toolfleet_conversation",
+    "acts_for_others": "toolfleet_acts_for_others",
+    "requests_per_second": "toolfleet_requests_per_second",
+    "streams": "toolfleet_streams",
 }
 
 
@@ -45,8 +57,8 @@ class GatewaySettings(BaseSettings):
     oauth_jwks_url: str | None = None
     """The issuer's public keys. None: where its metadata say, of RFC 8414 or of OpenID Connect."""
     oauth_claims: Annotated[dict[ClaimUse, str], NoDecode] = {}
-    """JSON: which claims become `user_id` (`sub`), `permission`, `modules`, `role` and `conversation_id` (`toolfleet_permission` and so
-    on), where they are others. Dots lead into objects: `realm_access.roles`."""
+    """JSON: which claims become `user_id` (`sub`), `permission`, `modules`, `role`, `conversation_id` (`toolfleet_permission` and so
+    on), `acts_for_others`, `requests_per_second` and `streams` (as an API key has them), where they are others. Dots lead into objects: `realm_access.roles`."""
     oauth_algorithms: Annotated[frozenset[Signature], NoDecode] = frozenset({"RS256", "ES256", "EdDSA"})
     """How tokens may be signed. An issuer uses one or two of these; each other one is an attack."""
     oauth_scopes: Annotated[tuple[str, ...], NoDecode] = ()

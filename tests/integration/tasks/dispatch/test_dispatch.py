@@ -131,6 +131,27 @@ async def test_a_call_that_did_not_get_in_is_published_again(fast: Settings, wor
             assert (await finished(worker, calling)).success
 
 
+async def test_a_repeat_that_finds_another_call_under_its_key_ends_as_that_one(
+    fast: Settings, worker: HandWorker
+) -> None:
+    """Its own first message was never read; meanwhile another agent's call has the key."""
+    with tcp_proxy(urlsplit(str(fast.redis_url)).port or 0) as proxy:
+        async with through(proxy, fast) as fleet, warm(fast) as other:
+            session = session_of(fleet)
+            proxy.go_deaf()
+            repeat = asyncio.create_task(fleet.call(KEYED, ADA, timeout=20))
+            await wait_until(
+                lambda: session._connection._protocol and session._connection._protocol._pending, "the call is sent"
+            )
+            first = asyncio.create_task(other.call(KEYED, ADA, timeout=20))
+            await queued(worker, 1)
+            abort(session)
+            results = [await finished(worker, first), await asyncio.wait_for(repeat, 20)]
+
+    assert [result.success for result in results] == [True, True]
+    assert results[0].result == results[1].result
+
+
 async def test_what_a_frozen_redis_reads_late_is_one_message(
     fast: Settings, faulty: FaultyRedis, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -128,3 +128,25 @@ def test_a_conversation_is_a_text() -> None:
     assert read().conversation_id is None
     with pytest.raises(AuthRefused):
         read(toolfleet_conversation=7)
+
+
+def test_limits_are_those_of_a_key() -> None:
+    """A token without them has none, and acts for nobody else."""
+    limited = read(toolfleet_requests_per_second=2.5, toolfleet_streams=3, toolfleet_acts_for_others=True)
+
+    assert (limited.requests_per_second, limited.streams, limited.acts_for_others) == (2.5, 3, True)
+    assert (read().requests_per_second, read().streams, read().acts_for_others) == (None, None, False)
+
+
+@pytest.mark.parametrize("value", ["2", True, 0.0001, -1, float("inf"), float("nan"), 10**400, [1], {}])
+@pytest.mark.parametrize("claim", ["toolfleet_requests_per_second", "toolfleet_streams"])
+def test_a_limit_that_is_not_understood_refuses_the_token(claim: str, value: object) -> None:
+    """It would have no limit otherwise."""
+    with pytest.raises(AuthRefused):
+        read(**{claim: value})
+
+
+@pytest.mark.parametrize("value", ["true", 1, [True], {"true": True}])
+def test_only_true_lets_a_token_act_for_others(value: object) -> None:
+    """What is not understood gives nothing."""
+    assert not read(toolfleet_acts_for_others=value).acts_for_others
