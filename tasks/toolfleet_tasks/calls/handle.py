@@ -14,7 +14,7 @@ from toolfleet_registry.formats import as_spoken
 from toolfleet_registry.policy.hints import hint_for
 from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.time.coarse_timers import CoarseTimer, coarse_timers
+from toolfleet_registry.time.shared_timers import SharedTimer, shared_timers
 from toolfleet_tasks.calls.status import DONE, UNKNOWN, CallStatus, Place
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.messages import fleet_results
@@ -114,12 +114,12 @@ class PendingCall:
         self._is_guest = is_guest
         self._data_id = data_id
         self._expected = listener.expect(call.call_id, self)
-        self._timer: CoarseTimer | None = None
+        self._timer: SharedTimer | None = None
 
     def published(self, deadline_at: float) -> None:
         """The call is in its queue, or may be. From now on its deadline is watched, in seconds since the epoch."""
         if not self.ending.done():
-            timers = coarse_timers(self.ending.get_loop())
+            timers = shared_timers(self.ending.get_loop())
             self._timer = timers.call_later(deadline_at - fleet_clock.now(), self._expire)
 
     def unpublished(self) -> None:

@@ -12,7 +12,7 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUnconfirmed
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time.coarse_timers import coarse_timers
+from toolfleet_registry.time.shared_timers import shared_timers
 from toolfleet_tasks.admission.control import AdmissionControl, Refusal, refusal_in, script_for
 from toolfleet_tasks.lua.queues import PUBLISH, PUBLISH_BELOW
 from toolfleet_tasks.messages.deaths import with_deaths
@@ -199,7 +199,7 @@ class RedisPublisher:
     async def _send(self, give_up_at: float, *command: Part) -> Any:
         """Send a command, and wait for its reply. Raises what `PipelinedConnection.send` does, or `TimeoutError`."""
         reply = self._connection.send(*command)
-        timer = coarse_timers(self._loop).call_at(give_up_at, _expire, reply)
+        timer = shared_timers(self._loop).call_at(give_up_at, _expire, reply)
         try:
             return await reply
         finally:

@@ -12,7 +12,7 @@ from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
 
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
-from toolfleet_registry.time.coarse_timers import CoarseTimer, coarse_timers
+from toolfleet_registry.time.shared_timers import SharedTimer, shared_timers
 from toolfleet_tasks.aio.coroutine_driver import JobKilled
 from toolfleet_tasks.aio.greenlet_bridge import Bridge
 from toolfleet_tasks.worker.fast_path import FastPathTask, untraced
@@ -81,7 +81,7 @@ class TaskRun:
         # All of it in the bridge: what Celery stores as it is told of something may have to wait for Redis.
         self._bridge: Bridge[None] = Bridge()
         self._bridge.on_limits = self._start_timers
-        self._timers: list[CoarseTimer] = []
+        self._timers: list[SharedTimer] = []
         self._hard_limit: float | None = None
         self._ending: asyncio.Task[None] | None = None
         self._is_running = False
@@ -171,14 +171,14 @@ class TaskRun:
             soft, hard = self._assignment.soft_limit, self._assignment.hard_limit
         self._hard_limit = hard
         if soft and (not hard or soft < hard):
-            self._timers.append(coarse_timers(self._loop).call_later(soft, self._on_soft_limit, soft))
+            self._timers.append(shared_timers(self._loop).call_later(soft, self._on_soft_limit, soft))
         elif hard:
-            self._timers.append(coarse_timers(self._loop).call_later(hard, self._on_hard_limit, hard))
+            self._timers.append(shared_timers(self._loop).call_later(hard, self._on_hard_limit, hard))
 
     def _on_soft_limit(self, seconds: float) -> None:
         hard = self._hard_limit
         if hard:
-            self._timers.append(coarse_timers(self._loop).call_later(hard - seconds, self._on_hard_limit, hard))
+            self._timers.append(shared_timers(self._loop).call_later(hard - seconds, self._on_hard_limit, hard))
         if not self._bridge.killed and self._bridge.limit(seconds):
             self._tell(self._assignment.timed_out, True, seconds)
 
@@ -188,7 +188,7 @@ class TaskRun:
         if not self._bridge.is_in_body:
             # It waits for Redis: for the word that it may begin, or with a result, which is worth more than a failure
             # that would wait as well.
-            self._timers.append(coarse_timers(self._loop).call_later(seconds, self._on_hard_limit, seconds))
+            self._timers.append(shared_timers(self._loop).call_later(seconds, self._on_hard_limit, seconds))
         else:
             self._bridge.killed = True
             self._ending = self._loop.create_task(self._end_at_hard_limit(seconds))
@@ -202,7 +202,7 @@ class TaskRun:
         if self._is_running and not self._is_cancelled:
             self._is_cancelled = True
             self._bridge.kill()
-            self._timers.append(coarse_timers(self._loop).call_later(GRACE_SECONDS, self._abandon))
+            self._timers.append(shared_timers(self._loop).call_later(GRACE_SECONDS, self._abandon))
 
     def _abandon(self) -> None:
         log.warning("job_abandoned", call_id=self._assignment.call_id, grace_seconds=GRACE_SECONDS)

@@ -79,4 +79,5 @@ def test_what_is_not_in_a_namespace_is_for_calls_and_tools() -> None:
         *NAMESPACES,
         "call_around",
         "begun_calls",
+        "hooks",
     }

@@ -17,8 +17,8 @@ from toolfleet_registry.directory.replicas import Replica
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, InvalidToolName
 from toolfleet_registry.headers.module_headers import ModuleHeaders
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time.coarse_timers import CoarseTimeout
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver
+from toolfleet_registry.time.shared_timers import SharedTimeout
 from toolfleet_workers.executors.failover import send_to_one
 from toolfleet_workers.executors.http.address_book import Address, AddressBook
 from toolfleet_workers.executors.http.module_client import HttpClientPort, ModuleResponse, SendProgress
@@ -104,7 +104,7 @@ class HttpExecutor:
         if isinstance(request, Attempt):
             return request
         try:
-            with CoarseTimeout(seconds):
+            with SharedTimeout(seconds):
                 if replicas is None:
                     return await self._attempt(call, request, progress)
                 return await self._attempt_at_one(replicas, call, seconds, lease, progress)

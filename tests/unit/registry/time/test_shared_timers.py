@@ -1,4 +1,4 @@
-"""Timers that share ticks: they fire, late by at most a tick, and hold on to nothing."""
+"""Timers that share those of the loop: they fire as its own do, and hold on to nothing."""
 
 import asyncio
 import gc
@@ -7,60 +7,75 @@ import weakref
 import pytest
 
 from support.waiting import wait_until
-from toolfleet_registry.time.coarse_timers import TICK_SECONDS, CoarseTimeout, CoarseTimer, CoarseTimers, coarse_timers
+from toolfleet_registry.time.shared_timers import SharedTimeout, SharedTimer, SharedTimers, shared_timers
 
 
-async def test_callbacks_come_after_their_time() -> None:
-    """None of them is early."""
+async def test_callbacks_come_after_their_time_and_in_order() -> None:
+    """None of them is early, whether it falls due in this second or in a later one."""
     loop = asyncio.get_running_loop()
-    asked = [TICK_SECONDS * part for part in (0.1, 0.9, 1.5, 3)]
+    asked = [1.4, 0.02, 0.9, 1.2, 0.02]
     fired = list[tuple[float, float]]()
     began = loop.time()
     for seconds in asked:
-        coarse_timers(loop).call_later(seconds, lambda it=seconds: fired.append((it, loop.time() - began)))
+        shared_timers(loop).call_later(seconds, lambda it=seconds: fired.append((it, loop.time() - began)))
 
     await wait_until(lambda: len(fired) == len(asked), "all have fired")
 
-    assert {it for it, _ in fired} == set(asked)
+    assert [it for it, _ in fired] == sorted(asked)
     assert all(came >= it for it, came in fired), fired
 
 
-async def test_a_cancelled_timer_never_fires() -> None:
-    """Not when it is cancelled by another timer of its tick either; to cancel twice, or too late, is nothing."""
+@pytest.mark.parametrize("seconds", [0.02, 1.1])
+async def test_a_cancelled_timer_never_fires(seconds: float) -> None:
+    """Not when it is cancelled by another timer of its moment either; to cancel twice, or too late, is nothing."""
     loop, fired = asyncio.get_running_loop(), list[int]()
-    timers = CoarseTimers(loop)
-    when = loop.time() + TICK_SECONDS / 2
-    pair = list[CoarseTimer]()
+    timers = SharedTimers(loop)
+    when = loop.time() + seconds
+    pair = list[SharedTimer]()
 
     def fire(place: int) -> None:
         fired.append(place)
         pair[1 - place].cancel()
 
-    pair.extend(timers.call_at(when, fire, place) for place in range(2))
+    pair.extend(timers.call_at(when + place / 100, fire, place) for place in range(2))
     lost = timers.call_at(when, fired.append, -1)
     lost.cancel()
     lost.cancel()
     over = asyncio.Event()
-    timers.call_at(when + TICK_SECONDS, over.set)
+    timers.call_at(when + 0.05, over.set)
 
     await asyncio.wait_for(over.wait(), 10)
     pair[0].cancel()
 
-    assert fired in ([0], [1])
+    assert fired == [0]
+
+
+async def test_what_was_cancelled_leaves_no_timer_in_the_loop() -> None:
+    """Nor do those that are left stop for it."""
+    loop = asyncio.get_running_loop()
+    when, over = loop.time() + 1.1, asyncio.Event()
+    far = [shared_timers(loop).call_later(1000 + number, print) for number in range(50)]
+    near = [shared_timers(loop).call_at(when, print) for _ in range(50)]
+    shared_timers(loop).call_at(when, over.set)
+    for timer in (*far, *near):
+        timer.cancel()
+
+    assert sum(not timer.cancelled() for timer in loop._scheduled) == 1  # type: ignore[attr-defined] # it has no other face
+    await asyncio.wait_for(over.wait(), 10)
 
 
 async def test_a_callback_that_fails_keeps_no_other_from_firing() -> None:
     """The loop's handler is told of it, as of a timer of the loop's own."""
     loop, fired, told = asyncio.get_running_loop(), list[int](), list[BaseException]()
     loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
-    when = loop.time() + TICK_SECONDS / 2
+    when = loop.time() + 0.02
     for number in range(3):
-        coarse_timers(loop).call_at(when, fired.append, number)
-        coarse_timers(loop).call_at(when, lambda: 1 // 0)
+        shared_timers(loop).call_at(when, fired.append, number)
+        shared_timers(loop).call_at(when, lambda: 1 // 0)
 
     await wait_until(lambda: len(fired) == len(told) == 3, "all have fired")
 
-    assert (sorted(fired), {type(error) for error in told}) == ([0, 1, 2], {ZeroDivisionError})
+    assert (fired, {type(error) for error in told}) == ([0, 1, 2], {ZeroDivisionError})
 
 
 async def test_a_cancelled_timer_holds_nothing() -> None:
@@ -68,7 +83,7 @@ async def test_a_cancelled_timer_holds_nothing() -> None:
 
     class Owner:
         def __init__(self) -> None:
-            self.timer = coarse_timers(asyncio.get_running_loop()).call_later(60, self.end)
+            self.timer = shared_timers(asyncio.get_running_loop()).call_later(60, self.end)
 
         def end(self) -> None: ...
 
@@ -88,7 +103,7 @@ def test_a_loop_that_has_ended_is_forgotten() -> None:
     """With timers that were still to fire."""
 
     async def set_one() -> "weakref.ref[asyncio.AbstractEventLoop]":
-        coarse_timers(asyncio.get_running_loop()).call_later(60, print)
+        shared_timers(asyncio.get_running_loop()).call_later(60, print)
         return weakref.ref(asyncio.get_running_loop())
 
     loop = asyncio.run(set_one())
@@ -100,7 +115,7 @@ def test_a_loop_that_has_ended_is_forgotten() -> None:
 @pytest.mark.parametrize("seconds", [-1.0, 0.0, 0.05])
 async def test_a_block_that_takes_longer_is_ended(seconds: float) -> None:
     """As by `asyncio.timeout`: what waits in it is cancelled, and the task goes on uncancelled."""
-    with pytest.raises(TimeoutError), CoarseTimeout(seconds):
+    with pytest.raises(TimeoutError), SharedTimeout(seconds):
         await asyncio.Event().wait()
 
     task = asyncio.current_task()
@@ -110,9 +125,9 @@ async def test_a_block_that_takes_longer_is_ended(seconds: float) -> None:
 
 async def test_a_block_that_ends_in_time_is_left_alone() -> None:
     """Its own error comes out, and nothing comes after it."""
-    with pytest.raises(KeyError), CoarseTimeout(TICK_SECONDS / 2):
+    with pytest.raises(KeyError), SharedTimeout(0.02):
         raise KeyError
-    await asyncio.sleep(2 * TICK_SECONDS)
+    await asyncio.sleep(0.05)  # it would come now
 
 
 async def test_a_cancellation_from_outside_stays_one() -> None:
@@ -120,7 +135,7 @@ async def test_a_cancellation_from_outside_stays_one() -> None:
     inside = asyncio.Event()
 
     async def wait() -> None:
-        with CoarseTimeout(30):
+        with SharedTimeout(30):
             inside.set()
             await asyncio.Event().wait()
 
