@@ -203,13 +203,14 @@ async def test_a_scope_may_be_needed(issuer: ToyIssuer, verifier: TokenVerifier)
 async def test_claims_may_have_other_names(issuer: ToyIssuer, verifier: TokenVerifier) -> None:
     """Also within objects, and with dots in them."""
     names = {
+        **verifier.claims,
         "user_id": "email",
         "permission": "realm_access.roles",
         "modules": "https://acme.example/modules",
         "role": "realm_access.roles",
         "conversation_id": "thread",
     }
-    own = replace(verifier, claims=names)  # type: ignore[arg-type] # the uses are known
+    own = replace(verifier, claims=names)
     claims: dict[str, Any] = {
         "email": "ada@acme.example",
         "realm_access": {"roles": ["offline_access", "user", "admin", "operator"]},
