@@ -8,10 +8,10 @@ from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.jobs import state_machine
-from toolfleet_tasks.jobs.answers import answered
 from toolfleet_tasks.jobs.completion import end_events_of, end_note, shown
 from toolfleet_tasks.jobs.positions import EndedRound
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
+from toolfleet_tasks.redis.answers import answered
 
 log = get_logger(__name__)
 

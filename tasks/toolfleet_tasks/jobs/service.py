@@ -20,7 +20,6 @@ from toolfleet_registry.time.lease import UNBOUNDED, Lease, require_live
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Evaluation
 from toolfleet_tasks.calls.prepare import CallPreparation
 from toolfleet_tasks.jobs import state_machine
-from toolfleet_tasks.jobs.answers import answered
 from toolfleet_tasks.jobs.calls import gate_mark, no_checker, no_gate, no_jobs_by_jobs, unknown_to_gate
 from toolfleet_tasks.jobs.completion import end_note, shown
 from toolfleet_tasks.jobs.hooks import JobHooks
@@ -28,6 +27,7 @@ from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
 from toolfleet_tasks.jobs.state_machine import is_unknown
 from toolfleet_tasks.jobs.validation import fault_in, may_be_filled, steps_of
 from toolfleet_tasks.messages.ids import RESUME, request_digest
+from toolfleet_tasks.redis.answers import answered
 from toolfleet_tasks.wakeups.placeholders import has_places
 
 log = get_logger(__name__)

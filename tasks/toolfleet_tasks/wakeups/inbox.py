@@ -6,19 +6,19 @@ Readers in Python take theirs from the same stream (`stream.py`): what one of th
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts.jobs import WakeUp
-from toolfleet_registry.errors import FleetUnavailable, MessageRefused
+from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import is_wanted
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import Seal
+from toolfleet_tasks.redis.answers import answered
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 
-T = TypeVar("T")
 Entry: TypeAlias = tuple[str, WakeUp]
 """A wake-up, and its id in the conversation."""
 
@@ -29,7 +29,6 @@ log = get_logger(__name__)
 
 _PAGE = 100  # entries at once, of about a thousand that are kept
 _EVERY_SECONDS = 0.5  # between two questions: a thousand readers that wait are nothing to Redis
-_SECONDS = 5.0  # for an answer
 _ENTRY_ID = re.compile(r"(0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18})", re.ASCII)
 
 
@@ -77,14 +76,14 @@ class CompletionInbox:
 
     async def confirm(self, entry_id: str) -> bool:
         """Have one not shown again. Returns whether it was there. Raises `FleetUnavailable` after 5 s without an answer."""
-        return await _answered(self._confirm(entry_id, entry_id)) > 0
+        return await answered(self._confirm(entry_id, entry_id)) > 0
 
     async def confirm_up_to(self, entry_id: str) -> int:
         """As `confirm`, that one and all before it. Returns how many there were.
 
         One that comes later than all that there are was never handed out, or Redis has lost it: then nothing is confirmed.
         """
-        return await _answered(self._confirm_handed_out(entry_id))
+        return await answered(self._confirm_handed_out(entry_id))
 
     async def _confirm_handed_out(self, entry_id: str) -> int:
         newest: Any = await self._connection.execute("XREVRANGE", self._stream, "+", "-", "COUNT", 1)
@@ -130,11 +129,3 @@ def is_entry_id(text: str) -> bool:
 
 def _order(entry_id: str) -> tuple[int, ...]:
     return tuple(int(part) for part in entry_id.split("-"))
-
-
-async def _answered(work: Awaitable[T]) -> T:
-    try:
-        async with asyncio.timeout(_SECONDS):
-            return await work
-    except (ResponseError, RedisConnectionLost, TimeoutError) as exc:
-        raise FleetUnavailable(f"Redis does not answer: {exc or 'it took too long'}.") from exc
