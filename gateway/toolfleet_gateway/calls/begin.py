@@ -80,10 +80,10 @@ class BeginningRoutes:
     async def _one(self, who: Identity, call: BatchedCall, preference: Preference, path: str) -> BatchedAnswer:
         try:
             handle = await self.calling.begin(who, call, call.idempotency_key)
+            result = await self.calling.end_of(handle, preference)
         except (Problem, FleetError) as exc:  # each has its own answer
             problem = problem_of(exc)
             return BatchedAnswer(status=problem.status, problem=problem.body(path))
-        result = await self.calling.end_of(handle, preference)
         if result is not None:
             return BatchedAnswer(status=200, result=result)
         return BatchedAnswer(status=202, call=CallState(call_id=handle.id, tool_name=handle.tool_name, state="queued"))

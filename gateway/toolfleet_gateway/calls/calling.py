@@ -9,6 +9,7 @@ from toolfleet_gateway.calls.bodies import CallBody, CallState
 from toolfleet_gateway.calls.outcomes import problem_of_refusal
 from toolfleet_gateway.calls.preferences import Preference
 from toolfleet_gateway.http.answers import json_answer, text_answer
+from toolfleet_gateway.http.problems import Problem
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.contracts import Conversation, ToolCall, ToolResult
 from toolfleet_tasks.aio.closing import Closing
@@ -17,6 +18,7 @@ from toolfleet_tasks.calls.begun_handle import BegunHandle
 from toolfleet_tasks.client.fleet import ToolFleet
 
 CALLS = "/calls"
+_CONFIRMATION_SECONDS = 5.0  # beyond what the client waits: a Redis that starts anew is back by then
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,14 @@ class Calling:
         return handle
 
     async def end_of(self, handle: BegunHandle, preference: Preference) -> ToolResult | None:
-        """The call's result, if there is one as long as its client waits. The call goes on, whatever becomes of the client."""
-        return await handle.end_within(preference.seconds, self.closing)
+        """The call's result, if there is one as long as its client waits. The call goes on, whatever becomes of the client.
+
+        Raises `Problem` where no other gateway could go on with it: Redis has not confirmed it, and may not have it.
+        """
+        result = await handle.end_within(preference.seconds, self.closing)
+        if result is None and not await handle.is_kept_within(_CONFIRMATION_SECONDS):
+            raise _unconfirmed()
+        return result if result is not None else await handle.end_within(0)
 
     async def answer(self, handle: BegunHandle, preference: Preference) -> Response:
         """200 with the call's result, or 202 with where it is."""
@@ -67,3 +75,15 @@ def owner_of(who: Identity) -> Owner:
 def result_answer(result: ToolResult, preference: Preference) -> Response:
     """A call's result, as it is."""
     return text_answer(result.model_dump_json(), headers=preference.headers)
+
+
+def _unconfirmed() -> Problem:
+    """For a call that was sent to a Redis which was lost then. With a key a repeat joins it, wherever it is."""
+    return Problem(
+        503,
+        "fleet_unavailable",
+        "The fleet's Redis has not confirmed the call: it may be in its queue, or not.",
+        hint="Repeat it with its Idempotency-Key; without one a repeat may be a second call.",
+        effect_state="unknown",
+        retry_after_seconds=1.0,
+    )

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
 from socket import gaierror
+from typing import TypedDict
 
 import h11
 import httpx
@@ -112,6 +113,10 @@ async def requested(
             await writer.wait_closed()
 
 
+class _Addresses(TypedDict, total=False):
+    happy_eyeballs_delay: float
+
+
 async def _connected(url: httpx.URL, seconds: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     if url.scheme not in {"http", "https"} or not url.host:
         raise NoAnswer("its URL is not one of http or https")
@@ -120,11 +125,17 @@ async def _connected(url: httpx.URL, seconds: float) -> tuple[asyncio.StreamRead
     context = trusted_certificates() if is_tls else None
     try:
         async with asyncio.timeout(seconds):
-            return await asyncio.open_connection(host, port, ssl=context, happy_eyeballs_delay=_DELAY_SECONDS)
+            return await asyncio.open_connection(host, port, ssl=context, **_side_by_side())
     except TimeoutError as exc:
         raise NoConnection(f"no connection within {seconds:g} s") from exc
     except (OSError, UnicodeError) as exc:  # a name that is none is the latter
         raise NoAnswer(_why(exc, host, port)) from exc
+
+
+def _side_by_side() -> _Addresses:
+    """Try a name's addresses at once, nearly (RFC 8305), on asyncio's own loop; uvloop tries them in turn."""
+    loop = asyncio.get_running_loop()
+    return {"happy_eyeballs_delay": _DELAY_SECONDS} if isinstance(loop, asyncio.BaseEventLoop) else {}
 
 
 def _head(protocol: h11.Connection, url: httpx.URL, headers: Mapping[str, str], own: ModuleHeaders) -> bytes:

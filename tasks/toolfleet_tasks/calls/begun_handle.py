@@ -50,6 +50,10 @@ class BegunHandle:
                     closing.forget(number)
         return ending.result() if ending.done() and not ending.cancelled() else None
 
+    async def is_kept_within(self, seconds: float) -> bool:
+        """Whether any process can go on with the call, as soon as that is known: Redis has confirmed it."""
+        return not isinstance(self._started, PendingCall) or await self._started.is_confirmed_within(seconds)
+
     async def cancel(self) -> None:
         """As `CallHandle.cancel`."""
         await self._handle.cancel()

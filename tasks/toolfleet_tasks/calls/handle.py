@@ -115,12 +115,28 @@ class PendingCall:
         self._data_id = data_id
         self._expected = listener.expect(call.call_id, self)
         self._timer: SharedTimer | None = None
+        self._confirmation: asyncio.Future[None] | None = None
 
     def published(self, deadline_at: float) -> None:
         """The call is in its queue, or may be. From now on its deadline is watched, in seconds since the epoch."""
         if not self.ending.done():
             timers = shared_timers(self.ending.get_loop())
             self._timer = timers.call_later(deadline_at - fleet_clock.now(), self._expire)
+
+    def unconfirmed(self) -> None:
+        """Nobody knows whether the call is in its queue, until it is `confirmed`."""
+        self._confirmation = self.ending.get_loop().create_future()
+
+    def confirmed(self) -> None:
+        """The call is in its queue after all, or has ended."""
+        if self._confirmation is not None and not self._confirmation.done():
+            self._confirmation.set_result(None)
+
+    async def is_confirmed_within(self, seconds: float) -> bool:
+        """Whether the call was surely published, as soon as that is known."""
+        if self._confirmation is not None and not self._confirmation.done():
+            await asyncio.wait((self._confirmation, self.ending), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return self._confirmation is None or self._confirmation.done() or self.ending.done()
 
     def unpublished(self) -> None:
         """The call is surely not in its queue: there is nothing to follow."""

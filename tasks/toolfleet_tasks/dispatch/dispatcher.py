@@ -186,6 +186,7 @@ class Dispatcher:
     def _publish_again(self, call: PublishedCall, follow: PendingCall, hold: Hold, error: PublishUnconfirmed) -> None:
         """Nobody knows whether the call is in its queue. Its end is listened for until its deadline, as that of any other."""
         log.info("publish_not_confirmed", call_id=call.call_id, tool=call.tool_name, error=str(error))
+        follow.unconfirmed()
         insisting = self._spawn(self._insist(call, follow, waits=hold.waits))
         follow.ending.add_done_callback(lambda _: insisting.cancel())
 
@@ -196,6 +197,7 @@ class Dispatcher:
             while not await self._is_settled(call, follow, hold):
                 await asyncio.sleep(rest * randomness.uniform(0.5, 1))  # spreads load
                 rest = min(rest * 2, _LONGEST_REST)
+            follow.confirmed()
         except (TimeoutError, NotPublished):  # its deadline ends it, or the fleet was left
             return
         finally:

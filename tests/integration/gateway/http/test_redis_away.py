@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -15,6 +16,7 @@ from support.gateways.gateway_process import Gateway, gateway_process
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from support.servers.redis_faults import FaultyRedis, faulty_redis
+from support.servers.tcp_proxy import tcp_proxy
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 ECHO = {"tool_name": "owls.echo", "arguments": {"text": "hoo"}, "timeout_seconds": 3}
@@ -85,3 +87,28 @@ async def test_without_redis_nothing_hangs_and_all_comes_back(owls: ModuleServer
                     while not (await ask(client, "POST", "/calls", ECHO)).json().get("success"):
                         pass
             assert "Traceback" not in gateway.process.said()
+
+
+@pytest.mark.slow
+async def test_no_client_is_sent_to_a_call_that_redis_has_not_confirmed(owls: ModuleServer, tmp_path: Path) -> None:
+    """The connection ends while the call is sent, and none stands for a while: come again, with the same key."""
+    with faulty_redis(tmp_path / "redis") as redis, tcp_proxy(urlsplit(redis.url).port or 0) as proxy:
+        bed = TestBed(f"redis://127.0.0.1:{proxy.port}/0", (owls,), tmp_path)
+        with gateway_process(bed) as gateway:
+            async with gateway.client() as client:
+                await until_ready(client, 200)
+                headers = {"prefer": "respond-async", "idempotency-key": "once"}
+                call = {**ECHO, "timeout_seconds": 60}
+                proxy.hold()
+                posting = asyncio.create_task(client.post("/calls", json=call, headers=headers, timeout=_HELD))
+                await asyncio.wait([posting], timeout=0.2)  # it is sent, and not answered
+                proxy.reset()
+                answer = await posting
+                proxy.release()
+                await until_ready(client, 200)
+                repeat = await client.post("/calls", json=call, headers=headers, timeout=_HELD)
+                seen = await client.get(repeat.headers["location"])
+
+    assert (answer.status_code, answer.json()["effect_state"]) == (503, "unknown")
+    assert "retry-after" in answer.headers
+    assert (repeat.status_code, seen.status_code) == (202, 200)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import uvloop
 
 from support.modules.raw_modules import Behaviour, answering, raw_module, writing
 from toolfleet_cli.local.tcp_ports import free_port
@@ -38,6 +39,17 @@ async def test_a_body_comes_however_it_is_framed(answer: bytes) -> None:
         status, _, body = await got(url)
 
     assert (status, body) == (200, b"hello")
+
+
+def test_a_document_is_had_on_uvloop_too() -> None:
+    """Gateways run on it, and agents may: it takes fewer options than the loop of asyncio."""
+
+    async def asked() -> tuple[int, dict[str, str], bytes]:
+        async with raw_module(answering(b'{"a": 1}')) as url:
+            return await got(url)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(asked())[0] == 200
 
 
 async def test_headers_have_small_names_and_repeated_ones_are_joined() -> None:

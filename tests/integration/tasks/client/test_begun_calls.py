@@ -2,16 +2,19 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 import pytest
 from redis.asyncio import Redis
 
 from support.module_server import ModuleServer
+from support.servers.tcp_proxy import tcp_proxy
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.contracts.dead_letters import DeadLetter
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.calls.begun_calls import Owner
+from toolfleet_tasks.dispatch import dispatcher
 
 ADA = Owner("ada")
 CALLER = Caller(user_id="ada", permission="owner", allowed_modules="*")
@@ -55,6 +58,26 @@ async def test_a_begun_call_is_written_down_without_its_arguments(settings: Sett
     assert '"owner":"ada"' in text
     assert "4711" not in text
     assert 0 < await redis.ttl(KEYS.begun_call(call_id)) <= settings.result_ttl_seconds
+
+
+async def test_a_call_is_kept_once_redis_has_confirmed_it(
+    settings: Settings, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was sent and not answered may be nowhere: no other process knows it, until it is sent again, and answered."""
+    monkeypatch.setattr(dispatcher, "_PUBLISH_SECONDS", 0.2)
+    call = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 1})
+    with tcp_proxy(urlsplit(redis_url).port or 0) as proxy:
+        url = redis_url.replace(f":{urlsplit(redis_url).port}", f":{proxy.port}")
+        async with _fleet(settings.model_copy(update={"redis_url": url})) as fleet, _fleet(settings) as other:
+            proxy.hold()
+            begun = await fleet.begun_calls.begin(call, CALLER, ADA, timeout=60)
+            was_kept, found_before = await begun.is_kept_within(0.1), await other.begun_calls.attach(begun.id, ADA)
+            proxy.release()
+            is_kept, found = await begun.is_kept_within(20), await other.begun_calls.attach(begun.id, ADA)
+
+    assert (was_kept, found_before) == (False, None)
+    assert is_kept
+    assert found is not None
 
 
 async def test_somebody_elses_call_is_unknown(settings: Settings) -> None:
