@@ -23,6 +23,7 @@ from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.routes import AnyRoute
 from toolfleet_gateway.http.serving.server import make_server
 from toolfleet_gateway.jobs.routes import job_routes
+from toolfleet_gateway.mcp.front import PATHS, McpFront
 from toolfleet_gateway.modules.routes import module_routes
 from toolfleet_gateway.operations.routes import operation_routes
 from toolfleet_gateway.tools.routes import tool_routes
@@ -73,13 +74,17 @@ async def serve_gateway(
             return not closing.has_begun and await fleet.begun_calls.ping()
 
         routes = [*routes_of(fleet, settings, closing, streams), *metadata_routes(authenticator.resource)]
-        app = build_app(routes, Entrance(authenticator, limits), settings, is_ready=is_ready)
+        entrance = Entrance(authenticator, limits)
+        front = McpFront(fleet, settings, redis, entrance, streams, closing)
+        apps = dict.fromkeys(PATHS, front)
+        app = build_app(routes, entrance, settings, is_ready=is_ready, apps=apps)
         server = make_server(app, settings, leaving=closing.begin, listening=ready)
         watching = asyncio.create_task(streams.watch(), name="toolfleet-streams")
         try:
             await server.serve(sockets=[listener])
         finally:
             await end([watching])
+            await front.aclose()
 
 
 def routes_of(fleet: ToolFleet, settings: Settings, closing: Closing, streams: OpenStreams) -> list[AnyRoute]:

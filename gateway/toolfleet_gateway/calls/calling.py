@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from toolfleet_gateway.auth.identity import Identity
+from toolfleet_gateway.calls.attaching import owner_of
 from toolfleet_gateway.calls.bodies import CallBody, CallState
 from toolfleet_gateway.calls.outcomes import problem_of_refusal
 from toolfleet_gateway.calls.preferences import Preference
@@ -13,7 +14,6 @@ from toolfleet_gateway.http.problems import Problem
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.contracts import Conversation, ToolCall, ToolResult
 from toolfleet_tasks.aio.closing import Closing
-from toolfleet_tasks.calls.begun_calls import Owner
 from toolfleet_tasks.calls.begun_handle import BegunHandle
 from toolfleet_tasks.client.fleet import ToolFleet
 
@@ -65,11 +65,6 @@ class Calling:
     def location(self, call_id: str) -> str:
         """Where a call is followed."""
         return f"{self.settings.gateway_root_path}{CALLS}/{call_id}"
-
-
-def owner_of(who: Identity) -> Owner:
-    """Whose calls these are: those of the key's own user, in whose name ever they are made."""
-    return Owner(who.caller.user_id)
 
 
 def result_answer(result: ToolResult, preference: Preference) -> Response:

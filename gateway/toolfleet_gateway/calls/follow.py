@@ -1,7 +1,6 @@
 """Serves `GET /calls/{call_id}`, `DELETE /calls/{call_id}` and `GET /calls/{call_id}/events`."""
 
 import hashlib
-import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -9,8 +8,9 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from toolfleet_gateway.auth.identity import Identity
+from toolfleet_gateway.calls.attaching import attached
 from toolfleet_gateway.calls.bodies import CallState
-from toolfleet_gateway.calls.calling import CALLS, Calling, owner_of
+from toolfleet_gateway.calls.calling import CALLS, Calling
 from toolfleet_gateway.calls.preferences import PREFER, preference_of
 from toolfleet_gateway.http.answers import text_answer
 from toolfleet_gateway.http.open_streams import OpenStreams
@@ -20,7 +20,6 @@ from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, ServerSentEv
 from toolfleet_tasks.calls.begun_handle import BegunHandle
 
 _PATH = CALLS + "/{call_id}"
-_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LAST_EVENT_ID = HeaderParameter(
     "Last-Event-ID", "The id of the last event that came: what is known by it does not come again."
 )
@@ -85,21 +84,10 @@ class FollowingRoutes:
         return EventStream(asked.who, _events_of(handle, last), self.streams, release=handle.leave)
 
     async def _attached(self, who: Identity, call_id: str) -> BegunHandle:
-        found = None
-        if _ID.fullmatch(call_id):
-            found = await self.calling.fleet.begun_calls.attach(call_id, owner_of(who))
-        if found is not None and not _reaches(who, found.tool_name):
-            found.leave()
-            found = None
+        found = await attached(self.calling.fleet, who, call_id)
         if found is None:
             raise not_found("There is no such call: it is unknown, or was forgotten.")
         return found
-
-
-def _reaches(who: Identity, tool_name: str) -> bool:
-    """Whether a key of the call's user names its module, if it names any: a narrower one sees less than the one that began it."""
-    modules = who.caller.allowed_modules
-    return modules is None or modules == "*" or tool_name.partition(".")[0] in modules
 
 
 async def _state_of(handle: BegunHandle) -> CallState:

@@ -1,7 +1,8 @@
 """Builds the gateway's app out of routes: bounds around it, one endpoint a path, and the document of all."""
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -9,6 +10,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
+from starlette.types import ASGIApp
 
 from toolfleet_gateway.http.access_log import AccessLog
 from toolfleet_gateway.http.answers import text_answer
@@ -36,16 +38,20 @@ def build_app(
     settings: GatewaySettings,
     *,
     is_ready: Callable[[], Awaitable[bool]],
+    apps: Mapping[str, ASGIApp] = MappingProxyType({}),
 ) -> Starlette:
-    """The app of `routes`, and of what every gateway answers beside them. The order of `routes` is that in which paths are tried."""
+    """The app of `routes`, and of what every gateway answers beside them. The order of `routes` is that in which paths are tried.
+
+    `apps` answer at other paths whatever is sent there, in a protocol of their own.
+    """
     known = [*routes, *health_routes(is_ready)]
     document = openapi_document([*known, _document_route("")], root_path=settings.gateway_root_path)
     by_path = dict[str, list[AnyRoute]]()
     for route in (*known, _document_route(json.dumps(document, separators=(",", ":")))):
         by_path.setdefault(route.path, []).append(route)
-    endpoints = [Endpoint(of_path, entrance) for of_path in by_path.values()]
+    by_endpoint: list[tuple[str, ASGIApp]] = [(path, Endpoint(of_path, entrance)) for path, of_path in by_path.items()]
     app = Starlette(
-        routes=[StarletteRoute(endpoint.path, endpoint) for endpoint in endpoints],
+        routes=[StarletteRoute(path, answer) for path, answer in (*by_endpoint, *apps.items())],
         middleware=_bounds(settings),
         exception_handlers={HTTPException: _answer_of_router},
     )

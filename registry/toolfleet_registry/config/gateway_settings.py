@@ -100,6 +100,20 @@ class GatewaySettings(BaseSettings):
     gateway_stop_seconds: Seconds = 30
     """How long requests that are under way then may take to end."""
 
+    mcp_wait_seconds: Seconds = 50
+    """How long an MCP client waits for a call that it has not asked to be a task; then it is told that the call runs, and how to ask for it. Clients give up after a minute, most often."""
+    mcp_task_seconds: Seconds = 0.5
+    """After how long a call becomes a task for an MCP client that takes tasks: what ends sooner has its result at once."""
+    mcp_grace_seconds: Seconds = 10
+    """How long a call goes on that has begun and could be done twice, after the stream of an MCP client that gave it a key was cut: a repeat joins it."""
+    mcp_repeat_window_seconds: float = Field(default=0, ge=0, le=3600, allow_inf_nan=False)
+    """For so long a call of a tool that could be done twice is taken for a repeat, if an MCP client without keys makes it again with the same
+    arguments. 0: never; what is meant twice within it happens once."""
+    mcp_listed_tools: Count = 500
+    """With more tools than that an MCP client is shown three in their place: to search, to describe and to call them."""
+    mcp_session_seconds: Seconds = 3600
+    """How long a session of an MCP client of 2025-11-25 or before is kept that sends nothing."""
+
     @property
     def oauth_claim_names(self) -> dict[ClaimUse, str]:
         """The claim of each use."""

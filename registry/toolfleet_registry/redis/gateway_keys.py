@@ -21,6 +21,18 @@ class GatewayKeys:
         """The event streams that the holder of a key has open, by until when its gateway has said so. Expires with the last."""
         return f"{self._begin}streams:{_digest(holder)}"
 
+    def mcp_joined(self, call_id: str) -> str:
+        """When a repeat has joined an MCP client's call last (ms): it is not cancelled for who has gone before. Expires with the grace."""
+        return f"{self.keys.prefix}{OURS}mcp-joined:{call_id}"
+
+    def mcp_window(self, intention: str) -> str:
+        """What stands for the calls of one user, tool and arguments that count as one. Expires with the window."""
+        return f"{self.keys.prefix}{OURS}mcp-window:{_digest(intention)}"
+
+    def mcp_session(self, session_id: str) -> str:
+        """A hash: whose session of an older MCP client it is, and what that has said of itself. Expires when it is silent."""
+        return f"{self.keys.prefix}{OURS}mcp-session:{_digest(session_id)}"
+
     @property
     def _begin(self) -> str:
         return f"{self.keys.prefix}{OURS}gateway-"

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import AsyncGenerator
 
-from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_tasks.aio.closing import Closing
 from toolfleet_tasks.calls.begun_calls import Started
 from toolfleet_tasks.calls.handle import PendingCall
-from toolfleet_tasks.calls.idempotency import handle_of
+from toolfleet_tasks.calls.idempotency import Joined, handle_of
 from toolfleet_tasks.calls.status import CallStatus
 
 
@@ -25,6 +25,16 @@ class BegunHandle:
         self.tool_name = self._handle.tool_name
         self.refusal = started if isinstance(started, ToolResult) else None
         self.is_guest = is_guest
+
+    @property
+    def published(self) -> PublishedCall | None:
+        """The call as it was published; `None` for one that was not, or by somebody else."""
+        return self._started.published_call if isinstance(self._started, PendingCall) else None
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether it brings the end of a call that was begun before, with the same idempotency key."""
+        return isinstance(self._started, Joined)
 
     async def end_within(self, seconds: float, closing: Closing | None = None) -> ToolResult | None:
         """Return how the call ended; `None` if it has not after `seconds`, or when `closing` begins. The call goes on, whatever ends the waiting."""

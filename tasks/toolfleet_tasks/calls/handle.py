@@ -117,6 +117,11 @@ class PendingCall:
         self._timer: SharedTimer | None = None
         self._confirmation: asyncio.Future[None] | None = None
 
+    @property
+    def published_call(self) -> PublishedCall:
+        """The call that is followed."""
+        return self._call
+
     def published(self, deadline_at: float) -> None:
         """The call is in its queue, or may be. From now on its deadline is watched, in seconds since the epoch."""
         if not self.ending.done():

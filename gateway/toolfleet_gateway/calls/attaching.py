@@ -1,0 +1,35 @@
+"""Finds a client's own call, which some gateway has begun, to go on with it."""
+
+import re
+
+from toolfleet_gateway.auth.identity import Identity
+from toolfleet_tasks.calls.begun_calls import Owner
+from toolfleet_tasks.calls.begun_handle import BegunHandle
+from toolfleet_tasks.client.fleet import ToolFleet
+
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+async def attached(fleet: ToolFleet, who: Identity, call_id: str) -> BegunHandle | None:
+    """The call of this id; `None` for one that is unknown, and for one that is not for this client. `leave` it.
+
+    Raises `FleetUnavailable`.
+    """
+    if not _ID.fullmatch(call_id):
+        return None
+    handle = await fleet.begun_calls.attach(call_id, owner_of(who))
+    if handle is not None and not _reaches(who, handle.tool_name):
+        handle.leave()
+        return None
+    return handle
+
+
+def owner_of(who: Identity) -> Owner:
+    """Whose calls these are: those of the key's own user, in whose name ever they are made."""
+    return Owner(who.caller.user_id)
+
+
+def _reaches(who: Identity, tool_name: str) -> bool:
+    """Whether a key of the call's user names its module, if it names any: a narrower one sees less than the one that began it."""
+    modules = who.caller.allowed_modules
+    return modules is None or modules == "*" or tool_name.partition(".")[0] in modules

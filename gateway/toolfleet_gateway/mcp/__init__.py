@@ -1,0 +1,1 @@
+"""Serves the fleet to clients of the Model Context Protocol."""

@@ -1,0 +1,128 @@
+"""Runs `tools/call`: begins the client's call, tells it how far that is, and brings its end, as a result or a task."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from toolfleet_gateway.calls.attaching import owner_of
+from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
+from toolfleet_gateway.mcp.calls.call_keys import call_key, client_key
+from toolfleet_gateway.mcp.calls.call_results import call_result
+from toolfleet_gateway.mcp.calls.call_tasks import task_facts
+from toolfleet_gateway.mcp.calls.progress_notes import ProgressNotes
+from toolfleet_gateway.mcp.calls.running_calls import running_result
+from toolfleet_gateway.mcp.view import McpView
+from toolfleet_registry.config.gateway_settings import GatewaySettings
+from toolfleet_registry.contracts import Conversation, ToolCall, ToolResult
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.calls.begun_handle import BegunHandle
+from toolfleet_tasks.client.fleet import ToolFleet
+from toolfleet_tasks.client.progress_listener import telling
+from toolfleet_tasks.messages import fleet_results
+
+Report = Callable[[dict[str, Any]], Awaitable[None]]
+"""Takes the parameters of a progress notification to the client."""
+
+_CONFIRMATION_SECONDS = 5.0  # for Redis to say that it has a call that becomes a task
+_NO_SUCH_TOOL = frozenset({"unknown_tool", "unknown_module", "invalid_tool_name"})
+
+
+class UnknownTool(Exception):
+    """There is no tool of this name at this endpoint, for this caller; the text says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class McpCall:
+    """What a client asks for. `progress_token`: it wants to know how far the call is; `takes_tasks`: it can follow a task."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    meta: Mapping[str, Any]
+    progress_token: str | int | None = None
+    takes_tasks: bool = False
+
+
+class ToolCalls:
+    """The calls that one gateway runs for MCP clients."""
+
+    def __init__(self, fleet: ToolFleet, settings: GatewaySettings, abandoned: AbandonedCalls) -> None:
+        self._fleet = fleet
+        self._settings = settings
+        self._abandoned = abandoned
+
+    async def run(self, view: McpView, asked: McpCall, report: Report) -> dict[str, Any]:
+        """The result of `tools/call`, or the task that the call has become. Whoever is cancelled here has left the call.
+
+        Raises `UnknownTool` and `WrongKey`.
+        """
+        given = client_key(asked.meta)
+        name = await self._meant(view, asked.name)
+        key = None if given is None else call_key(given, name, asked.arguments)
+        call = ToolCall(tool_name=name, arguments=dict(asked.arguments), idempotency_key=key)
+        try:
+            handle = await self._begun(view, call)
+        except FleetUnavailable as exc:
+            return call_result(fleet_results.fleet_unavailable(name, str(exc)), "")
+        if handle.refusal is not None:
+            return _refused(view, asked.name, handle.id, handle.refusal)
+        if handle.has_joined:
+            await self._abandoned.joined(handle.id)
+        with self._abandoned.following(handle.id):
+            try:
+                return await self._followed(handle, asked, report)
+            except asyncio.CancelledError:
+                self._abandoned.leave(handle, owner_of(view.who), has_key=key is not None)
+                raise
+
+    async def _meant(self, view: McpView, shown: str) -> str:
+        tools = [] if view.module is not None or "." in shown else await self._fleet.tools(view.who.caller)
+        name = view.meant(shown, tools)
+        if name is None:
+            raise UnknownTool(f"Unknown tool: {shown[:200]}")
+        return name
+
+    async def _begun(self, view: McpView, call: ToolCall) -> BegunHandle:
+        who = view.who
+        where = None if who.conversation_id is None else Conversation(conversation_id=who.conversation_id)
+        return await self._fleet.begun_calls.begin(call, who.caller, owner_of(who), conversation=where)
+
+    async def _followed(self, handle: BegunHandle, asked: McpCall, report: Report) -> dict[str, Any]:
+        settings = self._settings
+        seconds = settings.mcp_task_seconds if asked.takes_tasks else settings.mcp_wait_seconds
+        async with _telling(handle, asked.progress_token, report):
+            result = await handle.end_within(seconds)
+        if result is not None:
+            return call_result(result, handle.id)
+        is_kept = await handle.is_kept_within(_CONFIRMATION_SECONDS)
+        if (result := await handle.end_within(0)) is not None:
+            return call_result(result, handle.id)
+        if not is_kept:
+            return call_result(_unconfirmed(handle), handle.id)
+        if not asked.takes_tasks:
+            return running_result(handle)
+        facts = task_facts(handle, "working", now=fleet_clock.now(), kept_seconds=settings.gateway_result_kept_seconds)
+        return {"resultType": "task", **facts}
+
+
+@asynccontextmanager
+async def _telling(handle: BegunHandle, token: str | int | None, report: Report) -> AsyncGenerator[None]:
+    if token is None:
+        yield
+        return
+    notes = ProgressNotes(token)
+    async with telling(handle.progress(), lambda step: report(notes.note(step))):
+        yield
+
+
+def _refused(view: McpView, shown: str, call_id: str, result: ToolResult) -> dict[str, Any]:
+    if result.error_code in _NO_SUCH_TOOL:
+        hint = f" {result.hint}" if result.hint and view.module is None else ""
+        raise UnknownTool(f"Unknown tool: {shown[:200]}.{hint}")
+    return call_result(result, call_id)
+
+
+def _unconfirmed(handle: BegunHandle) -> ToolResult:
+    return fleet_results.outcome_unknown(handle.tool_name, "the fleet's Redis has not confirmed the call.")

@@ -1,0 +1,67 @@
+"""Admits MCP clients at `/mcp` and `/mcp/{module}`: who they are, and which module's tools they see.
+
+The official SDK is loaded with the first of them: it takes a second, and 40 MB that a gateway for REST alone does not need.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from redis.asyncio import Redis
+from starlette.types import Receive, Scope, Send
+
+from toolfleet_gateway.events.feed_events import Listener
+from toolfleet_gateway.http.entrance import Entrance
+from toolfleet_gateway.http.open_streams import OpenStreams
+from toolfleet_gateway.http.problems import not_found
+from toolfleet_gateway.mcp.view import McpView
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.aio.closing import Closing
+from toolfleet_tasks.client.fleet import ToolFleet
+
+if TYPE_CHECKING:
+    from toolfleet_gateway.mcp.endpoint import McpEndpoint
+
+PATHS = ("/mcp", "/mcp/{module}")
+
+
+@dataclass(slots=True)
+class McpFront:
+    """The way in of one gateway, as an ASGI app."""
+
+    fleet: ToolFleet
+    settings: Settings
+    redis: Redis
+    entrance: Entrance
+    streams: OpenStreams
+    closing: Closing
+    _endpoint: "McpEndpoint | None" = None
+    _loading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI. Raises `Problem`, `AuthRefused` and `FleetUnavailable`."""
+        who = scope["toolfleet.who"] = await self.entrance.admit(scope)
+        module = scope.get("path_params", {}).get("module")
+        if module is not None:
+            listener = Listener(who, self.settings.default_guest_modules)
+            if not listener.reaches(module) or module not in await self.fleet.modules.statuses():
+                raise not_found("There is no such module for this caller.")
+        endpoint = self._endpoint or await self._loaded()
+        await endpoint.serve(McpView(who, module), scope, receive, send)
+
+    async def aclose(self) -> None:
+        """End what is under way."""
+        if self._endpoint is not None:
+            await self._endpoint.aclose()
+
+    async def _loaded(self) -> "McpEndpoint":
+        async with self._loading:
+            if self._endpoint is None:
+                code = await asyncio.to_thread(import_module, "toolfleet_gateway.mcp.endpoint")
+                endpoint: McpEndpoint = code.McpEndpoint(
+                    self.fleet, self.settings, self.redis, self.streams, self.closing
+                )
+                await endpoint.open()
+                self._endpoint = endpoint
+        return self._endpoint

@@ -1,0 +1,1 @@
+"""Serves MCP clients of 2025-11-25 and before, which open sessions."""

@@ -1,0 +1,64 @@
+"""Keeps the sessions of older MCP clients in Redis, so that any gateway serves them."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from toolfleet_gateway.mcp.view import McpView
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.redis.gateway_keys import GatewayKeys
+from toolfleet_registry.system import randomness
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSession:
+    """What a client has said of itself when it opened its session."""
+
+    id: str
+    protocol_version: str
+    client_info: Any
+    capabilities: Any
+
+
+class ClientSessions:
+    """The sessions. One is good for who has opened it, at the endpoint where that was; for others there is none."""
+
+    def __init__(self, redis: Redis, keys: GatewayKeys, *, seconds: float) -> None:
+        self._redis = redis
+        self._keys = keys
+        self._ms = round(seconds * 1000)
+
+    async def open(self, view: McpView, protocol_version: str, client_info: Any, capabilities: Any) -> ClientSession:
+        """Begin a session. Raises `FleetUnavailable`."""
+        session = ClientSession(randomness.uuid4().hex, protocol_version, client_info, capabilities)
+        facts = [_holder(view), protocol_version, client_info, capabilities]
+        try:
+            await self._redis.set(self._keys.mcp_session(session.id), json.dumps(facts), px=self._ms)
+        except (RedisError, OSError) as exc:
+            raise FleetUnavailable("Redis does not answer.") from exc
+        return session
+
+    async def find(self, session_id: str, view: McpView) -> ClientSession | None:
+        """The session, which lasts on; `None` for one that has ended, or is somebody else's. Raises `FleetUnavailable`."""
+        try:
+            text = await self._redis.getex(self._keys.mcp_session(session_id), px=self._ms)
+        except (RedisError, OSError) as exc:
+            raise FleetUnavailable("Redis does not answer.") from exc
+        if text is None:
+            return None
+        holder, version, client_info, capabilities = json.loads(text)
+        return ClientSession(session_id, version, client_info, capabilities) if holder == _holder(view) else None
+
+    async def end(self, session: ClientSession) -> None:
+        """Forget a session. Raises `FleetUnavailable`."""
+        try:
+            await self._redis.unlink(self._keys.mcp_session(session.id))
+        except (RedisError, OSError) as exc:
+            raise FleetUnavailable("Redis does not answer.") from exc
+
+
+def _holder(view: McpView) -> str:
+    return f"{view.who.name} of {view.who.caller.user_id} at {view.module or ''}"

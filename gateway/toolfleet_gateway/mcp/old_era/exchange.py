@@ -1,0 +1,65 @@
+"""Serves one request of an older MCP client by the SDK's own transport, with what its session knows."""
+
+import asyncio
+from typing import Any
+
+from mcp.server.connection import Connection
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.runner import serve_connection
+from mcp.server.streamable_http import StreamableHTTPServerTransport
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.transport_context import TransportContext
+from mcp_types.version import LATEST_HANDSHAKE_VERSION
+from starlette.types import Receive, Scope, Send
+
+from toolfleet_gateway.mcp.old_era.client_sessions import ClientSession
+from toolfleet_registry.system.loggers import get_logger
+
+log = get_logger(__name__)
+
+
+class Exchange:
+    """Serves requests of older clients by `server`. No process keeps anything of them between two requests."""
+
+    def __init__(self, server: Server[Any]) -> None:
+        self._server = server
+        options = NotificationOptions(tools_changed=True)
+        self._options = server.create_initialization_options(options, extensions={})
+
+    async def serve(self, session: ClientSession | None, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one POST."""
+        transport = StreamableHTTPServerTransport(None)
+        ready = asyncio.Event()
+        running = asyncio.create_task(self._run(transport, session, ready), name="toolfleet-mcp-exchange")
+        try:
+            await ready.wait()
+            await transport.handle_request(scope, receive, send)
+        finally:
+            await asyncio.shield(transport.terminate())
+            running.cancel()
+            await asyncio.wait({running})
+
+    async def _run(
+        self, transport: StreamableHTTPServerTransport, session: ClientSession | None, ready: asyncio.Event
+    ) -> None:
+        async with transport.connect() as (reads, writes):
+            ready.set()
+            dispatcher: JSONRPCDispatcher[TransportContext] = JSONRPCDispatcher(
+                reads,
+                writes,
+                inline_methods=frozenset({"initialize"}),
+                transport_builder=lambda _: TransportContext(kind="streamable-http", can_send_request=False),
+            )
+            try:
+                connection = _connection(session)
+                await serve_connection(
+                    self._server, dispatcher, connection=connection, lifespan_state={}, init_options=self._options
+                )
+            except Exception:  # the transport has answered; what is left is for the log
+                log.exception("mcp_exchange_failed")
+
+
+def _connection(session: ClientSession | None) -> Connection:
+    if session is None:
+        return Connection.from_envelope(LATEST_HANDSHAKE_VERSION, None, None)
+    return Connection.from_envelope(session.protocol_version, session.client_info, session.capabilities)

@@ -1,0 +1,121 @@
+"""Answers older MCP clients: opens, finds and ends their sessions, and serves their requests and their stream of changes."""
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Final
+
+import mcp_types as types
+from mcp.server.lowlevel import Server
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from toolfleet_gateway.http.open_streams import OpenStreams
+from toolfleet_gateway.http.streams import EventStream, ServerSentEvent
+from toolfleet_gateway.mcp.old_era.client_sessions import ClientSession, ClientSessions
+from toolfleet_gateway.mcp.old_era.exchange import Exchange
+from toolfleet_gateway.mcp.subscriptions import Subscriptions
+from toolfleet_gateway.mcp.view import McpView
+
+SESSION_HEADER: Final = "mcp-session-id"
+
+_NO_SESSION = "Session not found"
+_LONGEST = 256  # characters of a session's id
+
+
+class OldEndpoint:
+    """The endpoint as clients of 2025-11-25 and before see it."""
+
+    def __init__(
+        self, server: Server[Any], sessions: ClientSessions, subscriptions: Subscriptions, streams: OpenStreams
+    ) -> None:
+        self._exchange = Exchange(server)
+        self._sessions = sessions
+        self._subscriptions = subscriptions
+        self._streams = streams
+
+    async def serve(self, view: McpView, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request. Raises `FleetUnavailable`."""
+        request = Request(scope, receive)
+        session_id = request.headers.get(SESSION_HEADER)
+        session = None
+        if session_id is not None:
+            session = await self._sessions.find(session_id, view) if len(session_id) <= _LONGEST else None
+            if session is None:
+                await _error(404, _NO_SESSION)(scope, receive, send)
+                return
+        match request.method:
+            case "POST":
+                await self._post(view, session, request, send)
+            case "GET" if session is not None:
+                stream = EventStream(view.who, self._changes(view), self._streams)
+                await stream(scope, receive, send)
+            case "DELETE" if session is not None:
+                await self._sessions.end(session)
+                await Response(None, 204)(scope, receive, send)
+            case _:
+                await _error(
+                    405, "POST is taken here; with a session also GET and DELETE", {"allow": "POST, GET, DELETE"}
+                )(scope, receive, send)
+
+    async def _post(self, view: McpView, session: ClientSession | None, request: Request, send: Send) -> None:
+        body = await request.body()
+        opened = None
+        if session is None and (params := _initialize(body)) is not None:
+            version = params.get("protocolVersion")
+            spoken = version if version in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION
+            opened = await self._sessions.open(view, spoken, params.get("clientInfo"), params.get("capabilities"))
+        await self._exchange.serve(
+            session or opened, request.scope, _again(body, request.receive), _naming(opened, send)
+        )
+
+    async def _changes(self, view: McpView) -> AsyncGenerator[ServerSentEvent]:
+        async with aclosing(self._subscriptions.changes(view)) as changes:
+            async for _ in changes:
+                note = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+                yield ServerSentEvent("message", json.dumps(note))
+
+
+def _initialize(body: bytes) -> dict[str, Any] | None:
+    """The parameters, if that is what a request is for, as far as they can be read: the SDK judges them."""
+    try:
+        asked = json.loads(body)
+        params = asked["params"] if asked["method"] == "initialize" else None
+    except (ValueError, RecursionError, TypeError, LookupError):
+        return None
+    return params if isinstance(params, dict) else None
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """The body once more, for whoever reads it next, and then what else the client does."""
+    is_read = False
+
+    async def receiving() -> Message:
+        nonlocal is_read
+        if is_read:
+            return await receive()
+        is_read = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receiving
+
+
+def _naming(session: ClientSession | None, send: Send) -> Send:
+    """Name the session that was opened, in an answer that is none of an error."""
+    if session is None:
+        return send
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] < 400:  # noqa: PLR2004 - an error
+            named = (SESSION_HEADER.encode(), session.id.encode())
+            message = {**message, "headers": [*message.get("headers", ()), named]}
+        await send(message)
+
+    return sending
+
+
+def _error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": types.INVALID_REQUEST, "message": message}}
+    return Response(json.dumps(error), status, headers, media_type="application/json")

@@ -1,0 +1,107 @@
+"""Answers `tasks/get`, `tasks/update` and `tasks/cancel` of the extension `io.modelcontextprotocol/tasks` (SEP-2663)."""
+
+from typing import Any
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from pydantic import Field
+
+from toolfleet_gateway.calls.attaching import attached
+from toolfleet_gateway.mcp.calls.call_results import call_result
+from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION, task_facts
+from toolfleet_gateway.mcp.subscriptions import Context, ViewOf
+from toolfleet_registry.config.gateway_settings import GatewaySettings
+from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.calls.begun_handle import BegunHandle
+from toolfleet_tasks.client.fleet import ToolFleet
+
+_NAME_HEADER = "mcp-name"
+
+
+class TaskIdParams(types.RequestParams):
+    """Which task is meant."""
+
+    task_id: str = Field(alias="taskId", max_length=256)
+
+
+class TaskUpdateParams(TaskIdParams):
+    """What its client answers to what the task has asked for, by the names of the requests."""
+
+    input_responses: dict[str, Any] = Field(default_factory=dict, alias="inputResponses")
+
+
+class TaskMethods:
+    """The tasks of one gateway's clients: calls, of which any gateway knows."""
+
+    def __init__(self, fleet: ToolFleet, settings: GatewaySettings, view_of: ViewOf) -> None:
+        self._fleet = fleet
+        self._settings = settings
+        self._view_of = view_of
+
+    async def get(self, context: Context, params: TaskIdParams) -> dict[str, Any]:
+        """Where a task is, and its result once it has ended."""
+        handle = await self._attached(context, params.task_id)
+        try:
+            return {"resultType": "complete", **await self._state(handle)}
+        finally:
+            handle.leave()
+
+    async def update(self, context: Context, params: TaskUpdateParams) -> dict[str, Any]:
+        """Take what a task has asked for. One that asks for nothing takes nothing."""
+        handle = await self._attached(context, params.task_id)
+        handle.leave()
+        return {"resultType": "complete"}
+
+    async def cancel(self, context: Context, params: TaskIdParams) -> dict[str, Any]:
+        """Take a task back. One that has ended stays as it ended."""
+        handle = await self._attached(context, params.task_id)
+        try:
+            if not handle.is_guest:
+                await handle.cancel()
+            return {"resultType": "complete"}
+        finally:
+            handle.leave()
+
+    async def _attached(self, context: Context, task_id: str) -> BegunHandle:
+        capabilities = capabilities_of(context.params)
+        if EXTENSION not in (capabilities.get("extensions") or {}):
+            needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
+            message = f"Declare the extension {EXTENSION} in this request's capabilities."
+            raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, message, needed)
+        if context.request is not None and context.request.headers.get(_NAME_HEADER) != task_id:
+            raise MCPError(types.HEADER_MISMATCH, "The header Mcp-Name must be the task's id.")
+        try:
+            handle = await attached(self._fleet, self._view_of(context).who, task_id)
+        except FleetUnavailable:
+            raise MCPError(types.INTERNAL_ERROR, "The fleet's Redis does not answer.") from None
+        if handle is None:
+            raise MCPError(types.INVALID_PARAMS, "There is no such task: it is unknown, or was forgotten.")
+        return handle
+
+    async def _state(self, handle: BegunHandle) -> dict[str, Any]:
+        kept, now = self._settings.gateway_result_kept_seconds, fleet_clock.now()
+        result = await handle.end_within(0)
+        if result is None:
+            status = await handle.status()
+            message = None if status.progress is None else status.progress.message or None
+            result = await handle.end_within(0)  # it may have ended meanwhile
+        if result is None:
+            return task_facts(handle, "working", now=now, kept_seconds=kept, message=message)
+        if result.error_code == "cancelled":
+            return task_facts(handle, "cancelled", now=now, kept_seconds=kept, message=result.error)
+        return {**task_facts(handle, "completed", now=now, kept_seconds=kept), "result": _result_of(handle, result)}
+
+
+def capabilities_of(params: Any) -> dict[str, Any]:
+    """What a request's client says that it can do, of the era in which each request says that."""
+    meta = (params or {}).get("_meta")
+    stated = meta.get(types.CLIENT_CAPABILITIES_META_KEY) if isinstance(meta, dict) else None
+    return stated if isinstance(stated, dict) else {}
+
+
+def _result_of(handle: BegunHandle, result: ToolResult) -> dict[str, Any]:
+    answer = call_result(result, handle.id)
+    del answer["resultType"]
+    return answer

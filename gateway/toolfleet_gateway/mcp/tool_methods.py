@@ -1,0 +1,79 @@
+"""Answers `tools/list` and `tools/call`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+
+from toolfleet_gateway.http.problems import Problem
+from toolfleet_gateway.mcp.calls.call_keys import WrongKey
+from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION
+from toolfleet_gateway.mcp.calls.followed_calls import FOLLOWING_TOOLS, FollowedCalls
+from toolfleet_gateway.mcp.calls.tool_calls import McpCall, Report, ToolCalls, UnknownTool
+from toolfleet_gateway.mcp.listing import McpListing
+from toolfleet_gateway.mcp.meta_tools import CALL, META_TOOLS, MetaTools
+from toolfleet_gateway.mcp.subscriptions import Context, ViewOf
+from toolfleet_gateway.mcp.task_methods import capabilities_of
+from toolfleet_gateway.mcp.view import McpView
+
+_OWN = FOLLOWING_TOOLS.keys() | META_TOOLS.keys()
+
+
+class ToolMethods:
+    """The tools of one gateway: those of the fleet, and a few of its own."""
+
+    def __init__(
+        self, calls: ToolCalls, listing: McpListing, meta: MetaTools, followed: FollowedCalls, view_of: ViewOf
+    ) -> None:
+        self._calls = calls
+        self._listing = listing
+        self._meta = meta
+        self._followed = followed
+        self._view_of = view_of
+
+    async def list(self, context: Context, params: types.PaginatedRequestParams | None) -> dict[str, Any]:
+        """A page of the tools that the client's caller may use."""
+        takes_tasks = EXTENSION in (capabilities_of(context.params).get("extensions") or {})
+        cursor = None if params is None else params.cursor
+        try:
+            return await self._listing.page(self._view_of(context), cursor, takes_tasks=takes_tasks)
+        except Problem as exc:
+            raise MCPError(types.INVALID_PARAMS, str(exc)) from None
+
+    async def call(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
+        """Run a tool, and bring its result or what the call has become."""
+        meta = (context.params or {}).get("_meta") or {}
+        asked = McpCall(
+            params.name,
+            params.arguments or {},
+            meta,
+            progress_token=meta.get("progressToken"),
+            takes_tasks=EXTENSION in (capabilities_of(context.params).get("extensions") or {}),
+        )
+
+        async def report(note: dict[str, Any]) -> None:
+            notification = types.ProgressNotification(params=types.ProgressNotificationParams.model_validate(note))
+            await context.session.send_notification(notification, related_request_id=context.request_id)
+
+        return await self.run(self._view_of(context), asked, report)
+
+    async def run(self, view: McpView, asked: McpCall, report: Report) -> dict[str, Any]:
+        """As `call`. Raises `MCPError`, where the protocol wants an error and no result."""
+        try:
+            if asked.name in _OWN and asked.name in await self._listing.own_names(view):
+                return await self._own(view, asked, report)
+            return await self._calls.run(view, asked, report)
+        except (UnknownTool, WrongKey) as exc:
+            raise MCPError(types.INVALID_PARAMS, str(exc)) from None
+
+    async def _own(self, view: McpView, asked: McpCall, report: Report) -> dict[str, Any]:
+        if asked.name in FOLLOWING_TOOLS:
+            return await self._followed.run(view, asked.name, asked.arguments)
+        if asked.name != CALL:
+            return await self._meta.run(view, asked.name, asked.arguments)
+        name, arguments = asked.arguments.get("name"), asked.arguments.get("arguments", {})
+        if not isinstance(name, str) or not isinstance(arguments, Mapping):
+            raise MCPError(types.INVALID_PARAMS, "name must be a tool's name, and arguments an object.")
+        inner = McpCall(name, arguments, asked.meta, asked.progress_token, asked.takes_tasks)
+        return await self._calls.run(view, inner, report)

@@ -1,0 +1,40 @@
+"""Defines what a client sees of the fleet at one endpoint: all tools, or those of one module under their bare names."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from toolfleet_gateway.auth.identity import Identity
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.formats.providers.tool_names import offered_name
+
+VIEW: Final = "toolfleet.mcp_view"
+"""Where the view lies in a request's scope."""
+
+
+@dataclass(frozen=True, slots=True)
+class McpView:
+    """What `who` sees at `/mcp`, or at `/mcp/{module}`."""
+
+    who: Identity
+    module: str | None = None
+
+    def of(self, tools: list[ToolDefinition]) -> list[ToolDefinition]:
+        """Those of the caller's tools that are seen here, in their order."""
+        if self.module is None:
+            return tools
+        start = f"{self.module}."
+        return [tool for tool in tools if tool.name.startswith(start)]
+
+    def shown(self, tool_name: str) -> str:
+        """What a tool is called here. The protocol takes dots."""
+        if self.module is not None:
+            return tool_name.removeprefix(f"{self.module}.")
+        return offered_name(tool_name, "mcp", dotted=True)
+
+    def meant(self, shown: str, tools: list[ToolDefinition]) -> str | None:
+        """The tool that a client calls so; `None` for a name that no tool seen here can have."""
+        if self.module is not None:
+            return f"{self.module}.{shown}" if shown else None
+        if "." in shown:
+            return shown
+        return next((tool.name for tool in tools if offered_name(tool.name, "mcp", dotted=True) == shown), None)

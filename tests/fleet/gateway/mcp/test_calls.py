@@ -1,0 +1,106 @@
+"""Calls of MCP clients, of both eras, through a gateway, Redis, a worker and a module."""
+
+import asyncio
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from support.gateways.gateway_process import Gateway
+from support.gateways.mcp_clients import ERAS, Era, mcp_client
+from support.module_server import ModuleServer
+from support.waiting import wait_until
+
+ERROR = "toolfleet/error"
+
+
+def text_of(result: types.CallToolResult) -> str:
+    block = result.content[0]
+    assert isinstance(block, types.TextContent)
+    return block.text
+
+
+def error_of(result: types.CallToolResult) -> dict[str, Any]:
+    assert result.is_error
+    assert result.meta is not None
+    facts: dict[str, Any] = result.meta[ERROR]
+    return facts
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_tools_are_listed_and_called(one: Gateway, era: Era) -> None:
+    """All modules' tools by their full names, and what a tool returns as structured content and as text."""
+    async with mcp_client(one, era) as client:
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        result = await client.call_tool("owls.echo", {"text": "hoo"})
+
+    assert {"owls.echo", "owls.nap", "call_status", "call_wait", "call_cancel"} <= set(names)
+    assert names[: len(names) - 3] == sorted(names[: len(names) - 3])
+    assert (result.is_error, result.structured_content) == (False, {"text": "hoo"})
+    assert text_of(result) == '{"text":"hoo"}'
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_one_modules_tools_have_bare_names(one: Gateway, era: Era) -> None:
+    """At `/mcp/owls` nothing else is seen, and another module's tools are unknown."""
+    async with mcp_client(one, era, path="/mcp/owls") as client:
+        names = {tool.name for tool in (await client.list_tools()).tools}
+        result = await client.call_tool("echo", {"text": "hoo"})
+        with pytest.raises(MCPError) as refused:
+            await client.call_tool("mice.echo", {})
+
+    assert {"echo", "nap"} <= names
+    assert not any(name.startswith("owls.") for name in names)
+    assert result.structured_content == {"text": "hoo"}
+    assert refused.value.code == types.INVALID_PARAMS
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_failure_says_what_is_known_of_its_effect(one: Gateway, era: Era) -> None:
+    """In `_meta` for programs, and in the text for the model, with the hint."""
+    async with mcp_client(one, era) as client:
+        result = await client.call_tool("owls.garble", {})
+
+    facts = error_of(result)
+    assert (facts["error_code"], facts["effect_state"], facts["retryable"]) == ("invalid_response", "unknown", False)
+    assert facts["hint"] in text_of(result)
+    assert "effect_state: unknown" in text_of(result)
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("name", ["owls.nothing", "nobody.echo", "echo", ""])
+async def test_an_unknown_tool_is_an_error_of_the_protocol(one: Gateway, era: Era, name: str) -> None:
+    """-32602, as the protocol has it, for every name that no tool has."""
+    async with mcp_client(one, era) as client:
+        with pytest.raises(MCPError) as refused:
+            await client.call_tool(name, {})
+    assert (refused.value.code, "Unknown tool" in refused.value.message) == (types.INVALID_PARAMS, True)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_repeat_with_its_key_brings_the_first_result(
+    owls: ModuleServer, one: Gateway, two: Gateway, era: Era
+) -> None:
+    """At any gateway, under a new id of its request; other arguments are another call."""
+    owls.forget()
+    meta: Any = {"claudecode/toolUseId": f"toolu_{era}"}
+    async with mcp_client(one, era) as here, mcp_client(two, era) as there:
+        first = await here.call_tool("owls.nap_once", {"seconds": 0.1}, meta=meta)
+        again = await there.call_tool("owls.nap_once", {"seconds": 0.1}, meta=meta)
+        other = await there.call_tool("owls.nap_once", {"seconds": 0.2}, meta=meta)
+
+    assert first.meta is not None
+    assert first.meta == again.meta
+    assert other.meta != first.meta
+    assert len(owls.calls("nap_once")) == 2
+
+
+async def test_a_closed_stream_cancels_its_call(owls: ModuleServer, one: Gateway) -> None:
+    """What nobody waits for is interrupted in its module."""
+    async with mcp_client(one) as client:
+        calling = asyncio.create_task(client.call_tool("owls.nap", {"seconds": 60}))
+        await wait_until(lambda: owls.running, "the call is in its module")
+        calling.cancel()
+        await asyncio.wait({calling})
+        await wait_until(lambda: not owls.running, "it is interrupted")
