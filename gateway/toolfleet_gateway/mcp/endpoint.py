@@ -16,6 +16,7 @@ from toolfleet_gateway.mcp.calls.followed_calls import FollowedCalls
 from toolfleet_gateway.mcp.calls.tool_calls import ToolCalls
 from toolfleet_gateway.mcp.listing import McpListing
 from toolfleet_gateway.mcp.meta_tools import MetaTools
+from toolfleet_gateway.mcp.module_methods import ModuleMethods
 from toolfleet_gateway.mcp.old_era.client_sessions import ClientSessions
 from toolfleet_gateway.mcp.old_era.old_endpoint import OldEndpoint
 from toolfleet_gateway.mcp.server import build_server
@@ -32,49 +33,75 @@ _VERSION_HEADER = b"mcp-protocol-version"
 
 
 class McpEndpoint:
-    """The protocol's face of one gateway. Enter it with `open`, and `aclose` it. Belongs to the running loop."""
+    """The protocol's face of one gateway: a server for each kind of module. `aclose` it. Belongs to the running loop."""
 
     def __init__(
         self, fleet: ToolFleet, settings: Settings, redis: Redis, streams: OpenStreams, closing: Closing
     ) -> None:
         keys = GatewayKeys(settings.keys)
+        self._streams = streams
         self._abandoned = AbandonedCalls(fleet, redis, keys, settings, closing)
         calls = ToolCalls(fleet, settings, self._abandoned)
-        tools = ToolMethods(
-            calls, McpListing(fleet, settings), MetaTools(fleet), FollowedCalls(fleet, settings), view_of
-        )
-        subscriptions = Subscriptions(EventFeed(fleet), streams, view_of, guest_modules=settings.default_guest_modules)
-        server = build_server(tools, TaskMethods(fleet, settings, view_of), subscriptions)
-        self._manager = StreamableHTTPSessionManager(server, stateless=True)
-        sessions = ClientSessions(redis, keys, seconds=settings.mcp_session_seconds)
-        self._old = OldEndpoint(server, sessions, subscriptions, streams)
-        self._running: asyncio.Task[None] | None = None
+        listing, followed = McpListing(fleet, settings), FollowedCalls(fleet, settings)
+        self._tools = ToolMethods(calls, listing, MetaTools(fleet), followed, view_of)
+        self._tasks = TaskMethods(fleet, settings, view_of)
+        guest_modules = settings.default_guest_modules
+        self._subscriptions = Subscriptions(EventFeed(fleet), streams, view_of, guest_modules=guest_modules)
+        self._modules = ModuleMethods(fleet, view_of)
+        self._sessions = ClientSessions(redis, keys, seconds=settings.mcp_session_seconds)
+        self._served: dict[frozenset[str], _Served] = {}
+        self._opening = asyncio.Lock()
+
+    async def serve(self, view: McpView, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request of a client."""
+        scope[VIEW] = view
+        kinds = await self._modules.kinds(view)
+        served = self._served.get(kinds) or await self._opened(kinds)
+        version = next((value.decode("latin-1") for name, value in scope["headers"] if name == _VERSION_HEADER), None)
+        if version is None or version in HANDSHAKE_PROTOCOL_VERSIONS:
+            await served.old.serve(view, scope, receive, send)
+        else:
+            await served.manager.handle_request(scope, receive, send)
+
+    async def aclose(self) -> None:
+        """End what is under way."""
+        await self._abandoned.aclose()
+        for served in self._served.values():
+            await served.aclose()
+
+    async def _opened(self, kinds: frozenset[str]) -> "_Served":
+        async with self._opening:
+            if kinds not in self._served:
+                server = build_server(self._tools, self._tasks, self._subscriptions)
+                self._modules.add_to(server, kinds)
+                old = OldEndpoint(server, self._sessions, self._subscriptions, self._streams)
+                served = _Served(StreamableHTTPSessionManager(server, stateless=True), old)
+                await served.open()
+                self._served[kinds] = served
+        return self._served[kinds]
+
+
+class _Served:
+    """One server, for newer clients and for older ones."""
+
+    def __init__(self, manager: StreamableHTTPSessionManager, old: OldEndpoint) -> None:
+        self.manager = manager
+        self.old = old
         self._ended = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Get ready for requests."""
         ready = asyncio.Event()
         self._running = asyncio.create_task(self._run(ready), name="toolfleet-mcp")
         await ready.wait()
 
     async def aclose(self) -> None:
-        """End what is under way."""
         self._ended.set()
-        await self._abandoned.aclose()
         if self._running is not None:
             await asyncio.wait({self._running})
 
-    async def serve(self, view: McpView, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request of a client."""
-        scope[VIEW] = view
-        version = next((value.decode("latin-1") for name, value in scope["headers"] if name == _VERSION_HEADER), None)
-        if version is None or version in HANDSHAKE_PROTOCOL_VERSIONS:
-            await self._old.serve(view, scope, receive, send)
-        else:
-            await self._manager.handle_request(scope, receive, send)
-
     async def _run(self, ready: asyncio.Event) -> None:
-        async with self._manager.run():
+        async with self.manager.run():
             ready.set()
             await self._ended.wait()
 

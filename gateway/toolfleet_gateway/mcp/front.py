@@ -59,9 +59,5 @@ class McpFront:
         async with self._loading:
             if self._endpoint is None:
                 code = await asyncio.to_thread(import_module, "toolfleet_gateway.mcp.endpoint")
-                endpoint: McpEndpoint = code.McpEndpoint(
-                    self.fleet, self.settings, self.redis, self.streams, self.closing
-                )
-                await endpoint.open()
-                self._endpoint = endpoint
+                self._endpoint = code.McpEndpoint(self.fleet, self.settings, self.redis, self.streams, self.closing)
         return self._endpoint

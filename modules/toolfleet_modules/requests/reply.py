@@ -2,8 +2,8 @@
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -92,6 +92,12 @@ class Reply:
         """A reply that was given before, from its JSON."""
         handle = json.loads(body).get("handle") if not is_success and '"accepted"' in body else None
         return cls(body, is_success=is_success, handle=handle if isinstance(handle, str) else "")
+
+    def rewritten(self, rewrite: Callable[[bytes], bytes]) -> "Reply":
+        """The same with its JSON as `rewrite` gives it."""
+        written = self.body.encode()
+        other = rewrite(written)
+        return self if other is written else replace(self, body=other.decode())
 
     @classmethod
     def stopped(cls, tool_name: str) -> Self:

@@ -161,6 +161,11 @@ class Session:
         """As `ToolFleet.tools`."""
         return self._catalog.tools(caller)
 
+    def tool(self, name: str, caller: Caller) -> ToolDefinition | None:
+        """As `FleetBegunCalls.tool`."""
+        usable = self._catalog.usable(ToolCall(tool_name=name), caller)
+        return None if isinstance(usable, ToolResult) else usable
+
     async def search(self, text: str, caller: Caller, *, tags: Sequence[str], limit: int) -> list[ToolDefinition]:
         """As `ToolFleet.search`."""
         return await self._catalog.search(text, caller, tags=tags, limit=limit)

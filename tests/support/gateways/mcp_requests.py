@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 VERSION = "2026-07-28"
-TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+TASKS: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 
 Json = dict[str, Any]
 

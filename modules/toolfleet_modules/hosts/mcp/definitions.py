@@ -28,10 +28,14 @@ class OfferedTool:
 
 @dataclass(slots=True)
 class ServerOffer:
-    """What a server offers: `tools` by their full names here; `faults`: what is wrong with others, by the server's names for them."""
+    """What a server offers: `tools` by their full names here; `faults`: what is wrong with others, by the server's names for them.
+
+    `passed`: the methods of prompts, resources and completion that it has.
+    """
 
     tools: dict[str, OfferedTool] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
+    passed: tuple[str, ...] = ()
 
 
 def offer_of(

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 
 from starlette.applications import Starlette
 from starlette.routing import Route
@@ -12,6 +13,7 @@ from toolfleet_modules.hosts.mcp.definitions import OfferedTool, ServerOffer, of
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession, OnChanged, ServerAway
 from toolfleet_modules.hosts.mcp.mcp_tool import McpTool
 from toolfleet_modules.hosts.mcp.options import McpOptions, StdioServer
+from toolfleet_modules.hosts.mcp.passed_tool import PassedTool, passed_methods
 from toolfleet_modules.hosts.mcp.passthrough import Passthrough
 from toolfleet_modules.hosts.mcp.server_tasks import TaskFollower
 from toolfleet_modules.hosts.mcp.sessions import McpSessions, SharedSession, UserSessions
@@ -37,7 +39,7 @@ _MOST_FAULTS = 1000  # in a manifest
 _LONGEST_MESSAGE = 1000
 
 
-class McpHost(Host[McpTool]):
+class McpHost(Host[McpTool | PassedTool]):
     """A module, whose `app` serves a server's tools while its lifespan runs."""
 
     def __init__(
@@ -128,7 +130,8 @@ class McpHost(Host[McpTool]):
             listed = await listed_tools(connection)
         self._changes.set_pause(listed.ttl_seconds)
         trusted = self._options.trusted
-        return await asyncio.to_thread(offer_of, self.name, listed.tools, listed.refused, is_trusted=trusted)
+        offer = await asyncio.to_thread(offer_of, self.name, listed.tools, listed.refused, is_trusted=trusted)
+        return replace(offer, passed=passed_methods(connection))
 
     async def _fail(self, why: str) -> None:
         """Note that there is no session, or no list: what was served before is served on."""
@@ -149,13 +152,21 @@ class McpHost(Host[McpTool]):
         is_changed = offer != self._offer or faults != self._faults
         self._offer, self._faults = offer, faults
         if is_changed:
-            self.tools = {name: self._tool_of(tool) for name, tool in offer.tools.items()}
+            passed = map(self._passed_tool, offer.passed)
+            self.tools = {
+                **{name: self._tool_of(tool) for name, tool in offer.tools.items()},
+                **{tool.definition.name: tool for tool in passed},
+            }
             await self.tell()
 
     def _tool_of(self, tool: OfferedTool) -> McpTool:
         assert self._sessions is not None  # noqa: S101 - there is a lifespan wherever there are tools
         names = frozenset((tool.definition.input_schema or {}).get("properties", {}))
         return McpTool(tool.definition, names, tool.original, self._sessions, self._options.secrets, self._suspect)
+
+    def _passed_tool(self, method: str) -> PassedTool:
+        assert self._sessions is not None  # noqa: S101 - as above
+        return PassedTool.of(self.name, method, self._sessions, self._options.secrets)
 
     def _suspect(self, connection: McpSession) -> None:
         """Have a program started anew that says nothing any more."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import mcp_types as types
@@ -43,13 +43,7 @@ class McpTool:
 
     def without_secrets(self, reply: Reply) -> Reply:
         """The reply as it may leave the host."""
-        if not self.secrets:
-            return reply
-        written = reply.body.encode()
-        hidden = self.secrets.hide_json(written)
-        if hidden is written:
-            return reply
-        return replace(reply, body=hidden.decode())
+        return reply.rewritten(self.secrets.hide_json) if self.secrets else reply
 
 
 @dataclass(frozen=True, slots=True)

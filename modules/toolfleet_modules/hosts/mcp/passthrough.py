@@ -4,7 +4,6 @@ import asyncio
 import json
 from typing import Any, Protocol
 
-import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
@@ -12,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
+from toolfleet_modules.hosts.mcp.passed_tool import FORMS
 from toolfleet_modules.hosts.mcp.sessions import McpSessions
 from toolfleet_modules.hosts.mcp.transports.http_errors import did_nothing
 from toolfleet_modules.hosts.serving.secrets import Secrets
@@ -19,23 +19,14 @@ from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.request import TooLarge, TooSlow, read_body
 from toolfleet_modules.sdk.tool import in_words
 from toolfleet_registry.functions.failures import ModuleBusy, ToolError
+from toolfleet_registry.functions.passed_methods import PASSED_METHODS
 
 PREFIX = "/mcp/"
 _REQUEST_BYTES = 2**20
 _SECONDS = 60.0  # for a server to answer
 _BUSY_SECONDS = "1"
 
-_FORMS: dict[str, tuple[type[Any], type[BaseModel]]] = {
-    "prompts/list": (types.ListPromptsRequest, types.PaginatedRequestParams),
-    "prompts/get": (types.GetPromptRequest, types.GetPromptRequestParams),
-    "resources/list": (types.ListResourcesRequest, types.PaginatedRequestParams),
-    "resources/templates/list": (types.ListResourceTemplatesRequest, types.PaginatedRequestParams),
-    "resources/read": (types.ReadResourceRequest, types.ReadResourceRequestParams),
-    "completion/complete": (types.CompleteRequest, types.CompleteRequestParams),
-}
-"""What may be asked: nothing that has an effect."""
-
-METHODS = tuple(_FORMS)
+METHODS = PASSED_METHODS
 """The protocol's names of what may be asked."""
 
 
@@ -100,7 +91,7 @@ class Passthrough:
 
     async def _asked(self, method: str, question: PassedQuestion) -> Response:
         """The server's answer, or why there is none. Raises `ValidationError` for parameters that are none."""
-        form = _FORMS.get(method)
+        form = FORMS.get(method)
         if form is None:
             return _refusal(404, f"There is no method {method[:80]!r}; there are: {', '.join(METHODS)}.")
         kind, params = form

@@ -3,6 +3,8 @@
 import hashlib
 import re
 
+from toolfleet_registry.functions.passed_methods import RESERVED
+
 _LONGEST = 64  # characters of a method; a model sees them, too
 _DIGEST = 12  # hex digits
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
@@ -15,7 +17,8 @@ def method_of(name: str) -> str:
 
     Of any other the readable start is kept, and its SHA-256's first 12 digits follow.
     """
-    if _PLAIN.fullmatch(name) and len(name) <= _LONGEST and not _AMBIGUOUS.search(name):
+    is_fit = _PLAIN.fullmatch(name) and len(name) <= _LONGEST
+    if is_fit and name not in RESERVED and not _AMBIGUOUS.search(name):
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
     readable = _ILLEGAL.sub("_", name)[: _LONGEST - _DIGEST - 1].strip("_-")

@@ -1,6 +1,6 @@
 """Begins calls that any process may go on with, and goes on with those: `fleet.begun_calls`."""
 
-from toolfleet_registry.contracts import Caller, Conversation, ToolCall
+from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDefinition
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_tasks.calls.begun_calls import Owner
 from toolfleet_tasks.calls.begun_handle import BegunHandle
@@ -31,6 +31,11 @@ class FleetBegunCalls:
         session = self._sessions.here() or await self._sessions.opened()
         await session.begun.check_reachable()  # whoever asks over HTTP comes again: an agent waits
         return BegunHandle(await session.begin(call, caller, conversation, timeout, waits=False, owner=owner))
+
+    async def tool(self, name: str, caller: Caller) -> ToolDefinition | None:
+        """The tool of this name that the caller may call, listed or not; `None` if there is none. From memory."""
+        session = self._sessions.here() or await self._sessions.opened()
+        return session.tool(name, caller)
 
     async def attach(self, call_id: str, owner: Owner) -> BegunHandle | None:
         """Follow a call that some process has begun for the owner; `None` for one that is unknown, or another's.

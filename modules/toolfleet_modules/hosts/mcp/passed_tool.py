@@ -1,0 +1,119 @@
+"""Passes prompts, resources and completion of a server through as tools that nobody is shown: asked for as calls are."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from pydantic import BaseModel, ValidationError
+
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
+from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
+from toolfleet_modules.hosts.mcp.transports.http_errors import did_nothing
+from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.sdk.served_run import ServedRun
+from toolfleet_modules.sdk.tool import in_words
+from toolfleet_modules.sdk.tool_run import RunMeans
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.functions.call_context import Context
+from toolfleet_registry.functions.failures import ModuleBusy, ToolError
+from toolfleet_registry.functions.passed_methods import PASSED_METHODS, passing_method
+
+FORMS: Mapping[str, tuple[type[Any], type[BaseModel]]] = {
+    "prompts/list": (types.ListPromptsRequest, types.PaginatedRequestParams),
+    "prompts/get": (types.GetPromptRequest, types.GetPromptRequestParams),
+    "resources/list": (types.ListResourcesRequest, types.PaginatedRequestParams),
+    "resources/templates/list": (types.ListResourceTemplatesRequest, types.PaginatedRequestParams),
+    "resources/read": (types.ReadResourceRequest, types.ReadResourceRequestParams),
+    "completion/complete": (types.CompleteRequest, types.CompleteRequestParams),
+}
+"""The request of each method, and its parameters."""
+
+_SECONDS = 60.0  # for a server to answer
+_LONGEST = 4_000  # characters of an error
+
+
+def passed_methods(connection: McpSession) -> tuple[str, ...]:
+    """What a server has beside tools, by what it says of itself."""
+    has = connection.capabilities
+    of_kind = {"prompts": has.prompts, "resources": has.resources, "completion": has.completions}
+    return tuple(method for method in PASSED_METHODS if of_kind[method.partition("/")[0]] is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class PassedTool:
+    """The tool of one `method` of the protocol."""
+
+    definition: ToolDefinition
+    method: str
+    sessions: McpSessions
+    secrets: Secrets
+
+    @classmethod
+    def of(cls, module: str, method: str, sessions: McpSessions, secrets: Secrets) -> "PassedTool":
+        """The tool for a module's server."""
+        definition = ToolDefinition(
+            name=f"{module}.{passing_method(method)}",
+            description=f"Passes `{method}` of the Model Context Protocol on.",
+            input_schema={"type": "object"},
+            effect="read",
+            listed=False,
+        )
+        return cls(definition, method, sessions, secrets)
+
+    @property
+    def argument_names(self) -> frozenset[str]:
+        """The parameters of its method."""
+        fields = FORMS[self.method][1].model_fields
+        return frozenset(field.alias or name for name, field in fields.items())
+
+    def begin(self, arguments: Mapping[str, Any], context: Context, means: RunMeans) -> "PassedRun":
+        """A run with these parameters."""
+        return PassedRun(self, context, arguments, means.most_bytes)
+
+    def without_secrets(self, reply: Reply) -> Reply:
+        """The reply as it may leave the host."""
+        return reply.rewritten(self.secrets.hide_json) if self.secrets else reply
+
+
+@dataclass(frozen=True, slots=True)
+class PassedRun(ServedRun[PassedTool]):
+    """One run."""
+
+    arguments: Mapping[str, Any]
+    most_bytes: int
+
+    async def run(self) -> Reply:
+        """Ask the server. Raises `ModuleBusy` and `NotBegun`."""
+        kind, form = FORMS[self.tool.method]
+        try:
+            request = kind(params=form.model_validate(dict(self.arguments), by_name=False))
+        except ValidationError as exc:
+            return self._answer({"error": {"code": types.INVALID_PARAMS, "message": in_words(exc)}})
+        self.check_begin()
+        try:
+            async with asyncio.timeout(_SECONDS), self.tool.sessions.taken(self.context.user_id) as connection:
+                return self._answer(await self._asked(connection, request))
+        except ServerAway:
+            raise ModuleBusy(RETURN_SECONDS) from None
+        except ToolError as exc:
+            return Reply.failure(self.name, str(exc), effect_state="none")
+        except TimeoutError:
+            return Reply.failure(self.name, f"The server did not answer within {_SECONDS:g} s.", effect_state="none")
+
+    async def _asked(self, connection: McpSession, request: Any) -> dict[str, Any]:
+        try:
+            return {"result": await connection.request(request)}
+        except MCPError as exc:
+            if did_nothing(exc):
+                raise ModuleBusy(RETURN_SECONDS) from None
+            return {"error": {"code": exc.code, "message": exc.message[:_LONGEST]}}
+        except ValidationError:
+            message = "The server's answer is none of the protocol."
+            return {"error": {"code": types.INTERNAL_ERROR, "message": message}}
+
+    def _answer(self, answer: dict[str, Any]) -> Reply:
+        return self.tool.without_secrets(Reply.success(self.name, answer, most_bytes=self.most_bytes))

@@ -1,0 +1,28 @@
+"""Names the tools through which a module passes on the Model Context Protocol's prompts, resources and completion.
+
+They are not listed. Each takes a method's parameters as its arguments, and returns `{"result": …}`, or `{"error": {"code", "message"}}` in the
+words of its server.
+"""
+
+from typing import Final
+
+PASSED_METHODS: Final = (
+    "prompts/list",
+    "prompts/get",
+    "resources/list",
+    "resources/templates/list",
+    "resources/read",
+    "completion/complete",
+)
+"""The protocol's names of what may be asked: nothing that has an effect."""
+
+_BEGIN = "mcp."
+
+
+def passing_method(method: str) -> str:
+    """What the tool for a method of the protocol is called in its module: `mcp.prompts.get`."""
+    return _BEGIN + method.replace("/", ".")
+
+
+RESERVED: Final = frozenset(map(passing_method, PASSED_METHODS))
+"""No other tool of an MCP server's module is called so."""
