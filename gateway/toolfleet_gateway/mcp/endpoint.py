@@ -14,12 +14,16 @@ from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
 from toolfleet_gateway.mcp.calls.followed_calls import FollowedCalls
 from toolfleet_gateway.mcp.calls.tool_calls import ToolCalls
+from toolfleet_gateway.mcp.header_arguments import HeaderArguments
+from toolfleet_gateway.mcp.lane.lane_request import lane_request, named_tool
+from toolfleet_gateway.mcp.lane.tool_call_lane import ToolCallLane
 from toolfleet_gateway.mcp.listing import McpListing
 from toolfleet_gateway.mcp.meta_tools import MetaTools
 from toolfleet_gateway.mcp.module_methods import ModuleMethods
 from toolfleet_gateway.mcp.old_era.client_sessions import ClientSessions
 from toolfleet_gateway.mcp.old_era.old_endpoint import OldEndpoint
-from toolfleet_gateway.mcp.server import build_server
+from toolfleet_gateway.mcp.replay import again, whole_body
+from toolfleet_gateway.mcp.server import SERVER_INFO, build_server
 from toolfleet_gateway.mcp.subscriptions import Subscriptions
 from toolfleet_gateway.mcp.task_methods import TaskMethods
 from toolfleet_gateway.mcp.tool_methods import ToolMethods
@@ -49,6 +53,8 @@ class McpEndpoint:
         self._subscriptions = Subscriptions(EventFeed(fleet), streams, view_of, guest_modules=guest_modules)
         self._modules = ModuleMethods(fleet, view_of)
         self._sessions = ClientSessions(redis, keys, seconds=settings.mcp_session_seconds)
+        self._headers = HeaderArguments(fleet)
+        self._lane = ToolCallLane(self._tools, SERVER_INFO)
         self._served: dict[frozenset[str], _Served] = {}
         self._opening = asyncio.Lock()
 
@@ -61,13 +67,29 @@ class McpEndpoint:
         if version is None or version in HANDSHAKE_PROTOCOL_VERSIONS:
             await served.old.serve(view, scope, receive, send)
         else:
-            await served.manager.handle_request(scope, receive, send)
+            await self._serve_newer(served, view, scope, receive, send)
 
     async def aclose(self) -> None:
         """End what is under way."""
         await self._abandoned.aclose()
         for served in self._served.values():
             await served.aclose()
+
+    async def _serve_newer(self, served: "_Served", view: McpView, scope: Scope, receive: Receive, send: Send) -> None:
+        name = named_tool(scope["headers"]) if scope["method"] == "POST" else None
+        if name is None or await self._headers.are_in(view, name):
+            await self._headers.remember(view, scope["headers"])
+            await served.manager.handle_request(scope, receive, send)
+            return
+        body = await whole_body(receive)
+        if body is None:
+            return
+        asked = lane_request(body, name)
+        if asked is None:
+            await self._headers.remember(view, scope["headers"])
+            await served.manager.handle_request(scope, again(body, receive), send)
+        else:
+            await self._lane.serve(view, asked, receive, send)
 
     async def _opened(self, kinds: frozenset[str]) -> "_Served":
         async with self._opening:

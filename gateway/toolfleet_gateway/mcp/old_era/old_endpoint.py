@@ -16,6 +16,7 @@ from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.streams import EventStream, ServerSentEvent
 from toolfleet_gateway.mcp.old_era.client_sessions import ClientSession, ClientSessions
 from toolfleet_gateway.mcp.old_era.exchange import Exchange
+from toolfleet_gateway.mcp.replay import again, whole_body
 from toolfleet_gateway.mcp.subscriptions import Subscriptions
 from toolfleet_gateway.mcp.view import McpView
 
@@ -61,14 +62,16 @@ class OldEndpoint:
                 )(scope, receive, send)
 
     async def _post(self, view: McpView, session: ClientSession | None, request: Request, send: Send) -> None:
-        body = await request.body()
+        body = await whole_body(request.receive)
+        if body is None:
+            return
         opened = None
         if session is None and (params := _initialize(body)) is not None:
             version = params.get("protocolVersion")
             spoken = version if version in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION
             opened = await self._sessions.open(view, spoken, params.get("clientInfo"), params.get("capabilities"))
         await self._exchange.serve(
-            session or opened, request.scope, _again(body, request.receive), _naming(opened, send)
+            session or opened, request.scope, again(body, request.receive), _naming(opened, send)
         )
 
     async def _changes(self, view: McpView) -> AsyncGenerator[ServerSentEvent]:
@@ -86,20 +89,6 @@ def _initialize(body: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError, TypeError, LookupError):
         return None
     return params if isinstance(params, dict) else None
-
-
-def _again(body: bytes, receive: Receive) -> Receive:
-    """The body once more, for whoever reads it next, and then what else the client does."""
-    is_read = False
-
-    async def receiving() -> Message:
-        nonlocal is_read
-        if is_read:
-            return await receive()
-        is_read = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receiving
 
 
 def _naming(session: ClientSession | None, send: Send) -> Send:
