@@ -41,7 +41,7 @@ class Authenticator:
         was asked for, and `Retry-After`.
         """
         try:
-            return await self._identify(read_credential(headers, query))
+            return await self._identify(read_credential(headers, query), endpoint)
         except AuthRefused as exc:
             if challenge := challenge_of(exc, self.resource, endpoint):
                 exc.headers["WWW-Authenticate"] = challenge
@@ -58,13 +58,14 @@ class Authenticator:
         except FleetUnavailable as exc:
             raise unavailable("The API keys cannot be read") from exc
 
-    async def _identify(self, credential: SentCredential | None) -> Identity:
+    async def _identify(self, credential: SentCredential | None, endpoint: str) -> Identity:
         if credential is None:
             raise AuthRefused("missing-credentials", "Send an API key or a token: Authorization: Bearer …")
         if credential.kind == "token":
             if self._tokens is None:
                 raise AuthRefused("invalid-token", "This gateway takes API keys only, and this is none.")
-            return await self._tokens.verify(credential.text)
+            resources = frozenset[str]() if self.resource is None else self.resource.covering(endpoint)
+            return await self._tokens.verify(credential.text, resources=resources)
         if self._generated is not None and self._generated.is_sent_as(credential.text):
             return Identity.of_key(self._generated.key)
         try:

@@ -31,6 +31,11 @@ class ProtectedResource:
         }
         return {**document, "scopes_supported": [*self.scopes]} if self.scopes else document
 
+    def covering(self, endpoint: str) -> frozenset[str]:
+        """What a token may be for that is good at an endpoint below the gateway: the endpoint, and each that it lies in."""
+        parts = endpoint.split("/")[1:]
+        return frozenset(f"{self.url}/{'/'.join(parts[:count])}" for count in range(1, len(parts) + 1))
+
     def metadata_path(self, endpoint: str = "") -> str:
         """The path of that document at the gateway's origin."""
         return f"{WELL_KNOWN}{urlsplit(self.url).path}{endpoint}"

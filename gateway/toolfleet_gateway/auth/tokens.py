@@ -47,23 +47,27 @@ class TokenVerifier:
     # Good tokens by their digests: to verify one takes longer than all else that a gateway does for a request.
     _good: OrderedDict[bytes, tuple[int, Identity]] = field(default_factory=OrderedDict, init=False, repr=False)
 
-    async def verify(self, token: str) -> Identity:
-        """Who has sent it. Raises `AuthRefused`: 401 for a token that is not good, 403 for too little scope, 503 without keys."""
+    async def verify(self, token: str, *, resources: frozenset[str] = frozenset()) -> Identity:
+        """Who has sent it. It may be for one of the `resources` that were asked for as well as for an audience.
+
+        Raises `AuthRefused`: 401 for a token that is not good, 403 for too little scope, 503 without keys.
+        """
         self.keys.refresh_old()
-        digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+        about = "\n".join((token, *sorted(resources)))
+        digest = hashlib.sha256(about.encode("utf-8", "surrogatepass")).digest()
         readings, known = self._good.get(digest, (-1, None))
         if known is not None and readings == self.keys.readings and self.now() < (known.expires_at or 0):
             return known
         before = self.keys.readings  # its key may be withdrawn meanwhile
-        identity = await self._verify(token)
+        identity = await self._verify(token, self.audiences | resources)
         self._good[digest] = before, identity
         while len(self._good) > MOST_GOOD:
             self._good.popitem(last=False)
         return identity
 
-    async def _verify(self, token: str) -> Identity:
+    async def _verify(self, token: str, audiences: frozenset[str]) -> Identity:
         claims = await self._signed_claims(token)
-        expires_at = self._check_claims(claims)
+        expires_at = self._check_claims(claims, audiences)
         granted = {*words_of(claim_of(claims, "scope")), *words_of(claim_of(claims, "scp"))}
         if not granted >= {*self.scopes}:
             raise AuthRefused("insufficient-scope", "The token has not all scopes.", scopes=self.scopes)
@@ -101,13 +105,13 @@ class TokenVerifier:
             raise _invalid("its header has what is not taken here")
         return header
 
-    def _check_claims(self, claims: Mapping[str, Any]) -> float:
-        """Raise unless the token is of this issuer, for this audience, and now. Returns when it ends."""
+    def _check_claims(self, claims: Mapping[str, Any], audiences: frozenset[str]) -> float:
+        """Raise unless the token is of this issuer, for one of these audiences, and now. Returns when it ends."""
         if claims.get("iss") != self.issuer:
             raise _invalid("it is of another issuer")
         audience = claims.get("aud")
         named = [audience] if isinstance(audience, str) else audience if isinstance(audience, list) else []
-        if self.audiences.isdisjoint(each for each in named if isinstance(each, str)):
+        if audiences.isdisjoint(each for each in named if isinstance(each, str)):
             raise _invalid("it is for another audience")
         now, expires_at = self.now(), _moment(claims, "exp")
         if expires_at is None:

@@ -20,8 +20,8 @@ class Entrance:
     authenticator: Authenticator
     limits: KeyLimits
 
-    async def admit(self, scope: Scope) -> Identity:
-        """Who sends it. Raises `AuthRefused`."""
-        who = await self.authenticator.identify(scope["headers"], scope["query_string"])
+    async def admit(self, scope: Scope, endpoint: str = "") -> Identity:
+        """Who sends it. An `endpoint` that is a resource of its own, such as `/mcp`, takes tokens for it. Raises `AuthRefused`."""
+        who = await self.authenticator.identify(scope["headers"], scope["query_string"], endpoint=endpoint)
         await self.limits.take_request(who)
         return who

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from toolfleet_gateway.events.feed_events import Listener
 from toolfleet_gateway.http.entrance import Entrance
+from toolfleet_gateway.http.metadata import ENDPOINT
 from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.problems import not_found
 from toolfleet_gateway.mcp.view import McpView
@@ -23,7 +24,7 @@ from toolfleet_tasks.client.fleet import ToolFleet
 if TYPE_CHECKING:
     from toolfleet_gateway.mcp.endpoint import McpEndpoint
 
-PATHS = ("/mcp", "/mcp/{module}")
+PATHS = (ENDPOINT, f"{ENDPOINT}/{{module}}")
 
 
 @dataclass(slots=True)
@@ -41,14 +42,15 @@ class McpFront:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI. Raises `Problem`, `AuthRefused` and `FleetUnavailable`."""
-        who = scope["toolfleet.who"] = await self.entrance.admit(scope)
         module = scope.get("path_params", {}).get("module")
+        endpoint = ENDPOINT if module is None else f"{ENDPOINT}/{module}"
+        who = scope["toolfleet.who"] = await self.entrance.admit(scope, endpoint)
         if module is not None:
             listener = Listener(who, self.settings.default_guest_modules)
             if not listener.reaches(module) or module not in await self.fleet.modules.statuses():
                 raise not_found("There is no such module for this caller.")
-        endpoint = self._endpoint or await self._loaded()
-        await endpoint.serve(McpView(who, module), scope, receive, send)
+        served = self._endpoint or await self._loaded()
+        await served.serve(McpView(who, module), scope, receive, send)
 
     async def aclose(self) -> None:
         """End what is under way."""

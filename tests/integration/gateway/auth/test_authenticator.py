@@ -197,3 +197,16 @@ async def test_no_secret_is_logged(
     said = repr(lines) + caplog.text
     assert "issuer_keys_unreadable" in said
     assert not any(secret in said for secret in (made.text, made.text[20:60], token, token.split(".")[2]))
+
+
+async def test_a_token_for_an_endpoint_is_good_there_only(gate: Authenticator, issuer: ToyIssuer) -> None:
+    """MCP clients ask for tokens by the endpoint's URL: such a one opens what lies below it, and nothing else."""
+    narrow = bearer(issuer.token(aud="https://tools.example/fleet/mcp"))
+    narrower = bearer(issuer.token(aud="https://tools.example/fleet/mcp/owls"))
+
+    for endpoint, header in (("/mcp", narrow), ("/mcp/owls", narrow), ("/mcp/owls", narrower)):
+        assert (await gate.identify([header], endpoint=endpoint)).caller.user_id == "ada"
+    for endpoint, header in (("", narrow), ("/mcp", narrower), ("/mcp/mice", narrower), ("/mcpx", narrow)):
+        with pytest.raises(AuthRefused) as refused:
+            await gate.identify([header], endpoint=endpoint)
+        assert refused.value.problem == "invalid-token"
