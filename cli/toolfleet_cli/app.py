@@ -11,7 +11,8 @@ import typer
 
 from toolfleet_cli.commands import audit, call, config, create, dead, jobs, keys, modules, status, tools, wakes
 from toolfleet_cli.console.output import fail
-from toolfleet_cli.processes import fleet, gateway, host, logs, processes, redis_cli
+from toolfleet_cli.processes import fleet, host, logs, processes, redis_cli
+from toolfleet_cli.serving import gateway, mcp
 from toolfleet_registry.errors import FleetError
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app = typer.Typer(
 fleet.register(app)
 processes.register(app)
 gateway.register(app)
+mcp.register(app)
 logs.register(app)
 config.register(app)
 status.register(app)

@@ -9,11 +9,18 @@ _LIBRARIES = {
     "flower": ("flower",),
     "up": ("httptools", "flower"),
     "demo": ("httptools", "flower", "mcp", "watchfiles", "yaml"),
-    "gateway": ("httptools", "jwt", "starlette", "uvicorn", "uvloop"),
+    "gateway": ("httptools", "jwt", "mcp", "starlette", "uvicorn", "uvloop"),
+    "mcp": ("jwt", "mcp", "starlette"),
     "host": ("httpx", "packaging", "starlette", "uvicorn", "watchfiles", "yaml"),
     "host mcp": ("starlette", "uvicorn", "mcp"),
 }
-_EXTRAS = {"gateway": "gateway", "host": "hosts", "host mcp": "mcp", "demo": "worker,hosts,mcp"}  # for others, `worker`
+_EXTRAS = {
+    "gateway": "gateway",
+    "mcp": "gateway",
+    "host": "hosts",
+    "host mcp": "mcp",
+    "demo": "worker,hosts,mcp",
+}  # for others, `worker`
 
 
 def missing_for(command: str) -> list[str]:

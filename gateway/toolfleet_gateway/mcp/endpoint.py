@@ -11,22 +11,15 @@ from starlette.types import Receive, Scope, Send
 
 from toolfleet_gateway.events.feed import EventFeed
 from toolfleet_gateway.http.open_streams import OpenStreams
-from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
-from toolfleet_gateway.mcp.calls.followed_calls import FollowedCalls
-from toolfleet_gateway.mcp.calls.tool_calls import ToolCalls
 from toolfleet_gateway.mcp.header_arguments import HeaderArguments
 from toolfleet_gateway.mcp.lane.lane_request import lane_request, named_tool
 from toolfleet_gateway.mcp.lane.tool_call_lane import ToolCallLane
-from toolfleet_gateway.mcp.listing import McpListing
-from toolfleet_gateway.mcp.meta_tools import MetaTools
-from toolfleet_gateway.mcp.module_methods import ModuleMethods
+from toolfleet_gateway.mcp.methods import McpMethods
 from toolfleet_gateway.mcp.old_era.client_sessions import ClientSessions
 from toolfleet_gateway.mcp.old_era.old_endpoint import OldEndpoint
 from toolfleet_gateway.mcp.replay import again, whole_body
-from toolfleet_gateway.mcp.server import SERVER_INFO, build_server
+from toolfleet_gateway.mcp.server import SERVER_INFO
 from toolfleet_gateway.mcp.subscriptions import Subscriptions
-from toolfleet_gateway.mcp.task_methods import TaskMethods
-from toolfleet_gateway.mcp.tool_methods import ToolMethods
 from toolfleet_gateway.mcp.view import VIEW, McpView
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
 from toolfleet_registry.settings import Settings
@@ -42,26 +35,21 @@ class McpEndpoint:
     def __init__(
         self, fleet: ToolFleet, settings: Settings, redis: Redis, streams: OpenStreams, closing: Closing
     ) -> None:
-        keys = GatewayKeys(settings.keys)
         self._streams = streams
-        self._abandoned = AbandonedCalls(fleet, redis, keys, settings, closing)
-        calls = ToolCalls(fleet, settings, self._abandoned)
-        listing, followed = McpListing(fleet, settings), FollowedCalls(fleet, settings)
-        self._tools = ToolMethods(calls, listing, MetaTools(fleet), followed, view_of)
-        self._tasks = TaskMethods(fleet, settings, view_of)
+        self._methods = McpMethods.of(fleet, settings, redis, closing, view_of)
         guest_modules = settings.default_guest_modules
-        self._subscriptions = Subscriptions(EventFeed(fleet), streams, view_of, guest_modules=guest_modules)
-        self._modules = ModuleMethods(fleet, view_of)
+        self._subscriptions = Subscriptions(EventFeed(fleet), streams.place, view_of, guest_modules=guest_modules)
+        keys = GatewayKeys(settings.keys)
         self._sessions = ClientSessions(redis, keys, seconds=settings.mcp_session_seconds)
         self._headers = HeaderArguments(fleet)
-        self._lane = ToolCallLane(self._tools, SERVER_INFO)
+        self._lane = ToolCallLane(self._methods.tools, SERVER_INFO)
         self._served: dict[frozenset[str], _Served] = {}
         self._opening = asyncio.Lock()
 
     async def serve(self, view: McpView, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request of a client."""
         scope[VIEW] = view
-        kinds = await self._modules.kinds(view)
+        kinds = await self._methods.modules.kinds(view)
         served = self._served.get(kinds) or await self._opened(kinds)
         version = next((value.decode("latin-1") for name, value in scope["headers"] if name == _VERSION_HEADER), None)
         if version is None or version in HANDSHAKE_PROTOCOL_VERSIONS:
@@ -71,7 +59,7 @@ class McpEndpoint:
 
     async def aclose(self) -> None:
         """End what is under way."""
-        await self._abandoned.aclose()
+        await self._methods.abandoned.aclose()
         for served in self._served.values():
             await served.aclose()
 
@@ -94,8 +82,7 @@ class McpEndpoint:
     async def _opened(self, kinds: frozenset[str]) -> "_Served":
         async with self._opening:
             if kinds not in self._served:
-                server = build_server(self._tools, self._tasks, self._subscriptions)
-                self._modules.add_to(server, kinds)
+                server = self._methods.server(kinds, self._subscriptions)
                 old = OldEndpoint(server, self._sessions, self._subscriptions, self._streams)
                 served = _Served(StreamableHTTPSessionManager(server, stateless=True), old)
                 await served.open()

@@ -2,22 +2,25 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Any, Final
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.server.subscriptions import ListenHandler, ServerEvent, ToolsListChanged
 
+from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.events.feed import EventFeed
 from toolfleet_gateway.events.feed_events import FeedEvent, Listener
-from toolfleet_gateway.http.open_streams import OpenStreams
+from toolfleet_gateway.http.open_streams import End
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_tasks.aio.cancellation import end
 
 Context = ServerRequestContext[Any, Any]
 ViewOf = Callable[[Context], McpView]
+Place = Callable[[Identity], AbstractAsyncContextManager["asyncio.Future[End]"]]
+"""Holds a stream open, until what it gives says that it must end."""
 
 _CHANGES: Final = frozenset(
     f"tool_{kind}"
@@ -29,11 +32,9 @@ _AWAY_SECONDS = 1.0  # before the registry is asked again that does not answer
 class Subscriptions:
     """Those of one gateway's clients; `guest_modules` are what a guest without any reaches."""
 
-    def __init__(
-        self, feed: EventFeed, streams: OpenStreams, view_of: ViewOf, *, guest_modules: frozenset[str]
-    ) -> None:
+    def __init__(self, feed: EventFeed, place: Place, view_of: ViewOf, *, guest_modules: frozenset[str]) -> None:
         self._feed = feed
-        self._streams = streams
+        self._place = place
         self._view_of = view_of
         self._guest_modules = guest_modules
 
@@ -42,7 +43,7 @@ class Subscriptions:
     ) -> types.SubscriptionsListenResult:
         """Serve one client's stream, until it goes, its key is revoked, or the gateway ends."""
         view = self._view_of(context)
-        async with self._streams.place(view.who) as ending:
+        async with self._place(view.who) as ending:
             bus = _Bus()
             handler = ListenHandler(bus)
             ending.add_done_callback(lambda _: handler.close())

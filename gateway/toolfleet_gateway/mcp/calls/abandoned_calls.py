@@ -71,6 +71,12 @@ class AbandonedCalls:
         self._ending.add(task := asyncio.create_task(work, name="toolfleet-abandoned-call"))
         task.add_done_callback(self._ending.discard)
 
+    async def settle(self, seconds: float) -> None:
+        """Give those that are taken back so long to be."""
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=seconds)
+        await self.aclose()
+
     async def aclose(self) -> None:
         """Let go of those that wait."""
         await end(self._ending)

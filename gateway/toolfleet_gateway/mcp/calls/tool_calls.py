@@ -12,6 +12,7 @@ from toolfleet_gateway.mcp.calls.call_keys import call_key, client_key
 from toolfleet_gateway.mcp.calls.call_results import call_result
 from toolfleet_gateway.mcp.calls.call_tasks import task_facts
 from toolfleet_gateway.mcp.calls.progress_notes import ProgressNotes
+from toolfleet_gateway.mcp.calls.repeat_window import RepeatWindow
 from toolfleet_gateway.mcp.calls.running_calls import running_result
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.config.gateway_settings import GatewaySettings
@@ -48,7 +49,10 @@ class McpCall:
 class ToolCalls:
     """The calls that one gateway runs for MCP clients."""
 
-    def __init__(self, fleet: ToolFleet, settings: GatewaySettings, abandoned: AbandonedCalls) -> None:
+    def __init__(
+        self, fleet: ToolFleet, settings: GatewaySettings, abandoned: AbandonedCalls, window: RepeatWindow
+    ) -> None:
+        self._window = window
         self._fleet = fleet
         self._settings = settings
         self._abandoned = abandoned
@@ -60,6 +64,10 @@ class ToolCalls:
         """
         given = client_key(asked.meta)
         name = await self._meant(view, asked.name)
+        try:
+            given = given or await self._window.key(view, name, asked.arguments)
+        except FleetUnavailable as exc:
+            return call_result(fleet_results.fleet_unavailable(name, str(exc)), "")
         key = None if given is None else call_key(given, name, asked.arguments)
         call = ToolCall(tool_name=name, arguments=dict(asked.arguments), idempotency_key=key)
         try:

@@ -1,0 +1,1 @@
+"""Serves the fleet to others from this process."""

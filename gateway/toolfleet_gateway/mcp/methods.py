@@ -1,0 +1,50 @@
+"""Puts together what answers MCP clients, over HTTP or over the streams of a program."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from mcp.server.lowlevel import Server
+from redis.asyncio import Redis
+
+from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
+from toolfleet_gateway.mcp.calls.followed_calls import FollowedCalls
+from toolfleet_gateway.mcp.calls.repeat_window import RepeatWindow
+from toolfleet_gateway.mcp.calls.tool_calls import ToolCalls
+from toolfleet_gateway.mcp.listing import McpListing
+from toolfleet_gateway.mcp.meta_tools import MetaTools
+from toolfleet_gateway.mcp.module_methods import ModuleMethods
+from toolfleet_gateway.mcp.server import build_server
+from toolfleet_gateway.mcp.subscriptions import Subscriptions, ViewOf
+from toolfleet_gateway.mcp.task_methods import TaskMethods
+from toolfleet_gateway.mcp.tool_methods import ToolMethods
+from toolfleet_registry.redis.gateway_keys import GatewayKeys
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.aio.closing import Closing
+from toolfleet_tasks.client.fleet import ToolFleet
+
+
+@dataclass(frozen=True, slots=True)
+class McpMethods:
+    """What is answered. `abandoned` is closed at the end."""
+
+    tools: ToolMethods
+    tasks: TaskMethods
+    modules: ModuleMethods
+    abandoned: AbandonedCalls
+
+    @classmethod
+    def of(cls, fleet: ToolFleet, settings: Settings, redis: Redis, closing: Closing, view_of: ViewOf) -> Self:
+        """The methods of one process. `view_of` says what the client of a request sees."""
+        keys = GatewayKeys(settings.keys)
+        abandoned = AbandonedCalls(fleet, redis, keys, settings, closing)
+        window = RepeatWindow(fleet, redis, keys, seconds=settings.mcp_repeat_window_seconds)
+        calls = ToolCalls(fleet, settings, abandoned, window)
+        listing, followed = McpListing(fleet, settings), FollowedCalls(fleet, settings)
+        tools = ToolMethods(calls, listing, MetaTools(fleet), followed, view_of)
+        return cls(tools, TaskMethods(fleet, settings, view_of), ModuleMethods(fleet, view_of), abandoned)
+
+    def server(self, kinds: frozenset[str], subscriptions: Subscriptions) -> Server[Any]:
+        """A server of tools, and of what else a module of these `kinds` has."""
+        server = build_server(self.tools, self.tasks, subscriptions)
+        self.modules.add_to(server, kinds)
+        return server

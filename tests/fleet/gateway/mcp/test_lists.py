@@ -1,0 +1,125 @@
+"""What MCP clients are listed, and told of changes; and what stands for a list that is too long."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp.client.subscriptions import listen
+
+from support.fleet import TestBed
+from support.gateways.gateway_process import Gateway, gateway_process
+from support.gateways.mcp_clients import ERAS, Era, mcp_client
+from support.module_server import ModuleServer
+from support.worker_process import WorkerProcess
+
+SECONDS = 20
+
+
+@pytest.fixture(scope="module")
+def brief(bed: TestBed, worker: WorkerProcess) -> Iterator[Gateway]:
+    """A gateway that lists five tools at most, and takes calls within a minute for repeats."""
+    env = {"TOOLFLEET_MCP_LISTED_TOOLS": "5", "TOOLFLEET_MCP_REPEAT_WINDOW_SECONDS": "60"}
+    with gateway_process(bed, env=env) as gateway:
+        yield gateway
+
+
+def structure(result: types.CallToolResult) -> dict[str, Any]:
+    found = result.structured_content
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/owls"])
+async def test_three_tools_stand_for_many(brief: Gateway, path: str) -> None:
+    """They are searched, described and called under the names of the endpoint."""
+    name = "owls.echo" if path == "/mcp" else "echo"
+    async with mcp_client(brief, path=path) as client:
+        listed = [tool.name for tool in (await client.list_tools()).tools]
+        found = structure(await client.call_tool("search_tools", {"query": "echo"}))
+        described = structure(await client.call_tool("describe_tools", {"names": [name, "no.such"]}))
+        called = await client.call_tool("call_tool", {"name": name, "arguments": {"text": "hoo"}})
+        direct = await client.call_tool(name, {"text": "hoo"})
+
+    assert listed[:3] == ["search_tools", "describe_tools", "call_tool"]
+    assert len(listed) == 6
+    assert name in [tool["name"] for tool in found["tools"]]
+    assert ([tool["name"] for tool in described["tools"]], described["unknown"]) == ([name], ["no.such"])
+    assert described["tools"][0]["inputSchema"]["type"] == "object"
+    assert called.structured_content == direct.structured_content == {"text": "hoo"}
+
+
+BAD: list[tuple[str, dict[str, Any]]] = [
+    ("search_tools", {}),
+    ("search_tools", {"query": "echo", "limit": "many"}),
+    ("describe_tools", {"names": []}),
+    ("describe_tools", {"names": "owls.echo"}),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments"), BAD)
+async def test_wrong_arguments_are_told_in_words(brief: Gateway, name: str, arguments: dict[str, Any]) -> None:
+    """As a failure that a model reads."""
+    async with mcp_client(brief) as client:
+        assert (await client.call_tool(name, arguments)).is_error
+
+
+async def test_a_window_takes_an_equal_call_for_a_repeat(brief: Gateway, owls: ModuleServer) -> None:
+    """Of a tool that could do it twice, and with the same arguments; a tool that only reads runs each time."""
+    owls.forget()
+    async with mcp_client(brief) as client:
+        for _ in range(2):
+            await client.call_tool("owls.nap_once", {"seconds": 0.01})
+            await client.call_tool("owls.nap", {"seconds": 0.01})
+        await client.call_tool("owls.nap_once", {"seconds": 0.02})
+
+    assert (len(owls.calls("nap_once")), len(owls.calls("nap"))) == (2, 2)
+
+
+async def disabled(gateway: Gateway, tool: str, *, on: bool) -> None:
+    async with gateway.client() as client:
+        answer = await client.post(f"/operations/tools/{tool}/{'enable' if on else 'disable'}", json={})
+        assert answer.is_success, answer.text
+
+
+async def test_a_newer_client_is_told_of_changed_tools(one: Gateway) -> None:
+    """By the stream that it listens to."""
+    async with mcp_client(one) as client, listen(client.session, tools_list_changed=True) as changes:
+        told = asyncio.ensure_future(anext(aiter(changes)))
+        await asyncio.sleep(0)
+        try:
+            await disabled(one, "owls.turn_away", on=False)
+            async with asyncio.timeout(SECONDS):
+                assert await told
+        finally:
+            await disabled(one, "owls.turn_away", on=True)
+
+
+async def test_an_older_client_is_told_of_changed_tools(one: Gateway) -> None:
+    """By the stream of its session, at whatever gateway that is open."""
+    heard = asyncio.Event()
+
+    async def hear(message: object) -> None:
+        if isinstance(message, types.ToolListChangedNotification) or "list_changed" in str(message):
+            heard.set()
+
+    async with mcp_client(one, "legacy", message_handler=hear):
+        try:
+            async with asyncio.timeout(SECONDS):
+                while not heard.is_set():
+                    await disabled(one, "owls.turn_away", on=False)
+                    await disabled(one, "owls.turn_away", on=True)
+                    await asyncio.wait([asyncio.ensure_future(heard.wait())], timeout=1)
+        finally:
+            await disabled(one, "owls.turn_away", on=True)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_lists_are_private_and_in_one_order(one: Gateway, era: Era) -> None:
+    """Each caller sees its own."""
+    async with mcp_client(one, era) as client:
+        first, second = await client.list_tools(), await client.list_tools()
+    assert [tool.name for tool in first.tools] == [tool.name for tool in second.tools]
+    if era == "auto":
+        assert (first.cache_scope, (first.ttl_ms or 0) > 0) == ("private", True)
