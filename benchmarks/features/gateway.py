@@ -1,13 +1,15 @@
 """What the gateway costs beside a Python agent: `python -m benchmarks.features.gateway`. Fails if a target is missed.
 
-Calls over REST and W1 (a module that answers at once, 200 in flight) take turns on one fleet of one worker; so do calls one at a
-time. Then 1,000 streams of events are opened. Redis, worker, gateway, module and whoever calls share this machine.
+Calls over REST, over MCP and W1 (a module that answers at once, 200 in flight) take turns on one fleet of one worker, and with servers of FastMCP and
+of the MCP SDK that call the same module directly; so do calls one at a time. Before that 1,000 streams of events are opened.
+Redis, worker, gateway, module, peers and whoever calls share this machine.
 """
 
 import argparse
 import asyncio
 import os
 import re
+import socket
 import statistics
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from typing import Any
 import httpx
 import psutil
 
+from benchmarks.environments import install, python_of
 from benchmarks.features.rest_client import RestClient
 from benchmarks.machine import wait_for_quiet
 from toolfleet import Caller, ToolCall, ToolFleet
@@ -36,8 +39,11 @@ _ROUNDS, _SECONDS, _WARM_SECONDS = 7, 4.0, 2.0
 _IN_FLIGHT = 200
 _STREAMS, _STREAMED_CALLS = 1_000, 20
 _QUIET_SECONDS, _START_SECONDS = 30, 60.0
-_LEAST_RATIO, _MOST_MS, _MOST_MB = 0.55, 2.0, 150
+_LEAST_RATIO, _LEAST_OF_FASTMCP, _MOST_MS, _MOST_MB = 0.55, 1.1, 2.0, 150
+_AGENT, _REST, _MCP = "a Python agent", "over REST", "over MCP"
+_FASTMCP, _SDK = "FastMCP, directly", "the MCP SDK, directly"
 _OK = 200
+_REVISION, _PREFIX = "2026-07-28", "io.modelcontextprotocol/"
 _ANYBODY = Caller(user_id="operator", permission="owner", allowed_modules="*")
 _ARGUMENTS = {"title": "note", "text": "x" * 160, "tags": ["a", "b"], "number": 3, "nested": {"a": 1}}
 _TOOL, _LONG_TOOL = "instant.echo", "wait60000.echo"
@@ -58,37 +64,47 @@ class _Gateway:
 
 @dataclass(frozen=True)
 class _Found:
-    """What was measured: calls a second over REST and by a Python agent, by round; p50 in ms of calls one at a time; MB."""
+    """What was measured of each way, by round: calls a second, p50 in ms of calls one at a time, CPU ms a call; and MB of the gateway."""
 
-    rates: tuple[list[float], list[float]]
-    latencies: tuple[list[float], list[float]]
-    cpu_ms: tuple[list[float], list[float]]
+    rates: dict[str, list[float]]
+    latencies: dict[str, list[float]]
+    cpu_ms: dict[str, list[float]]
     megabytes: tuple[float, float]
 
-    @property
-    def ratio(self) -> float:
-        return statistics.median(one / other for one, other in zip(*self.rates, strict=True))
+    def ratio(self, one: str, other: str) -> float:
+        """How many times as many calls a second, in the same rounds."""
+        return statistics.median(a / b for a, b in zip(self.rates[one], self.rates[other], strict=True))
 
-    @property
-    def added_ms(self) -> float:
-        return statistics.median(one - other for one, other in zip(*self.latencies, strict=True))
+    def added_ms(self, one: str) -> float:
+        """By how much calls take longer than a Python agent's."""
+        pairs = zip(self.latencies[one], self.latencies[_AGENT], strict=True)
+        return statistics.median(a - b for a, b in pairs)
 
     @property
     def is_missed(self) -> bool:
-        return self.ratio < _LEAST_RATIO or self.added_ms > _MOST_MS or self.megabytes[1] > _MOST_MB
+        """Whether a goal is."""
+        slow = [way for way in (_REST, _MCP) if self.ratio(way, _AGENT) < _LEAST_RATIO or self.added_ms(way) > _MOST_MS]
+        return bool(slow) or self.ratio(_MCP, _FASTMCP) < _LEAST_OF_FASTMCP or self.megabytes[1] > _MOST_MB
+
+    def _goals(self) -> str:
+        own = f"Goals: {_REST} and {_MCP} at least {_LEAST_RATIO:g} of the agent's rate, at most {_MOST_MS:g} ms longer"
+        return f"{own}; {_MCP} at least {_LEAST_OF_FASTMCP:g} times {_FASTMCP} ({self.ratio(_MCP, _FASTMCP):.2f})."
 
     def lines(self) -> list[str]:
-        rest, python = map(statistics.median, self.rates)
-        slow, fast = map(statistics.median, self.latencies)
-        much, little = map(statistics.median, self.cpu_ms)
-        empty, full = self.megabytes
+        """The table, and what of it is a goal."""
+        median, (empty, full) = statistics.median, self.megabytes
+        rows = [
+            f"| {way} | {median(self.rates[way]):,.0f} | {self.ratio(way, _AGENT):.2f} | {median(self.cpu_ms[way]):.2f} "
+            f"| {median(self.latencies[way]):.2f} | {self.added_ms(way):+.2f} |"
+            for way in self.rates
+        ]
         return [
-            "| | over REST | a Python agent | | goal |",
-            "|---|---:|---:|---:|---:|",
-            f"| calls/s, {_IN_FLIGHT} in flight | {rest:,.0f} | {python:,.0f} | {self.ratio:.2f} | >= {_LEAST_RATIO:g} |",
-            f"| CPU ms a call, all processes | {much:.2f} | {little:.2f} | {little / much:.2f} | |",
-            f"| p50 ms, one at a time | {slow:.2f} | {fast:.2f} | {self.added_ms:+.2f} | <= +{_MOST_MS:g} |",
-            f"| MB of the gateway with {_STREAMS:,} streams; without | {full:.0f} | {empty:.0f} | | <= {_MOST_MB} |",
+            f"| | calls/s, {_IN_FLIGHT} in flight | of the agent's | CPU ms a call, all processes | p50 ms, one at a time | longer than the agent's |",
+            "|---|---:|---:|---:|---:|---:|",
+            *rows,
+            "",
+            self._goals(),
+            f"The gateway has {full:.0f} MB with {_STREAMS:,} streams (goal {_MOST_MB}), {empty:.0f} without.",
         ]
 
 
@@ -101,8 +117,9 @@ def main() -> None:
     chosen = options.parse_args()
     for name in [name for name in os.environ if name.startswith("TOOLFLEET_")]:
         del os.environ[name]
-    with tempfile.TemporaryDirectory() as folder, _fleet(Path(folder)) as (settings, gateway):
-        found = asyncio.run(_measure(settings, gateway, chosen))
+    install("fastmcp")
+    with tempfile.TemporaryDirectory() as folder, _fleet(Path(folder)) as (settings, gateway, peers):
+        found = asyncio.run(_measure(settings, gateway, peers, chosen))
     how = f"one worker, one gateway; medians of {chosen.rounds} rounds of {chosen.seconds:g} s, in turns"
     text = "\n".join([f"The gateway beside a Python agent (`make bench-gateway`): {how}:\n", *found.lines()])
     print(text)
@@ -111,26 +128,31 @@ def main() -> None:
     sys.exit(found.is_missed)
 
 
-async def _measure(settings: Settings, gateway: _Gateway, chosen: argparse.Namespace) -> _Found:
+async def _measure(settings: Settings, gateway: _Gateway, peers: dict[str, int], chosen: argparse.Namespace) -> _Found:
     async with AsyncExitStack() as stack:
         fleet = await stack.enter_async_context(ToolFleet(settings=settings))
         await fleet.modules.refresh()
-        client = RestClient(gateway.url.host, gateway.url.port or 0, gateway.key)
-        stack.callback(client.close)
-        ways = _over_rest(client), _by_agent(fleet)
-        for way in ways:
+
+        def client_of(port: int, key: str = "") -> RestClient:
+            stack.callback((client := RestClient("127.0.0.1", port, key)).close)
+            return client
+
+        own, own_mcp = client_of(gateway.url.port or 0, gateway.key), client_of(gateway.url.port or 0, gateway.key)
+        ways = {_AGENT: _by_agent(fleet), _REST: _over_rest(own), _MCP: _over_mcp(own_mcp, _TOOL)}
+        ways |= {name: _over_mcp(client_of(port), "echo") for name, port in peers.items()}
+        with_streams = await _with_streams(own, gateway, chosen.streams)  # before MCP's code is loaded
+        for way in ways.values():
             await _times(way, _IN_FLIGHT, _WARM_SECONDS)
-        rates, latencies = (list[float](), list[float]()), (list[float](), list[float]())
-        cpu_ms = list[float](), list[float]()
+        rates, latencies, cpu_ms = ({name: list[float]() for name in ways} for _ in range(3))
         for _ in range(chosen.rounds):
-            for way, found, spent in zip(ways, rates, cpu_ms, strict=True):
+            for name, way in ways.items():
                 before = _cpu_seconds()
                 calls = len(await _times(way, _IN_FLIGHT, chosen.seconds))
-                found.append(calls / chosen.seconds)
-                spent.append((_cpu_seconds() - before) / calls * 1000)
-            for way, found in zip(ways, latencies, strict=True):
-                found.append(statistics.median(await _times(way, 1, chosen.seconds / 2)) * 1000)
-        return _Found(rates, latencies, cpu_ms, await _with_streams(client, gateway, chosen.streams))
+                rates[name].append(calls / chosen.seconds)
+                cpu_ms[name].append((_cpu_seconds() - before) / calls * 1000)
+            for name, way in ways.items():
+                latencies[name].append(statistics.median(await _times(way, 1, chosen.seconds / 2)) * 1000)
+        return _Found(rates, latencies, cpu_ms, with_streams)
 
 
 def _cpu_seconds() -> float:
@@ -171,6 +193,23 @@ def _over_rest(client: RestClient) -> Work:
     return call
 
 
+def _over_mcp(client: RestClient, tool: str) -> Work:
+    meta: dict[str, Any] = {f"{_PREFIX}clientCapabilities": {}, f"{_PREFIX}protocolVersion": _REVISION}
+    params = {"name": tool, "arguments": _ARGUMENTS, "_meta": meta}
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    headers = (
+        "Accept: application/json, text/event-stream\r\n"
+        f"MCP-Protocol-Version: {_REVISION}\r\nMcp-Method: tools/call\r\nMcp-Name: {tool}\r\n"
+    )
+
+    async def call() -> None:
+        status, answer = await client.post("/mcp", asked, headers)
+        if status != _OK or "structuredContent" not in answer.get("result", {}):
+            sys.exit(f"A call has failed: {status} {answer}")
+
+    return call
+
+
 async def _with_streams(client: RestClient, gateway: _Gateway, count: int) -> tuple[float, float]:
     """The gateway's megabytes before the streams are open, and with them."""
     before, call = gateway.megabytes, {"tool_name": _LONG_TOOL, "arguments": _ARGUMENTS}
@@ -194,14 +233,22 @@ async def _open_stream(gateway: _Gateway, call_id: str) -> asyncio.StreamWriter:
 
 
 @contextmanager
-def _fleet(folder: Path) -> Generator[tuple[Settings, _Gateway]]:
-    """Redis, a module, a worker and a gateway."""
-    port = free_port()
+def _fleet(folder: Path) -> Generator[tuple[Settings, _Gateway, dict[str, int]]]:
+    """Redis, a module, a worker and a gateway; and peers that call the module directly, by their names."""
+    port, ports = free_port(), {_FASTMCP: free_port(), _SDK: free_port()}
     (folder / "redis").mkdir()
+    base = f"http://127.0.0.1:{port}"
     module = [sys.executable, "-m", "benchmarks.module.app", str(port)]
     gateway = [sys.executable, "-m", "toolfleet_cli", "gateway", "--port", "0"]
-    with redis_server(folder / "redis") as url, _running(folder, "module", module, {}):
-        base = f"http://127.0.0.1:{port}"
+    said = [f"{base}/instant"]
+    fastmcp = [str(python_of("fastmcp")), "-m", "benchmarks.peers.fastmcp.server", str(ports[_FASTMCP]), *said]
+    sdk = [sys.executable, "-m", "benchmarks.features.sdk_server", str(ports[_SDK]), *said]
+    with (
+        redis_server(folder / "redis") as url,
+        _running(folder, "module", module, {}),
+        _running(folder, "fastmcp", fastmcp, {}),
+        _running(folder, "sdk", sdk, {}),
+    ):
         services: dict[str, Any] = {name: f"{base}/{name}" for name in ("instant", "wait60000")}
         limits: dict[str, float] = {"wait60000": 300}
         settings = Settings(redis_url=url, module_services=services, module_timeouts=limits, log_level="WARNING")
@@ -210,7 +257,9 @@ def _fleet(folder: Path) -> Generator[tuple[Settings, _Gateway]]:
             _running(folder, "worker", worker_command("all"), env),
             _running(folder, "gateway", gateway, env) as process,
         ):
-            yield settings, _ready(folder, process)
+            for peer in ports.values():
+                _wait_for(peer)
+            yield settings, _ready(folder, process), ports
 
 
 @contextmanager
@@ -221,6 +270,20 @@ def _running(folder: Path, name: str, command: list[str], env: dict[str, str]) -
         yield process
     finally:
         stop(process, patience_seconds=5)
+
+
+def _wait_for(port: int) -> None:
+    """Until a peer listens."""
+    give_up_at = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            if time.monotonic() > give_up_at:
+                sys.exit(f"Nobody listens at port {port}.")
+            time.sleep(0.2)
+        else:
+            return
 
 
 def _ready(folder: Path, process: subprocess.Popen[bytes]) -> _Gateway:

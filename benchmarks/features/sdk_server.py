@@ -1,0 +1,38 @@
+"""The official SDK's server with one tool that calls the module directly: `python -m benchmarks.features.sdk_server PORT MODULE_URL`."""
+
+import json
+import sys
+from typing import Any
+
+import httpx
+import mcp_types as types
+import uvicorn
+from mcp.server.lowlevel import Server
+
+_SCHEMA = {"type": "object"}
+
+
+def main() -> None:
+    """Serve in its fastest way: no sessions, plain JSON, uvloop and httptools."""
+    port, module = int(sys.argv[1]), sys.argv[2]
+    limits = httpx.Limits(max_connections=400, max_keepalive_connections=400)
+    client = httpx.AsyncClient(limits=limits, timeout=60, trust_env=False)
+
+    async def call(_: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        asked = {"tool_name": "instant.echo", "arguments": params.arguments or {}}
+        result = (await client.post(f"{module}/execute", json=asked)).json()["result"]
+        text = types.TextContent(type="text", text=json.dumps(result))
+        return types.CallToolResult(content=[text], structured_content=result)
+
+    async def tools(*_: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[types.Tool(name="echo", input_schema=_SCHEMA)])
+
+    server: Server[Any] = Server("peer", on_call_tool=call, on_list_tools=tools)
+    app = server.streamable_http_app(stateless_http=True, json_response=True)
+    uvicorn.run(
+        app, host="127.0.0.1", port=port, loop="uvloop", http="httptools", log_level="warning", access_log=False
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""FastMCP with one tool that calls the module directly: `python -m benchmarks.peers.fastmcp.server PORT MODULE_URL`."""
+
+import sys
+from typing import Any
+
+import httpx
+from fastmcp import FastMCP
+
+PORT, MODULE = int(sys.argv[1]), sys.argv[2]
+
+server = FastMCP("peer")
+client = httpx.AsyncClient(
+    limits=httpx.Limits(max_connections=400, max_keepalive_connections=400), timeout=60, trust_env=False
+)
+
+
+@server.tool
+async def echo(title: str, text: str, tags: list[str], number: int, nested: dict[str, Any]) -> dict[str, Any]:
+    """Echo."""
+    arguments = {"title": title, "text": text, "tags": tags, "number": number, "nested": nested}
+    answer = await client.post(f"{MODULE}/execute", json={"tool_name": "instant.echo", "arguments": arguments})
+    result: dict[str, Any] = answer.json()["result"]
+    return result
+
+
+if __name__ == "__main__":
+    # Its fastest way: no sessions, plain JSON, uvloop and httptools, and no log of each request.
+    server.run(
+        transport="http", host="127.0.0.1", port=PORT, stateless_http=True, json_response=True, show_banner=False,
+        uvicorn_config={"loop": "uvloop", "http": "httptools", "access_log": False, "log_level": "warning"},
+    )  # fmt: skip
