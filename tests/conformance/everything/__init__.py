@@ -1,0 +1,1 @@
+"""Serves over MCP whatever the conformance suite's scenarios ask for by name."""
