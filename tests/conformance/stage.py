@@ -1,0 +1,86 @@
+"""Starts a fleet with the everything-server as a module: each part a process of its own, on ports of its own."""
+
+import re
+import sys
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from conformance.key_proxy import key_proxy
+from support.fleet import TestBed, program
+from support.gateways.gateway_process import gateway_process
+from support.waiting import wait_until_sync
+from support.worker_process import TESTS
+from toolfleet_cli.local.commands import beat_command
+from toolfleet_cli.local.redis_server import redis_server
+
+MODULE = "everything"
+
+_HOST_READY = "http://"
+_LISTENING = "listening at "
+_REVISION = "2026-07-28"
+_READY_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`server` is the endpoint of the everything-server, `gateway` that of its module at the gateway, where no key is asked for."""
+
+    server: str
+    gateway: str
+
+
+@contextmanager
+def everything_server(folder: Path) -> Generator[str]:
+    """Run the everything-server; yields its endpoint."""
+    command = [sys.executable, "-m", "conformance.everything", "http"]
+    bed = TestBed("redis://127.0.0.1:1/0", (), folder)
+    with program(bed, command, MODULE, ready=_LISTENING, env={"PYTHONPATH": str(TESTS)}) as process:
+        found = re.search(rf"{_LISTENING}(\S+)", process.said())
+        assert found is not None
+        yield found[1]
+
+
+@contextmanager
+def stage(folder: Path) -> Generator[Stage]:
+    """Run everything: Redis, the server, its host, a worker, beat, a gateway and the proxy with its key."""
+    with ExitStack() as running:
+        server = running.enter_context(everything_server(folder))
+        redis_url = running.enter_context(redis_server(_made(folder / "redis")))
+        bed = TestBed(redis_url, (), folder)
+        running.enter_context(_host(bed, server))
+        running.enter_context(bed.worker())
+        running.enter_context(program(bed, beat_command(), "beat", ready="beat: Starting"))
+        gateway = running.enter_context(gateway_process(bed))
+        url = running.enter_context(key_proxy(gateway.url, gateway.key)) + f"/mcp/{MODULE}"
+        wait_until_sync(lambda: _is_served(url), "the gateway serves the module", seconds=_READY_SECONDS)
+        yield Stage(server, url)
+
+
+@contextmanager
+def _host(bed: TestBed, server: str) -> Generator[None]:
+    command = [sys.executable, "-m", "toolfleet_cli", "host", "mcp", MODULE, "--url", server, "--trusted"]
+    with program(bed, command, "host", ready=_HOST_READY):
+        yield
+
+
+def _is_served(url: str) -> bool:
+    """Whether the module's tools are listed."""
+    names = ("protocolVersion", "clientCapabilities")
+    meta = dict(zip((f"io.modelcontextprotocol/{name}" for name in names), (_REVISION, {}), strict=True))
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}
+    headers = {
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": _REVISION,
+        "mcp-method": "tools/list",
+    }
+    answer = httpx.post(url, json=asked, headers=headers, timeout=10, trust_env=False)
+    return answer.status_code == httpx.codes.OK and '"test_simple_text"' in answer.text
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
