@@ -9,6 +9,7 @@ from anyio.abc import TaskStatus
 from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp_types import methods
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 
@@ -31,6 +32,8 @@ class ScreeningDispatcher(JSONRPCDispatcher):
     ) -> dict[str, Any]:
         """As the SDK's. Raises `MCPError`."""
         raw = await super().send_raw_request(method, params, opts, _related_request_id=_related_request_id)
+        if self.version in MODERN_PROTOCOL_VERSIONS:
+            raw.setdefault("resultType", "complete")  # as the protocol has clients assume; the SDK's models do not
         if method == "tools/list" and self.version:
             self._screen(raw)
         return raw
