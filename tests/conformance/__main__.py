@@ -10,8 +10,8 @@ from pathlib import Path
 
 from conformance.packages import SuiteMissing, installed
 from conformance.results import Report
-from conformance.stage import everything_server, stage
-from conformance.suite import REVISIONS, run_scenario, run_set
+from conformance.stage import everything_server, gateway_endpoint
+from conformance.suite import CLIENT_OPTIONS, REVISIONS, Side, run_client_set, run_scenario, run_server_set
 
 _SUMMARY = Path(__file__).parents[2] / ".cache" / "conformance" / "summary.json"
 
@@ -22,6 +22,7 @@ def main() -> int:
         prog="python -m conformance",
         description="The conformance suite of MCP, against a gateway with a server behind it.",
     )
+    options.add_argument("--only", choices=["server", "client"], help="only one side: without it both are tried")
     options.add_argument("--direct", action="store_true", help="against the server itself, without a fleet")
     options.add_argument("--revision", choices=REVISIONS, help="only one set of requirements")
     options.add_argument("--scenario", help="only one scenario")
@@ -46,22 +47,25 @@ def main() -> int:
 
 
 def _ran(chosen: argparse.Namespace, folder: Path) -> list[Report]:
-    revisions = REVISIONS if chosen.revision is None else (chosen.revision,)
-    if chosen.direct:
-        with everything_server(_made(folder / "logs")) as url:
-            return _servers(chosen, revisions, url, folder)
-    with stage(_made(folder / "logs")) as there:
-        return _servers(chosen, revisions, there.gateway, folder)
-
-
-def _servers(chosen: argparse.Namespace, revisions: tuple[str, ...], url: str, folder: Path) -> list[Report]:
     reports = list[Report]()
-    for revision in revisions:
-        results = folder / f"server-{revision}"
+    if chosen.only != "client":
+        served = everything_server if chosen.direct else gateway_endpoint
+        with served(_made(folder / "logs")) as url:
+            reports += _tried("server", ["--url", url], chosen, folder)
+    if chosen.only != "server" and not chosen.direct:
+        reports += _tried("client", CLIENT_OPTIONS, chosen, folder)
+    return reports
+
+
+def _tried(side: Side, options: list[str], chosen: argparse.Namespace, folder: Path) -> list[Report]:
+    reports = list[Report]()
+    for revision in REVISIONS if chosen.revision is None else (chosen.revision,):
+        results = folder / f"{side}-{revision}"
         if chosen.scenario is not None:
-            reports.append(run_scenario("server", chosen.scenario, revision, ["--url", url], results))
+            reports.append(run_scenario(side, chosen.scenario, revision, options, results))
         else:
-            reports += run_set("server", revision, ["--url", url], results)
+            run_set = run_server_set if side == "server" else run_client_set
+            reports += run_set(revision, options, results)
     return reports
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+_SHOWN = {"FAILURE": "failed", "SKIPPED": "skipped", "WARNING": "warned"}
 _MOMENT = re.compile(r"-\d{4}-\d{2}-\d{2}T[\d-]+Z$")
 
 
@@ -55,7 +56,7 @@ class Report:
         counts = self.counts
         head = (
             f"{self.title}: {counts['SUCCESS']} passed, {counts['FAILURE']} failed, {counts['SKIPPED']} skipped, "
-            f"{counts['WARNING']} warned, in {len(self.scenarios)} scenarios and {self.seconds:.0f} s"
+            f"{counts['WARNING']} warned, in {len(self.scenarios)} scenarios"
         )
         words = {"FAILURE": "failed", "SKIPPED": "skipped", "WARNING": "warned"}
         return "\n".join(
@@ -102,4 +103,6 @@ def read(folder: Path) -> dict[str, Scenario]:
 
 
 def _check(raw: Mapping[str, Any]) -> Check:
-    return Check(str(raw["id"]), str(raw["status"]), str(raw.get("errorMessage") or ""))
+    status = str(raw["status"])
+    message = raw.get("errorMessage") or (raw.get("description") if status in _SHOWN else None)
+    return Check(str(raw["id"]), status, " ".join(str(message or "").split()))

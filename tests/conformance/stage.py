@@ -4,7 +4,6 @@ import re
 import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -25,14 +24,6 @@ _REVISION = "2026-07-28"
 _READY_SECONDS = 60
 
 
-@dataclass(frozen=True)
-class Stage:
-    """`server` is the endpoint of the everything-server, `gateway` that of its module at the gateway, where no key is asked for."""
-
-    server: str
-    gateway: str
-
-
 @contextmanager
 def everything_server(folder: Path) -> Generator[str]:
     """Run the everything-server; yields its endpoint."""
@@ -45,8 +36,8 @@ def everything_server(folder: Path) -> Generator[str]:
 
 
 @contextmanager
-def stage(folder: Path) -> Generator[Stage]:
-    """Run everything: Redis, the server, its host, a worker, beat, a gateway and the proxy with its key."""
+def gateway_endpoint(folder: Path) -> Generator[str]:
+    """Run a fleet with the server as a module; yields the module's endpoint at a gateway, which a proxy gives its key."""
     with ExitStack() as running:
         server = running.enter_context(everything_server(folder))
         redis_url = running.enter_context(redis_server(_made(folder / "redis")))
@@ -57,7 +48,7 @@ def stage(folder: Path) -> Generator[Stage]:
         gateway = running.enter_context(gateway_process(bed))
         url = running.enter_context(key_proxy(gateway.url, gateway.key)) + f"/mcp/{MODULE}"
         wait_until_sync(lambda: _is_served(url), "the gateway serves the module", seconds=_READY_SECONDS)
-        yield Stage(server, url)
+        yield url
 
 
 @contextmanager
@@ -78,7 +69,7 @@ def _is_served(url: str) -> bool:
         "mcp-method": "tools/list",
     }
     answer = httpx.post(url, json=asked, headers=headers, timeout=10, trust_env=False)
-    return answer.status_code == httpx.codes.OK and '"test_simple_text"' in answer.text
+    return answer.is_success and '"test_simple_text"' in answer.text
 
 
 def _made(folder: Path) -> Path:

@@ -3,8 +3,10 @@
 import os
 import shutil
 import subprocess
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,14 +14,23 @@ from typing import Any, Literal
 import yaml
 
 from conformance.packages import installed, suite_command
-from conformance.results import Report, Scenario, read
+from conformance.results import Check, Report, Scenario, read
+from support.worker_process import TESTS
 
 Side = Literal["server", "client"]
 
 REVISIONS = ("2026-07-28", "2025-11-25")
 """The requirement sets that the suite has."""
 
+CLIENT_OPTIONS = ["--command", f"env PYTHONPATH={TESTS} {sys.executable} -m conformance.client", "--timeout", "60000"]
+"""What is tried as a client: the host of MCP servers, as a module that is asked for all it has."""
+
 _TASKS = "tasks-"
+_OAUTH = "auth/"
+_NO_OAUTH = Check(
+    "not-tried", "SKIPPED", "the host has no OAuth client: it sends the credential that it is given, as a header"
+)
+_CLIENTS = 2  # at once
 _SET_SECONDS = 600
 
 
@@ -41,21 +52,42 @@ def requirements(revision: str, side: Side) -> Requirements:
     return Requirements(tuple(known[side]), tuple(name for name in beside if name not in tasks), tasks)
 
 
-def run_set(side: Side, revision: str, options: Iterable[str], folder: Path) -> list[Report]:
-    """All scenarios of a set; `options` say what is tried. Results are written below `folder`."""
+def run_server_set(revision: str, options: Sequence[str], folder: Path) -> list[Report]:
+    """All scenarios of a set for servers; `options` say what is tried. Results are written below `folder`."""
     began = time.monotonic()
-    found = _run([side, *options, "--requirements", revision], folder)
-    seconds = time.monotonic() - began
-    wanted = requirements(revision, side)
-    parts = {"scored": wanted.scored, "not scored": wanted.beside, "tasks": wanted.tasks}
-    return [Report.of(f"{side} {revision} {part}", found, names, seconds) for part, names in parts.items() if names]
+    found = _run(["server", *options, "--requirements", revision], folder)
+    return _reports("server", revision, found, time.monotonic() - began)
 
 
-def run_scenario(side: Side, name: str, revision: str, options: Iterable[str], folder: Path) -> Report:
+def run_client_set(revision: str, options: Sequence[str], folder: Path) -> list[Report]:
+    """The same for clients, a few at once: the suite itself starts all clients of a set together, too many for two cores."""
+    began = time.monotonic()
+    wanted = requirements(revision, "client")
+    names = [*wanted.scored, *wanted.beside]
+    found = {name: Scenario(name, (_NO_OAUTH,)) for name in names if name.startswith(_OAUTH)}
+
+    def tried(name: str) -> Scenario | None:
+        words = ["client", *options, "--scenario", name, "--spec-version", revision]
+        return _run(words, folder / name).get(name)
+
+    with ThreadPoolExecutor(_CLIENTS) as clients:
+        for scenario in clients.map(tried, [name for name in names if name not in found]):
+            if scenario is not None:
+                found[scenario.name] = scenario
+    return _reports("client", revision, found, time.monotonic() - began)
+
+
+def run_scenario(side: Side, name: str, revision: str, options: Sequence[str], folder: Path) -> Report:
     """One scenario, whatever the revision."""
     began = time.monotonic()
     found = _run([side, *options, "--scenario", name, "--spec-version", revision, "--force"], folder)
     return Report.of(f"{side} {revision} {name}", found, [name], time.monotonic() - began)
+
+
+def _reports(side: Side, revision: str, found: Mapping[str, Scenario], seconds: float) -> list[Report]:
+    wanted = requirements(revision, side)
+    parts = {"scored": wanted.scored, "not scored": wanted.beside, "tasks": wanted.tasks}
+    return [Report.of(f"{side} {revision} {part}", found, names, seconds) for part, names in parts.items() if names]
 
 
 def _run(words: list[str], folder: Path) -> dict[str, Scenario]:

@@ -1,0 +1,76 @@
+"""`python -m conformance.client URL`: serves the suite's server by the host of MCP servers, and asks the module that it is for all it has.
+
+What the host cannot list, as where a server wants OAuth, is written to standard error, and the exit code is 1.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from toolfleet_modules.hosts.mcp.mcp_host import McpHost
+from toolfleet_modules.hosts.mcp.options import HttpServer, McpOptions
+from toolfleet_modules.sdk.client import ModuleClient
+
+_LISTED_SECONDS = 10
+_CALL_SECONDS = 10
+_ECHO = "json_schema_echo"
+_SAMPLES: Mapping[str, Any] = {"integer": 5, "number": 5, "boolean": True, "array": [], "object": {}, "null": None}
+
+
+async def main(url: str) -> int:
+    """Have one server served, and everything asked for that its scenario wants to see."""
+    host = McpHost(McpOptions("suite", HttpServer(url), trusted=True, handshake_seconds=_LISTED_SECONDS))
+    async with ModuleClient(host, user_id="ada") as client:
+        for each in host.manifest.load_errors or ():
+            print(f"{each.file}: {each.message}", file=sys.stderr)  # noqa: T201 - the suite keeps it with the results
+        if not host.tools and host.manifest.load_errors:
+            return 1
+        for name, arguments in _calls(host):
+            result = await client.send(name, arguments, seconds=_CALL_SECONDS)
+            print(f"{name}: {result}", file=sys.stderr)  # noqa: T201 - as above
+        await _ask_for_more(host, client)
+    return 0
+
+
+def _calls(host: McpHost) -> list[tuple[str, dict[str, Any]]]:
+    """The calls that a scenario names, or one of each tool."""
+    methods = {tool.original: name for name, tool in host.tools.items()}
+    context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
+    if named := context.get("toolCalls"):
+        return [(methods[call["name"]], call["arguments"]) for call in named if call["name"] in methods]
+    if _ECHO in methods:
+        schema = next(tool.definition.input_schema for tool in host.tools.values() if tool.original != _ECHO)
+        return [(methods[_ECHO], {"schema": schema})]
+    return [(name, _arguments(tool.definition.input_schema or {})) for name, tool in host.tools.items()]
+
+
+def _arguments(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Something for each property that is required."""
+    properties = schema.get("properties", {})
+    return {name: _SAMPLES.get(properties[name].get("type"), "owl") for name in schema.get("required", ())}
+
+
+async def _ask_for_more(host: McpHost, client: ModuleClient) -> None:
+    """Read the server's prompts and resources, where it has some."""
+    resources = await _asked(client, "resources/list", {})
+    for resource in resources.get("resources", ()):
+        await _asked(client, "resources/read", {"uri": resource["uri"]})
+    prompts = await _asked(client, "prompts/list", {})
+    for prompt in prompts.get("prompts", ()):
+        await _asked(client, "prompts/get", {"name": prompt["name"]})
+
+
+async def _asked(client: ModuleClient, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The result; nothing where the server has none of that."""
+    answer = await client.http.post(f"/mcp/{method}", json={"params": params, "user_id": "ada"})
+    result: dict[str, Any] = answer.json().get("result", {}) if answer.is_success else {}
+    return result
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    sys.exit(asyncio.run(main(sys.argv[1])))
