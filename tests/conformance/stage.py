@@ -13,7 +13,6 @@ from support.fleet import TestBed, program
 from support.gateways.gateway_process import gateway_process
 from support.waiting import wait_until_sync
 from support.worker_process import TESTS
-from toolfleet_cli.local.commands import beat_command
 from toolfleet_cli.local.redis_server import redis_server
 
 MODULE = "everything"
@@ -44,7 +43,6 @@ def gateway_endpoint(folder: Path) -> Generator[str]:
         bed = TestBed(redis_url, (), folder)
         running.enter_context(_host(bed, server))
         running.enter_context(bed.worker())
-        running.enter_context(program(bed, beat_command(), "beat", ready="beat: Starting"))
         gateway = running.enter_context(gateway_process(bed))
         url = running.enter_context(key_proxy(gateway.url, gateway.key)) + f"/mcp/{MODULE}"
         wait_until_sync(lambda: _is_served(url), "the gateway serves the module", seconds=_READY_SECONDS)
