@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.hosts import mcp_server
+from support.hosts.bare_server import bare_server
 from support.hosts.mcp_server import HostedServer, hosted_server, http_nest, stdio
 from support.waiting import wait_until
 from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer
@@ -147,3 +148,11 @@ async def test_calls_share_a_session(tmp_path: Path) -> None:
 
         assert {result.result.rpartition(" ")[2] for result in results} == {str(served.pids()[0])}
         assert [result.result.split()[1] for result in results] == [str(n) for n in range(50)]
+
+
+async def test_a_result_that_does_not_say_its_type_is_complete(tmp_path: Path) -> None:
+    """The protocol has clients assume so, and the call is a success."""
+    async with asyncio.timeout(30), bare_server() as server, hosted_server(server, tmp_path / "notes") as served:
+        called = await served.call("bare")
+
+    assert (called.success, called.result) == (True, "hoot")

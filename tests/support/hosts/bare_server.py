@@ -1,18 +1,12 @@
 """An MCP server over HTTP that leaves out what the protocol has a default for."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
-import pytest
 from aiohttp import web
 
-from support.hosts.mcp_server import hosted_server
 from toolfleet_modules.hosts.mcp.options import HttpServer
-
-pytestmark = pytest.mark.asyncio
 
 _KEPT = {"resultType": "complete", "ttlMs": 60_000, "cacheScope": "private"}
 _DISCOVERED = {**_KEPT, "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
@@ -42,11 +36,3 @@ async def bare_server() -> AsyncGenerator[HttpServer]:
         yield HttpServer(f"http://127.0.0.1:{runner.addresses[0][1]}/mcp")
     finally:
         await runner.cleanup()
-
-
-async def test_a_result_that_does_not_say_its_type_is_complete(tmp_path: Path) -> None:
-    """The protocol has clients assume so, and the call is a success."""
-    async with asyncio.timeout(30), bare_server() as server, hosted_server(server, tmp_path / "notes") as served:
-        called = await served.call("bare")
-
-    assert (called.success, called.result) == (True, "hoot")
