@@ -12,6 +12,7 @@ import mcp_types as types
 from conformance.everything.tools import Call, Tools, said
 
 _PAUSE_SECONDS = 0.05
+_PROGRESS_SECONDS = 0.5  # a fleet passes progress on a few times a second, and leaves out what comes between
 _HEADER = "x-mcp-header"
 _SCHEMA = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -122,7 +123,7 @@ async def _logged(call: Call) -> types.CallToolResult:
 async def _progress(call: Call) -> types.CallToolResult:
     for done in (0, 50, 100):
         await call.context.session.report_progress(done, 100)
-        await asyncio.sleep(_PAUSE_SECONDS)
+        await asyncio.sleep(_PROGRESS_SECONDS)
     return said("It has said three times how far it is.")
 
 
