@@ -49,6 +49,8 @@ class McpEndpoint:
     async def serve(self, view: McpView, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request of a client."""
         scope[VIEW] = view
+        # The server's parser leaves the spaces around values, which are no part of them; names are compared with the body's.
+        scope["headers"] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         kinds = await self._methods.modules.kinds(view)
         served = self._served.get(kinds) or await self._opened(kinds)
         version = next((value.decode("latin-1") for name, value in scope["headers"] if name == _VERSION_HEADER), None)

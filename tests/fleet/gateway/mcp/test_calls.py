@@ -1,6 +1,7 @@
 """Calls of MCP clients, of both eras, through a gateway, Redis, a worker and a module."""
 
 import asyncio
+import json
 from typing import Any
 
 import mcp_types as types
@@ -9,6 +10,7 @@ from mcp.shared.exceptions import MCPError
 
 from support.gateways.gateway_process import Gateway
 from support.gateways.mcp_clients import ERAS, Era, mcp_client
+from support.gateways.raw_http import answer_to, request
 from support.module_server import ModuleServer
 from support.waiting import wait_until
 
@@ -104,3 +106,24 @@ async def test_a_closed_stream_cancels_its_call(owls: ModuleServer, one: Gateway
         calling.cancel()
         await asyncio.wait({calling})
         await wait_until(lambda: not owls.running, "it is interrupted")
+
+
+@pytest.mark.parametrize("padding", ["", "  ", "\t"])
+async def test_spaces_around_a_header_are_no_part_of_it(one: Gateway, padding: str) -> None:
+    """A name that is compared with the body's is the same with them: HTTP has them stripped before a value is looked at."""
+    names = ("protocolVersion", "clientCapabilities")
+    meta = dict(zip((f"io.modelcontextprotocol/{name}" for name in names), ("2026-07-28", {}), strict=True))
+    params = {"name": "owls.echo", "arguments": {"text": "hoo"}, "_meta": meta}
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    headers = (
+        "Accept: application/json, text/event-stream",
+        "MCP-Protocol-Version: 2026-07-28",
+        "Mcp-Method: tools/call",
+        f"Mcp-Name: {padding}owls.echo{padding}",
+    )
+    sent = request("POST", "/mcp", key=one.key, headers=headers, body=json.dumps(asked))
+
+    answer = await answer_to(one, sent)
+
+    assert answer.status == 200, answer
+    assert json.loads(answer.body)["result"]["structuredContent"] == {"text": "hoo"}
