@@ -70,7 +70,8 @@ class ModuleMethods:
             raise MCPError(types.INTERNAL_ERROR, result.error or "The module does not answer.", data)
         answer = result.result if isinstance(result.result, dict) else {}
         if "error" in answer:
-            raise MCPError(int(answer["error"]["code"]), str(answer["error"]["message"]))
+            error = answer["error"]
+            raise MCPError(int(error["code"]), str(error["message"]), error.get("data"))
         given: dict[str, Any] = dict(answer.get("result", {}))
         meta = {name: value for name, value in given.pop("_meta", {}).items() if not name.startswith(_OWN_META)}
         if meta:

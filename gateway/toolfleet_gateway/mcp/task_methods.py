@@ -9,6 +9,7 @@ from pydantic import Field
 from toolfleet_gateway.calls.attaching import attached
 from toolfleet_gateway.mcp.calls.call_results import call_result
 from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION, task_facts
+from toolfleet_gateway.mcp.calls.passed_failures import passed_failure
 from toolfleet_gateway.mcp.subscriptions import Context, ViewOf
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.contracts import ToolResult
@@ -91,6 +92,8 @@ class TaskMethods:
             return task_facts(handle, "working", now=now, kept_seconds=kept, message=message)
         if result.error_code == "cancelled":
             return task_facts(handle, "cancelled", now=now, kept_seconds=kept, message=result.error)
+        if (error := passed_failure(result)) is not None:
+            return {**task_facts(handle, "failed", now=now, kept_seconds=kept), "error": error.error.model_dump()}
         return {**task_facts(handle, "completed", now=now, kept_seconds=kept), "result": _result_of(handle, result)}
 
 

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -64,11 +64,17 @@ class Reply:
 
     @classmethod
     def failure(
-        cls, tool_name: str, error: str, *, effect_state: EffectState | None = None, retryable: bool = False
+        cls,
+        tool_name: str,
+        error: str,
+        *,
+        effect_state: EffectState | None = None,
+        retryable: bool = False,
+        result: Mapping[str, Any] | None = None,
     ) -> Self:
-        """A failure in words for a model. `retryable`: a repeat may help and does no harm."""
+        """A failure in words for a model. `retryable`: a repeat may help and does no harm. `result`: more about it, for programs; small."""
         readable = error.encode("utf-8", "replace").decode()[:_LONGEST_ERROR]
-        content: dict[str, Any] = {"tool_name": tool_name, "success": False, "result": None, "error": readable}
+        content: dict[str, Any] = {"tool_name": tool_name, "success": False, "result": result, "error": readable}
         if effect_state is not None:
             content["effect_state"] = effect_state
         if retryable:

@@ -1,6 +1,6 @@
 """Names the tools through which a module passes on the Model Context Protocol's prompts, resources and completion.
 
-They are not listed. Each takes a method's parameters as its arguments, and returns `{"result": …}`, or `{"error": {"code", "message"}}` in the
+They are not listed. Each takes a method's parameters as its arguments, and returns `{"result": …}`, or `{"error": {"code", "message", "data"}}` in the
 words of its server.
 """
 

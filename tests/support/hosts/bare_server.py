@@ -10,12 +10,13 @@ from toolfleet_modules.hosts.mcp.options import HttpServer
 
 _KEPT = {"resultType": "complete", "ttlMs": 60_000, "cacheScope": "private"}
 _DISCOVERED = {**_KEPT, "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
-_TOOLS = [{"name": "bare", "inputSchema": {"type": "object"}}]
+_TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("bare", "wrong")]
+_ERROR = {"code": -32021, "message": "it needs sampling", "data": {"requiredCapabilities": {"sampling": {}}}}
 
 
 @asynccontextmanager
 async def bare_server() -> AsyncGenerator[HttpServer]:
-    """A server of the newer era whose results of calls say nothing but their content."""
+    """A server of the newer era: the results of its calls say nothing but their content, and those of `wrong` are errors."""
 
     async def answer(request: web.Request) -> web.Response:
         asked: dict[str, Any] = await request.json()
@@ -24,7 +25,9 @@ async def bare_server() -> AsyncGenerator[HttpServer]:
             "tools/list": {**_KEPT, "tools": _TOOLS},
             "tools/call": {"content": [{"type": "text", "text": "hoot"}]},
         }
-        return web.json_response({"jsonrpc": "2.0", "id": asked["id"], "result": results[asked["method"]]})
+        is_wrong = asked["params"].get("name") == "wrong"
+        told = {"error": _ERROR} if is_wrong else {"result": results[asked["method"]]}
+        return web.json_response({"jsonrpc": "2.0", "id": asked["id"], **told})
 
     app = web.Application()
     app.router.add_post("/mcp", answer)

@@ -11,6 +11,7 @@ from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
 from toolfleet_gateway.mcp.calls.call_keys import call_key, client_key
 from toolfleet_gateway.mcp.calls.call_results import call_result
 from toolfleet_gateway.mcp.calls.call_tasks import task_facts
+from toolfleet_gateway.mcp.calls.passed_failures import passed_failure
 from toolfleet_gateway.mcp.calls.progress_notes import ProgressNotes
 from toolfleet_gateway.mcp.calls.repeat_window import RepeatWindow
 from toolfleet_gateway.mcp.calls.running_calls import running_result
@@ -60,7 +61,7 @@ class ToolCalls:
     async def run(self, view: McpView, asked: McpCall, report: Report) -> dict[str, Any]:
         """The result of `tools/call`, or the task that the call has become. Whoever is cancelled here has left the call.
 
-        Raises `UnknownTool` and `WrongKey`.
+        Raises `UnknownTool` and `WrongKey`, and `MCPError` where a server of the protocol has answered with one.
         """
         given = client_key(asked.meta)
         name = await self._meant(view, asked.name)
@@ -103,10 +104,10 @@ class ToolCalls:
         async with _telling(handle, asked.progress_token, report):
             result = await handle.end_within(seconds)
         if result is not None:
-            return call_result(result, handle.id)
+            return _ended(handle, result)
         is_kept = await handle.is_kept_within(_CONFIRMATION_SECONDS)
         if (result := await handle.end_within(0)) is not None:
-            return call_result(result, handle.id)
+            return _ended(handle, result)
         if not is_kept:
             return call_result(_unconfirmed(handle), handle.id)
         if not asked.takes_tasks:
@@ -123,6 +124,12 @@ async def _telling(handle: BegunHandle, token: str | int | None, report: Report)
     notes = ProgressNotes(token)
     async with telling(handle.progress(), lambda step: report(notes.note(step))):
         yield
+
+
+def _ended(handle: BegunHandle, result: ToolResult) -> dict[str, Any]:
+    if (error := passed_failure(result)) is not None:
+        raise error
+    return call_result(result, handle.id)
 
 
 def _refused(view: McpView, shown: str, call_id: str, result: ToolResult) -> dict[str, Any]:

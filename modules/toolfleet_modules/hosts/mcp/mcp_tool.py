@@ -22,6 +22,7 @@ from toolfleet_registry.contracts import EffectState, ToolDefinition
 from toolfleet_registry.contracts.progress import progress_of
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy, ToolError
+from toolfleet_registry.functions.passed_errors import PassedError
 
 _LONGEST_WAIT = 300.0  # seconds that a server may have its callers wait
 
@@ -96,7 +97,12 @@ class McpRun(ServedRun[McpTool]):
             raise ModuleBusy(_wait_of(error) if error.code == TURNED_AWAY else RETURN_SECONDS)
         if error.code in {types.CONNECTION_CLOSED, BROKEN}:
             return self._unknown("the connection to its server ended in the middle", is_lost=True)
-        return Reply.failure(self.name, f"{self.name} failed: {error.message}", effect_state=self._effect_state)
+        return Reply.failure(
+            self.name,
+            f"{self.name} failed: {error.message}",
+            effect_state=self._effect_state,
+            result=PassedError(error.code, error.message, error.data).worded(),
+        )
 
     def _unknown(self, why: str, *, is_lost: bool = False) -> Reply:
         return Reply.failure(

@@ -20,6 +20,7 @@ from toolfleet_modules.sdk.tool_run import RunMeans
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy, ToolError
+from toolfleet_registry.functions.passed_errors import PassedError
 from toolfleet_registry.functions.passed_methods import PASSED_METHODS, passing_method
 
 FORMS: Mapping[str, tuple[type[Any], type[BaseModel]]] = {
@@ -33,7 +34,6 @@ FORMS: Mapping[str, tuple[type[Any], type[BaseModel]]] = {
 """The request of each method, and its parameters."""
 
 _SECONDS = 60.0  # for a server to answer
-_LONGEST = 4_000  # characters of an error
 
 
 def passed_methods(connection: McpSession) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ class PassedRun(ServedRun[PassedTool]):
         except MCPError as exc:
             if did_nothing(exc):
                 raise ModuleBusy(RETURN_SECONDS) from None
-            return {"error": {"code": exc.code, "message": exc.message[:_LONGEST]}}
+            return {"error": PassedError(exc.code, exc.message, exc.data).facts()}
         except ValidationError:
             message = "The server's answer is none of the protocol."
             return {"error": {"code": types.INTERNAL_ERROR, "message": message}}

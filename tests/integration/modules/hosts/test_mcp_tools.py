@@ -13,6 +13,7 @@ from support.hosts.bare_server import bare_server
 from support.hosts.mcp_server import HostedServer, hosted_server, http_nest, stdio
 from support.waiting import wait_until
 from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer
+from toolfleet_registry.functions.passed_errors import PassedError, passed_error
 
 pytestmark = pytest.mark.asyncio
 
@@ -156,3 +157,14 @@ async def test_a_result_that_does_not_say_its_type_is_complete(tmp_path: Path) -
         called = await served.call("bare")
 
     assert (called.success, called.result) == (True, "hoot")
+
+
+async def test_a_servers_error_comes_with_the_failure(tmp_path: Path) -> None:
+    """Whoever passes the call's end on to clients of the protocol can tell them the same."""
+    async with asyncio.timeout(30), bare_server() as server, hosted_server(server, tmp_path / "notes") as served:
+        called = await served.call("wrong")
+
+    assert (called.success, called.error) == (False, "nest.wrong failed: it needs sampling")
+    assert passed_error(called.result) == PassedError(
+        -32021, "it needs sampling", {"requiredCapabilities": {"sampling": {}}}
+    )
