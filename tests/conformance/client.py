@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolfleet_modules.hosts.mcp.mcp_host import McpHost
+from toolfleet_modules.hosts.mcp.mcp_tool import McpTool
 from toolfleet_modules.hosts.mcp.options import HttpServer, McpOptions
 from toolfleet_modules.sdk.client import ModuleClient
 
@@ -38,14 +39,15 @@ async def main(url: str) -> int:
 
 def _calls(host: McpHost) -> list[tuple[str, dict[str, Any]]]:
     """The calls that a scenario names, or one of each tool."""
-    methods = {tool.original: name for name, tool in host.tools.items()}
+    tools = {name: tool for name, tool in host.tools.items() if isinstance(tool, McpTool)}
+    methods = {tool.original: name for name, tool in tools.items()}
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
     if named := context.get("toolCalls"):
         return [(methods[call["name"]], call["arguments"]) for call in named if call["name"] in methods]
     if _ECHO in methods:
-        schema = next(tool.definition.input_schema for tool in host.tools.values() if tool.original != _ECHO)
+        schema = next(tool.definition.input_schema for tool in tools.values() if tool.original != _ECHO)
         return [(methods[_ECHO], {"schema": schema})]
-    return [(name, _arguments(tool.definition.input_schema or {})) for name, tool in host.tools.items()]
+    return [(name, _arguments(tool.definition.input_schema or {})) for name, tool in tools.items()]
 
 
 def _arguments(schema: Mapping[str, Any]) -> dict[str, Any]:

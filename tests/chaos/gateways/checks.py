@@ -1,4 +1,4 @@
-"""What must hold after a run, of the intentions of REST clients: done once at most, and told the same to all who ask."""
+"""What must hold after a run, of the intentions of clients: done once at most, and told the same to all who ask."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

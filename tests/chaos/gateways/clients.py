@@ -1,4 +1,4 @@
-"""Calls tools over REST as a client must that may lose any answer: it repeats itself with its key at the other gateway."""
+"""Calls tools over REST and MCP as a client must that may lose any answer: it repeats itself with its key at the other gateway."""
 
 import asyncio
 import contextlib
@@ -11,12 +11,16 @@ from typing import Any, ClassVar, Literal
 
 import httpx
 
+from chaos.gateways.mcp_ways import Send, call_as_task, call_over_mcp
 from chaos.gateways.scene import Scene
 from chaos.plan import MODULES
 from toolfleet_registry.contracts import ToolResult
 
-RestWay = Literal["waits", "twice at once", "goes away", "follows", "polls"]
-WAYS: tuple[RestWay, ...] = ("waits", "twice at once", "goes away", "follows", "follows", "polls")
+ClientWay = Literal[
+    "waits", "twice at once", "goes away", "follows", "polls", "over MCP", "over MCP, goes away", "over MCP, as a task"
+]
+_REST: tuple[ClientWay, ...] = ("waits", "twice at once", "goes away", "follows", "follows", "polls")
+WAYS: tuple[ClientWay, ...] = (*_REST, "over MCP", "over MCP", "over MCP, goes away", "over MCP, as a task")
 
 TIMEOUT_SECONDS, GIVE_UP_SECONDS = 40.0, 90.0
 _OK, _ACCEPTED = 200, 202
@@ -36,7 +40,7 @@ class Intention:
 
     ref: str
     tool: str
-    way: RestWay
+    way: ClientWay
     arguments: dict[str, Any]
     told: list[str] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
@@ -44,6 +48,10 @@ class Intention:
     refused: int = 0
     resumed: int = 0
     seconds: float = 0
+
+    @property
+    def is_over_mcp(self) -> bool:
+        return self.way.startswith("over MCP")
 
     @property
     def headers(self) -> dict[str, str]:
@@ -82,9 +90,10 @@ class Client:
             async with asyncio.timeout(GIVE_UP_SECONDS):
                 await self._ways[wanted.way](self, wanted)
             wanted.seconds = time.monotonic() - began_at
+            repeat = self._until_told_over_mcp if wanted.is_over_mcp else self._until_told
             for gateway in self._gateways:
                 async with asyncio.timeout(GIVE_UP_SECONDS):
-                    await self._until_told(wanted, gateway)
+                    await repeat(wanted, gateway)
         except TimeoutError:
             wanted.trouble.append(f"no answer in {GIVE_UP_SECONDS:.0f} s")
         except Exception as exc:  # noqa: BLE001 - one that fails must not end the run
@@ -124,6 +133,37 @@ class Client:
                 wanted.told.append(ToolResult.model_validate(answer.json()["result"]).model_dump_json())
                 return
             await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _over_mcp(self, wanted: Intention) -> None:
+        await self._until_told_over_mcp(wanted, self._next())
+
+    async def _leave_mcp(self, wanted: Intention) -> None:
+        asking = asyncio.ensure_future(self._until_told_over_mcp(wanted, self._next()))
+        await asyncio.wait([asking], timeout=self._dice.choice((0.02, 0.1, 0.5, 1)))
+        asking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asking
+        await self._until_told_over_mcp(wanted, self._next())
+
+    async def _as_task(self, wanted: Intention) -> None:
+        send = self._mcp_sender(wanted, None)
+        wanted.told.append(await call_as_task(send, wanted.ref, wanted.tool, wanted.arguments))
+
+    async def _until_told_over_mcp(self, wanted: Intention, gateway: httpx.AsyncClient) -> None:
+        while True:
+            told = await call_over_mcp(self._mcp_sender(wanted, gateway), wanted.ref, wanted.tool, wanted.arguments)
+            if told is not None:
+                wanted.told.append(told)
+                return
+            await asyncio.sleep(_PAUSE_SECONDS)
+            gateway = self._next()
+
+    def _mcp_sender(self, wanted: Intention, gateway: httpx.AsyncClient | None) -> Send:
+        async def send(path: str, headers: dict[str, str], body: Any) -> str | None:
+            answer = await self._send(wanted, gateway or self._next(), "POST", path, headers, body)
+            return None if answer is None else answer.text
+
+        return send
 
     async def _begun(self, wanted: Intention) -> str | None:
         """Where the call is; `None` if its result has come instead."""
@@ -220,6 +260,9 @@ class Client:
         "goes away": _go_away,
         "follows": _follow,
         "polls": _poll,
+        "over MCP": _over_mcp,
+        "over MCP, goes away": _leave_mcp,
+        "over MCP, as a task": _as_task,
     }
 
 

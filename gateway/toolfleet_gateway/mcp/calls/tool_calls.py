@@ -17,7 +17,7 @@ from toolfleet_gateway.mcp.calls.repeat_window import RepeatWindow
 from toolfleet_gateway.mcp.calls.running_calls import running_result
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.config.gateway_settings import GatewaySettings
-from toolfleet_registry.contracts import Conversation, ToolCall, ToolResult
+from toolfleet_registry.contracts import Conversation, ErrorCode, ToolCall, ToolResult
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.calls.begun_handle import BegunHandle
@@ -81,7 +81,7 @@ class ToolCalls:
             await self._abandoned.joined(handle.id)
         with self._abandoned.following(handle.id):
             try:
-                return await self._followed(handle, asked, report)
+                return await self._followed(handle, asked, report, has_key=key is not None)
             except asyncio.CancelledError:
                 self._abandoned.leave(handle, owner_of(view.who), has_key=key is not None)
                 raise
@@ -98,7 +98,7 @@ class ToolCalls:
         where = None if who.conversation_id is None else Conversation(conversation_id=who.conversation_id)
         return await self._fleet.begun_calls.begin(call, who.caller, owner_of(who), conversation=where)
 
-    async def _followed(self, handle: BegunHandle, asked: McpCall, report: Report) -> dict[str, Any]:
+    async def _followed(self, handle: BegunHandle, asked: McpCall, report: Report, *, has_key: bool) -> dict[str, Any]:
         settings = self._settings
         seconds = settings.mcp_task_seconds if asked.takes_tasks else settings.mcp_wait_seconds
         async with _telling(handle, asked.progress_token, report):
@@ -109,7 +109,7 @@ class ToolCalls:
         if (result := await handle.end_within(0)) is not None:
             return _ended(handle, result)
         if not is_kept:
-            return call_result(_unconfirmed(handle), handle.id)
+            return call_result(_unconfirmed(handle, has_key=has_key), handle.id)
         if not asked.takes_tasks:
             return running_result(handle)
         facts = task_facts(handle, "working", now=fleet_clock.now(), kept_seconds=settings.gateway_result_kept_seconds)
@@ -139,5 +139,9 @@ def _refused(view: McpView, shown: str, call_id: str, result: ToolResult) -> dic
     return call_result(result, call_id)
 
 
-def _unconfirmed(handle: BegunHandle) -> ToolResult:
-    return fleet_results.outcome_unknown(handle.tool_name, "the fleet's Redis has not confirmed the call.")
+def _unconfirmed(handle: BegunHandle, *, has_key: bool) -> ToolResult:
+    """For a call that was sent to a Redis which was lost then. With a key a repeat joins it, wherever it is."""
+    error = "The fleet's Redis has not confirmed the call: it may be in its queue, or not."
+    hint = "Send it again with the same key." if has_key else None
+    code: ErrorCode = "fleet_unavailable" if has_key else "outcome_unknown"
+    return ToolResult.failed(handle.tool_name, code, error, effect_state="unknown", retryable=has_key, hint=hint)

@@ -1,5 +1,7 @@
 """Failures of calls that MCP clients are told as errors of the protocol."""
 
+from typing import Any
+
 from toolfleet_gateway.mcp.calls.passed_failures import passed_failure
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.functions.passed_errors import PassedError
@@ -12,7 +14,7 @@ def failed(result: object) -> ToolResult:
 
 def test_a_servers_error_is_told_with_what_is_known_of_the_effect() -> None:
     """Its code, message and data are the server's; beside the data stands what programs may go by."""
-    needed = {"requiredCapabilities": {"sampling": {}}}
+    needed: dict[str, Any] = {"requiredCapabilities": {"sampling": {}}}
     error = passed_failure(failed(PassedError(-32021, "it needs sampling", needed).worded()))
 
     assert error is not None
