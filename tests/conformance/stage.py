@@ -17,6 +17,7 @@ from toolfleet_cli.local.redis_server import redis_server
 
 MODULE = "everything"
 
+_ONLY_AS_TASK = f"{MODULE}.failing_job"
 _HOST_READY = "http://"
 _LISTENING = "listening at "
 _REVISION = "2026-07-28"
@@ -43,7 +44,7 @@ def gateway_endpoint(folder: Path) -> Generator[str]:
         bed = TestBed(redis_url, (), folder)
         running.enter_context(_host(bed, server))
         running.enter_context(bed.worker())
-        gateway = running.enter_context(gateway_process(bed))
+        gateway = running.enter_context(gateway_process(bed, env={"TOOLFLEET_MCP_TASK_TOOLS": _ONLY_AS_TASK}))
         url = running.enter_context(key_proxy(gateway.url, gateway.key)) + f"/mcp/{MODULE}"
         wait_until_sync(lambda: _is_served(url), "the gateway serves the module", seconds=_READY_SECONDS)
         yield url

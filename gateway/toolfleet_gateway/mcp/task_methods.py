@@ -8,7 +8,7 @@ from pydantic import Field
 
 from toolfleet_gateway.calls.attaching import attached
 from toolfleet_gateway.mcp.calls.call_results import call_result
-from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION, task_facts
+from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION, lacks_tasks, task_facts
 from toolfleet_gateway.mcp.calls.passed_failures import passed_failure
 from toolfleet_gateway.mcp.subscriptions import Context, ViewOf
 from toolfleet_registry.config.gateway_settings import GatewaySettings
@@ -68,9 +68,7 @@ class TaskMethods:
     async def _attached(self, context: Context, task_id: str) -> BegunHandle:
         capabilities = capabilities_of(context.params)
         if EXTENSION not in (capabilities.get("extensions") or {}):
-            needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
-            message = f"Declare the extension {EXTENSION} in this request's capabilities."
-            raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, message, needed)
+            raise lacks_tasks()
         if context.request is not None and context.request.headers.get(_NAME_HEADER) != task_id:
             raise MCPError(types.HEADER_MISMATCH, "The header Mcp-Name must be the task's id.")
         try:

@@ -104,6 +104,9 @@ class GatewaySettings(BaseSettings):
     """How long an MCP client waits for a call that it has not asked to be a task; then it is told that the call runs, and how to ask for it. Clients give up after a minute, most often."""
     mcp_task_seconds: Seconds = 0.5
     """After how long a call becomes a task for an MCP client that takes tasks: what ends sooner has its result at once."""
+    mcp_task_tools: _Names = frozenset()
+    """Tools, as `module.tool`, that take longer than anybody waits: an MCP client that takes no tasks is refused their calls, and told what it lacks.
+    By default there are none: such a client is told that its call runs, and how to ask for it."""
     mcp_grace_seconds: Seconds = 10
     """How long a call goes on that has begun and could be done twice, after the stream of an MCP client that gave it a key was cut: a repeat joins it."""
     mcp_repeat_window_seconds: float = Field(default=0, ge=0, le=3600, allow_inf_nan=False)
@@ -125,7 +128,7 @@ class GatewaySettings(BaseSettings):
         url = self.gateway_url or next(iter(self.oauth_audience), None)
         return url.rstrip("/") if url is not None and is_http_url(url) else None
 
-    @field_validator("oauth_audience", "oauth_algorithms", "oauth_scopes", mode="before")
+    @field_validator("oauth_audience", "oauth_algorithms", "oauth_scopes", "mcp_task_tools", mode="before")
     @classmethod
     def _read_texts(cls, value: Any) -> Any:
         if not isinstance(value, str):

@@ -18,7 +18,7 @@ def add_long_tools(tools: Tools) -> None:
     """Offer them, and one that is quick."""
     tools.add("greet", _greet, "Greets at once.", {"name": _TEXT})
     tools.add("slow_compute", _compute, "Takes as long as it is told.", {"seconds": {"type": "number"}, "label": _TEXT})
-    tools.add("failing_job", _failing, "Fails after a second.", is_long=True)
+    tools.add("failing_job", _failing, "Fails after a second.")
     tools.add("protocol_error_job", _broken, "Ends after a second with an error of the protocol.")
     tools.add("confirm_delete", _delete, "Asks after a second whether it may.", {"filename": _TEXT})
     tools.add("multi_input", _several, "Asks two things after a second.")

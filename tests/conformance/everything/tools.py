@@ -44,15 +44,13 @@ class Tools:
         properties: Mapping[str, Any] | None = None,
         *,
         schema: Mapping[str, Any] | None = None,
-        is_long: bool = False,
     ) -> None:
-        """Offer one; `is_long`: it takes a second or more, and a client must be able to follow it."""
+        """Offer one."""
         known = {"type": "object", "properties": dict(properties or {})}
         self.listed[name] = types.Tool(
             name=name,
             description=description,
             input_schema=dict(schema) if schema is not None else known,
-            execution=types.ToolExecution(task_support="required") if is_long else None,
         )
         self._handlers[name] = handler
 

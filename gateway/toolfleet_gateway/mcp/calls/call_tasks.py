@@ -6,6 +6,9 @@ The shapes are those of SEP-2663.
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+
 from toolfleet_tasks.calls.begun_handle import BegunHandle
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
@@ -31,6 +34,13 @@ def task_facts(
         "pollIntervalMs": _POLL_MS,
     }
     return facts if message is None else {**facts, "statusMessage": message}
+
+
+def lacks_tasks() -> MCPError:
+    """What a request is refused with that would need a client that takes tasks."""
+    needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
+    message = f"Declare the extension {EXTENSION} in this request's capabilities."
+    return MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, message, needed)
 
 
 def _iso(seconds: float) -> str:

@@ -10,7 +10,7 @@ from toolfleet_gateway.calls.attaching import owner_of
 from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
 from toolfleet_gateway.mcp.calls.call_keys import call_key, client_key
 from toolfleet_gateway.mcp.calls.call_results import call_result
-from toolfleet_gateway.mcp.calls.call_tasks import task_facts
+from toolfleet_gateway.mcp.calls.call_tasks import lacks_tasks, task_facts
 from toolfleet_gateway.mcp.calls.passed_failures import passed_failure
 from toolfleet_gateway.mcp.calls.progress_notes import ProgressNotes
 from toolfleet_gateway.mcp.calls.repeat_window import RepeatWindow
@@ -61,10 +61,12 @@ class ToolCalls:
     async def run(self, view: McpView, asked: McpCall, report: Report) -> dict[str, Any]:
         """The result of `tools/call`, or the task that the call has become. Whoever is cancelled here has left the call.
 
-        Raises `UnknownTool` and `WrongKey`, and `MCPError` where a server of the protocol has answered with one.
+        Raises `UnknownTool` and `WrongKey`, and `MCPError` where a server of the protocol has answered with one, or the client lacks what the tool needs.
         """
         given = client_key(asked.meta)
         name = await self._meant(view, asked.name)
+        if not asked.takes_tasks and await self._needs_task(view, name):
+            raise lacks_tasks()
         try:
             given = given or await self._window.key(view, name, asked.arguments)
         except FleetUnavailable as exc:
@@ -92,6 +94,11 @@ class ToolCalls:
         if name is None:
             raise UnknownTool(f"Unknown tool: {shown[:200]}")
         return name
+
+    async def _needs_task(self, view: McpView, name: str) -> bool:
+        if name not in self._settings.mcp_task_tools:
+            return False
+        return await self._fleet.begun_calls.tool(name, view.who.caller) is not None
 
     async def _begun(self, view: McpView, call: ToolCall) -> BegunHandle:
         who = view.who

@@ -23,6 +23,7 @@ SECONDS = 20
 def impatient(bed: TestBed, worker: WorkerProcess) -> Iterator[Gateway]:
     """A gateway whose clients wait a fifth of a second."""
     env = {"TOOLFLEET_MCP_WAIT_SECONDS": "0.2", "TOOLFLEET_MCP_TASK_SECONDS": "0.1", "TOOLFLEET_MCP_GRACE_SECONDS": "1"}
+    env["TOOLFLEET_MCP_TASK_TOOLS"] = "owls.brief_nap, owls.nothing"
     with gateway_process(bed, env=env) as gateway:
         yield gateway
 
@@ -178,3 +179,17 @@ async def test_a_call_without_a_key_is_cancelled_at_once(owls: ModuleServer, one
     async with one.client() as client:
         await abandoned(client, owls, None)
         await wait_until(lambda: owls.interrupted, "it is interrupted")
+
+
+async def test_a_tool_can_be_kept_for_who_takes_tasks(client: httpx.AsyncClient, owls: ModuleServer) -> None:
+    """Others are refused before anything has happened, and told what they lack; a tool that is not there is unknown to all."""
+    nap = {"name": "owls.brief_nap", "arguments": {"seconds": 0.2}}
+    refused = (await asked(client, "tools/call", nap))["error"]
+    unknown = (await asked(client, "tools/call", {"name": "owls.nothing", "arguments": {}}))["error"]
+    assert owls.calls("brief_nap") == []
+    created = (await asked(client, "tools/call", nap, TASKS))["result"]
+
+    assert (refused["code"], unknown["code"]) == (-32021, -32602)
+    assert refused["data"]["requiredCapabilities"] == {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+    assert created["resultType"] == "task"
+    assert (await ended(client, created["taskId"]))["status"] == "completed"
