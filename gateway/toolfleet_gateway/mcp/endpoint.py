@@ -85,7 +85,7 @@ class McpEndpoint:
         async with self._opening:
             if kinds not in self._served:
                 server = self._methods.server(kinds, self._subscriptions)
-                old = OldEndpoint(server, self._sessions, self._subscriptions, self._streams)
+                old = OldEndpoint(server, self._sessions, self._subscriptions, self._streams, self._methods.abandoned)
                 served = _Served(StreamableHTTPSessionManager(server, stateless=True), old)
                 await served.open()
                 self._served[kinds] = served

@@ -1,6 +1,7 @@
 """Answers `tools/list` and `tools/call`."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import mcp_types as types
@@ -15,7 +16,7 @@ from toolfleet_gateway.mcp.listing import McpListing
 from toolfleet_gateway.mcp.meta_tools import CALL, META_TOOLS, MetaTools
 from toolfleet_gateway.mcp.subscriptions import Context, ViewOf
 from toolfleet_gateway.mcp.task_methods import capabilities_of
-from toolfleet_gateway.mcp.view import McpView
+from toolfleet_gateway.mcp.view import BEGAN, McpView
 
 _OWN = FOLLOWING_TOOLS.keys() | META_TOOLS.keys()
 
@@ -50,6 +51,7 @@ class ToolMethods:
             meta,
             progress_token=meta.get("progressToken"),
             takes_tasks=EXTENSION in (capabilities_of(context.params).get("extensions") or {}),
+            began=None if context.request is None else context.request.scope.get(BEGAN),
         )
 
         async def report(note: dict[str, Any]) -> None:
@@ -75,5 +77,5 @@ class ToolMethods:
         name, arguments = asked.arguments.get("name"), asked.arguments.get("arguments", {})
         if not isinstance(name, str) or not isinstance(arguments, Mapping):
             raise MCPError(types.INVALID_PARAMS, "name must be a tool's name, and arguments an object.")
-        inner = McpCall(name, arguments, asked.meta, asked.progress_token, asked.takes_tasks)
+        inner = replace(asked, name=name, arguments=arguments)
         return await self._calls.run(view, inner, report)

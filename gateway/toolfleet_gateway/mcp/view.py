@@ -9,6 +9,8 @@ from toolfleet_registry.formats.providers.tool_names import offered_name
 
 VIEW: Final = "toolfleet.mcp_view"
 """Where the view lies in a request's scope."""
+BEGAN: Final = "toolfleet.mcp_began"
+"""Where there lies, in the scope of an older client's request, what is to be told the id of the call that it becomes."""
 
 
 @dataclass(frozen=True, slots=True)

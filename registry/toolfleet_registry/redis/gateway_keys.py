@@ -30,8 +30,12 @@ class GatewayKeys:
         return f"{self.keys.prefix}{OURS}mcp-window:{_digest(intention)}"
 
     def mcp_session(self, session_id: str) -> str:
-        """A hash: whose session of an older MCP client it is, and what that has said of itself. Expires when it is silent."""
+        """Whose session of an older MCP client it is, and what that has said of itself, as JSON. Expires when it is silent."""
         return f"{self.keys.prefix}{OURS}mcp-session:{_digest(session_id)}"
+
+    def mcp_request(self, session_id: str, request_id: str | int) -> str:
+        """The call that a request of an older MCP client's session has become. Expires with the session."""
+        return f"{self.keys.prefix}{OURS}mcp-request:{_digest(f'{session_id} {request_id!r}')}"
 
     @property
     def _begin(self) -> str:

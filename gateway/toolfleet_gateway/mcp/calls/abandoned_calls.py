@@ -7,8 +7,9 @@ has begun, and could be done twice, goes on for a grace, if the client has named
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -67,7 +68,13 @@ class AbandonedCalls:
             return
         call = handle.published
         is_patient = has_key and (call is None or call.effect not in _HARMLESS)
-        work = self._cancel(handle.id, owner, left_at=fleet_clock.now(), is_patient=is_patient)
+        self._start(self._cancel(handle.id, owner, left_at=fleet_clock.now(), is_patient=is_patient))
+
+    def take_back(self, call_id: str, owner: Owner) -> None:
+        """A client says that it does not want its call any more: that is no broken stream."""
+        self._start(self._cancel(call_id, owner, left_at=fleet_clock.now(), is_patient=False))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._ending.add(task := asyncio.create_task(work, name="toolfleet-abandoned-call"))
         task.add_done_callback(self._ending.discard)
 

@@ -38,13 +38,17 @@ class UnknownTool(Exception):
 
 @dataclass(frozen=True, slots=True)
 class McpCall:
-    """What a client asks for. `progress_token`: it wants to know how far the call is; `takes_tasks`: it can follow a task."""
+    """What a client asks for. `progress_token`: it wants to know how far the call is; `takes_tasks`: it can follow a task.
+
+    `began` is told the call's id once it is under way.
+    """
 
     name: str
     arguments: Mapping[str, Any]
     meta: Mapping[str, Any]
     progress_token: str | int | None = None
     takes_tasks: bool = False
+    began: Callable[[str], Awaitable[None]] | None = None
 
 
 class ToolCalls:
@@ -83,6 +87,8 @@ class ToolCalls:
             await self._abandoned.joined(handle.id)
         with self._abandoned.following(handle.id):
             try:
+                if asked.began is not None:
+                    await asked.began(handle.id)
                 return await self._followed(handle, asked, report, has_key=key is not None)
             except asyncio.CancelledError:
                 self._abandoned.leave(handle, owner_of(view.who), has_key=key is not None)

@@ -1,5 +1,6 @@
 """Keeps the sessions of older MCP clients in Redis, so that any gateway serves them."""
 
+import contextlib
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +52,19 @@ class ClientSessions:
             return None
         holder, version, client_info, capabilities = json.loads(text)
         return ClientSession(session_id, version, client_info, capabilities) if holder == _holder(view) else None
+
+    async def note_call(self, session: ClientSession, request_id: str | int, call_id: str) -> None:
+        """Remember which call a request has become, for its client to take it back at any gateway. Without Redis nobody can."""
+        with contextlib.suppress(RedisError, OSError):
+            await self._redis.set(self._keys.mcp_request(session.id, request_id), call_id, px=self._ms)
+
+    async def called(self, session: ClientSession, request_id: str | int) -> str | None:
+        """The call that a request has become. Raises `FleetUnavailable`."""
+        try:
+            found = await self._redis.get(self._keys.mcp_request(session.id, request_id))
+        except (RedisError, OSError) as exc:
+            raise FleetUnavailable("Redis does not answer.") from exc
+        return found.decode() if isinstance(found, bytes) else found
 
     async def end(self, session: ClientSession) -> None:
         """Forget a session. Raises `FleetUnavailable`."""

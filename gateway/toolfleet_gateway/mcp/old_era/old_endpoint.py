@@ -1,7 +1,8 @@
 """Answers older MCP clients: opens, finds and ends their sessions, and serves their requests and their stream of changes."""
 
+import functools
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -12,13 +13,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from toolfleet_gateway.calls.attaching import owner_of
 from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.streams import EventStream, ServerSentEvent
+from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
 from toolfleet_gateway.mcp.old_era.client_sessions import ClientSession, ClientSessions
 from toolfleet_gateway.mcp.old_era.exchange import Exchange
 from toolfleet_gateway.mcp.replay import again, whole_body
 from toolfleet_gateway.mcp.subscriptions import Subscriptions
-from toolfleet_gateway.mcp.view import McpView
+from toolfleet_gateway.mcp.view import BEGAN, McpView
 
 SESSION_HEADER: Final = "mcp-session-id"
 
@@ -30,8 +33,14 @@ class OldEndpoint:
     """The endpoint as clients of 2025-11-25 and before see it."""
 
     def __init__(
-        self, server: Server[Any], sessions: ClientSessions, subscriptions: Subscriptions, streams: OpenStreams
+        self,
+        server: Server[Any],
+        sessions: ClientSessions,
+        subscriptions: Subscriptions,
+        streams: OpenStreams,
+        abandoned: AbandonedCalls,
     ) -> None:
+        self._abandoned = abandoned
         self._exchange = Exchange(server)
         self._sessions = sessions
         self._subscriptions = subscriptions
@@ -65,14 +74,32 @@ class OldEndpoint:
         body = await whole_body(request.receive)
         if body is None:
             return
+        asked = _message(body)
         opened = None
-        if session is None and (params := _initialize(body)) is not None:
+        if session is None and asked.get("method") == "initialize" and isinstance(params := asked.get("params"), dict):
             version = params.get("protocolVersion")
             spoken = version if version in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION
             opened = await self._sessions.open(view, spoken, params.get("clientInfo"), params.get("capabilities"))
+        elif session is not None:
+            await self._heed(view, session, asked)
+            request.scope[BEGAN] = self._noting(session, asked.get("id"))
         await self._exchange.serve(
             session or opened, request.scope, again(body, request.receive), _naming(opened, send)
         )
+
+    async def _heed(self, view: McpView, session: ClientSession, asked: Mapping[str, Any]) -> None:
+        """Take a call back that its client does not want any more."""
+        params = asked.get("params")
+        request_id = params.get("requestId") if isinstance(params, dict) else None
+        if asked.get("method") != "notifications/cancelled" or not isinstance(request_id, str | int):
+            return
+        if (call_id := await self._sessions.called(session, request_id)) is not None:
+            self._abandoned.take_back(call_id, owner_of(view.who))
+
+    def _noting(self, session: ClientSession, request_id: Any) -> Callable[[str], Awaitable[None]] | None:
+        if not isinstance(request_id, str | int):
+            return None
+        return functools.partial(self._sessions.note_call, session, request_id)
 
     async def _changes(self, view: McpView) -> AsyncGenerator[ServerSentEvent]:
         async with aclosing(self._subscriptions.changes(view)) as changes:
@@ -81,14 +108,13 @@ class OldEndpoint:
                 yield ServerSentEvent("message", json.dumps(note))
 
 
-def _initialize(body: bytes) -> dict[str, Any] | None:
-    """The parameters, if that is what a request is for, as far as they can be read: the SDK judges them."""
+def _message(body: bytes) -> Mapping[str, Any]:
+    """What a client says, as far as it can be read: the SDK judges it."""
     try:
         asked = json.loads(body)
-        params = asked["params"] if asked["method"] == "initialize" else None
-    except (ValueError, RecursionError, TypeError, LookupError):
-        return None
-    return params if isinstance(params, dict) else None
+    except (ValueError, RecursionError):
+        return {}
+    return asked if isinstance(asked, dict) else {}
 
 
 def _naming(session: ClientSession | None, send: Send) -> Send:

@@ -98,9 +98,11 @@ async def test_a_repeat_with_its_key_brings_the_first_result(
     assert len(owls.calls("nap_once")) == 2
 
 
-async def test_a_closed_stream_cancels_its_call(owls: ModuleServer, one: Gateway) -> None:
-    """What nobody waits for is interrupted in its module."""
-    async with mcp_client(one) as client:
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_client_that_gives_up_cancels_its_call(owls: ModuleServer, one: Gateway, era: Era) -> None:
+    """A newer one by closing its stream, an older one by a notification: what nobody wants is interrupted in its module."""
+    owls.forget()
+    async with mcp_client(one, era) as client:
         calling = asyncio.create_task(client.call_tool("owls.nap", {"seconds": 60}))
         await wait_until(lambda: owls.running, "the call is in its module")
         calling.cancel()
