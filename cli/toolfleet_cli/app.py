@@ -9,7 +9,9 @@ from typing import Annotated
 import structlog
 import typer
 
-from toolfleet_cli.commands import audit, call, config, create, dead, jobs, keys, modules, status, tools, wakes
+from toolfleet_cli.commands import audit, call, config, create, dead, jobs, keys, status, wakes
+from toolfleet_cli.commands.modules import listing as modules
+from toolfleet_cli.commands.tools import listing as tools
 from toolfleet_cli.console.output import fail
 from toolfleet_cli.processes import fleet, host, logs, processes, redis_cli
 from toolfleet_cli.serving import gateway, mcp

@@ -11,6 +11,9 @@ import typer
 
 from toolfleet_cli.console.output import note, plain, progress, while_read
 from toolfleet_cli.processes.completion import complete_modules_and_tools
+from toolfleet_cli.remote.audit import GatewayAudit
+from toolfleet_cli.remote.fleet_options import over_fleet
+from toolfleet_cli.remote.gateway import Gateway
 from toolfleet_registry.contracts import ErrorCode
 from toolfleet_registry.contracts.outcomes import AuditOutcome
 from toolfleet_registry.errors import FleetUnavailable
@@ -19,7 +22,7 @@ from toolfleet_registry.settings import load_settings
 if TYPE_CHECKING:
     from toolfleet_tasks.operations.audit_reader import Wanted
 
-app = typer.Typer(help="Who called what, what was decided, and how it ended.", no_args_is_help=True)
+app = typer.Typer(help="Who called or changed what, what was decided, and how it ended.", no_args_is_help=True)
 
 _OUTCOMES = get_args(AuditOutcome)
 
@@ -30,7 +33,8 @@ def _group() -> None:
 
 
 @app.command()
-def tail(
+@over_fleet
+def tail(  # noqa: PLR0913 - each is an option
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with the lines that come.")] = False,
     count: Annotated[
@@ -44,17 +48,23 @@ def tail(
     outcome: Annotated[
         str | None, typer.Option(help=f"Only calls with this outcome ({', '.join(_OUTCOMES)}) or error code.")
     ] = None,
+    changes: Annotated[bool, typer.Option("--changes", help="Only what operators have changed, and no calls.")] = False,
+    gateway: Gateway | None = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")] = False,
 ) -> None:
-    """Show the latest calls that have ended, a line each, oldest first.
+    """Show the latest calls that have ended, and what operators have changed, a line each, oldest first.
 
     With --follow it goes on while Redis is away, until it is interrupted.
     """
     _require_known(outcome)
     from toolfleet_tasks.operations.audit_reader import Wanted  # noqa: PLC0415 - takes a while to load, which `--help` should not
 
+    wanted = Wanted(tool, user, outcome, only_changes=changes)
     with while_read():
-        asyncio.run(_tail(count, Wanted(tool, user, outcome), follow=follow, as_json=as_json))
+        if gateway is None:
+            asyncio.run(_tail(count, wanted, follow=follow, as_json=as_json))
+        else:
+            _tail_of(GatewayAudit(gateway, wanted), count, follow=follow, as_json=as_json)
 
 
 def _require_known(outcome: str | None) -> None:
@@ -82,8 +92,20 @@ async def _tail(count: int, wanted: "Wanted", *, follow: bool, as_json: bool) ->
                 _print(line, as_json=as_json)
 
 
+def _tail_of(audit: GatewayAudit, count: int, *, follow: bool, as_json: bool) -> None:
+    lines = audit.last(count)
+    for line in lines:
+        _print(line, as_json=as_json)
+    if not follow:
+        if not lines:
+            note("There are no such lines.")
+        return
+    for line in audit.follow(_say_away):
+        _print(line, as_json=as_json)
+
+
 def _say_away(error: FleetUnavailable | None) -> None:
-    note("Redis is back." if error is None else f"{error} It is asked again.", style="dim")
+    note("The fleet is back." if error is None else f"{error} It is asked again.", style="dim")
 
 
 def _print(line: dict[str, Any], *, as_json: bool) -> None:
@@ -107,6 +129,8 @@ def _parts(line: dict[str, Any]) -> list[str]:
         "" if line.get("attempts", 1) == 1 else f"attempts {line['attempts']}",
         *_decided(line.get("decisions")),
         str(line.get("call_id", "")),
+        _one_line(line.get("by", "")),
+        _one_line(line.get("reason", "")),
     ]
 
 

@@ -12,7 +12,8 @@ from toolfleet_cli.console.result import show_result
 from toolfleet_cli.processes.completion import complete_tools
 from toolfleet_cli.remote import calls as remote_calls
 from toolfleet_cli.remote.caller import refuse_caller_options
-from toolfleet_cli.remote.gateway import Gateway, UrlOption, gateway_of
+from toolfleet_cli.remote.fleet_options import over_fleet
+from toolfleet_cli.remote.gateway import Gateway
 from toolfleet_registry.contracts import Caller, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Give the app the command."""
-    app.command()(call)
+    app.command()(over_fleet(call))
 
 
 def call(  # noqa: PLR0913 - these are the command line's options
@@ -55,12 +56,12 @@ def call(  # noqa: PLR0913 - these are the command line's options
         str | None,
         typer.Option(metavar="VERSION", help="Run it only while the tool has this version, letter for letter."),
     ] = None,
-    url: UrlOption = None,
+    gateway: Gateway | None = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole ToolResult.")] = False,
 ) -> None:
     """Run a tool and print its result. Exit code 1 if the call did not succeed."""
     said, whose = (arguments or [], whole), (user, permission, modules)
-    if (gateway := gateway_of(url)) is not None:
+    if gateway is not None:
         show_result(_remotely(gateway, tool, said, whose, timeout, version=tool_version), as_json=as_json)
     shows, caller = err.is_terminal and not as_json, caller_of(*whose)
     show_result(asyncio.run(_run(tool, said, caller, timeout, version=tool_version, shows=shows)), as_json=as_json)

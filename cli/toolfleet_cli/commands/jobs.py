@@ -13,7 +13,8 @@ from toolfleet_cli.console.output import add_row, age, fail, note, progress, say
 from toolfleet_cli.processes.completion import complete_jobs
 from toolfleet_cli.remote import jobs as remote_jobs
 from toolfleet_cli.remote.caller import refuse_caller_options
-from toolfleet_cli.remote.gateway import Gateway, UrlOption, gateway_of
+from toolfleet_cli.remote.fleet_options import over_fleet
+from toolfleet_cli.remote.gateway import Gateway
 from toolfleet_registry.contracts.jobs import ENDED, Job
 from toolfleet_registry.time import fleet_clock
 
@@ -31,17 +32,18 @@ _ONE_LINE = 200  # characters of an error in the list; `show` has the whole
 
 
 @app.command("list")
+@over_fleet
 def list_(
     *,
     ended: Annotated[bool, typer.Option("--ended", help="Those that have ended, too.")] = False,
     user: Annotated[str | None, typer.Option("--user", metavar="ID", help="Only this user's.")] = None,
     workflow: Annotated[str | None, typer.Option("--workflow", metavar="ID", help="Only this workflow's.")] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Show at most so many.")] = 50,
-    url: UrlOption = None,
+    gateway: Gateway | None = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the jobs, those that are due next first; those of one user the newest first."""
-    if (gateway := gateway_of(url)) is None:
+    if gateway is None:
         jobs = asyncio.run(_list(user, workflow, limit, ended=ended))
     else:
         refuse_caller_options(user)
@@ -63,9 +65,9 @@ def list_(
 
 
 @app.command()
-def show(job_id: JobId, *, url: UrlOption = None, as_json: JsonOption = False) -> None:
+@over_fleet
+def show(job_id: JobId, *, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """Show one job: where it is, and what it came to if it has ended."""
-    gateway = gateway_of(url)
     job = _there(job_id, asyncio.run(_show(job_id)) if gateway is None else remote_jobs.shown(gateway, job_id))
     if as_json:
         say_json(job.model_dump(mode="json"))
@@ -95,6 +97,7 @@ def show(job_id: JobId, *, url: UrlOption = None, as_json: JsonOption = False) -
 
 
 @app.command()
+@over_fleet
 def cancel(
     job_id: Annotated[
         str | None,
@@ -103,7 +106,7 @@ def cancel(
     *,
     user: Annotated[str | None, typer.Option("--user", metavar="ID", help="All of this user's.")] = None,
     workflow: Annotated[str | None, typer.Option("--workflow", metavar="ID", help="All of this workflow's.")] = None,
-    url: UrlOption = None,
+    gateway: Gateway | None = None,
 ) -> None:
     """End a job, or all of a user's or a workflow's; nobody is told. One that has ended stays as it is.
 
@@ -111,7 +114,7 @@ def cancel(
     """
     if (job_id is None) == (user is None and workflow is None):
         raise typer.BadParameter("name a job, or a user with --user, or a workflow with --workflow.")
-    if (gateway := gateway_of(url)) is not None:
+    if gateway is not None:
         _cancel_remotely(gateway, job_id, user, workflow)
         return
     if job_id is None:

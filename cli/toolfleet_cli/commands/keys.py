@@ -1,8 +1,6 @@
 """Makes, lists and revokes the API keys of those who come in over HTTP: `toolfleet keys`."""
 
 import re
-from collections.abc import Generator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolfleet_cli.console.caller import Level
-from toolfleet_cli.console.output import add_row, age, fail, note, say, say_json, show_table, table
+from toolfleet_cli.console.output import add_row, age, note, say, say_json, show_table, table
+from toolfleet_cli.direct.keys import DirectKeys
 from toolfleet_cli.processes.completion import complete_keys
-from toolfleet_registry.errors import OperationRefused
-from toolfleet_registry.settings import load_settings
+from toolfleet_cli.remote.fleet_options import over_fleet
+from toolfleet_cli.remote.gateway import Gateway
+from toolfleet_cli.remote.keys import RemoteKeys
 from toolfleet_registry.time import fleet_clock
 
 if TYPE_CHECKING:
     from toolfleet_registry.access.api_key import ApiKey, KeyDraft
-    from toolfleet_registry.access.api_keys import ApiKeys
 
 app = typer.Typer(help="The API keys of programs that use the fleet over HTTP.", no_args_is_help=True)
 
@@ -62,6 +61,7 @@ DescriptionOption = Annotated[str, typer.Option("--description", metavar="TEXT",
 
 
 @app.command()
+@over_fleet
 def create(  # noqa: PLR0913 - one for each thing that a key has
     *,
     user: UserOption,
@@ -73,11 +73,11 @@ def create(  # noqa: PLR0913 - one for each thing that a key has
     requests_per_second: RateOption = None,
     streams: StreamsOption = None,
     description: DescriptionOption = "",
+    gateway: Gateway | None = None,
+    by: str | None = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a key, and print it: this once, for only its digest is kept."""
-    from toolfleet_registry.access.grants import COMMAND_LINE  # noqa: PLC0415 - only this command needs it
-
     draft = _draft(
         user_id=user,
         permission=permission.value,
@@ -91,8 +91,7 @@ def create(  # noqa: PLR0913 - one for each thing that a key has
         streams=streams,
         description=description,
     )
-    with _keys() as keys:
-        made = keys.create(draft, COMMAND_LINE)
+    made = _keys(gateway, by).created(draft)
     if as_json:
         say_json({"key": made.text, **_as_json(made.key)})
         return
@@ -101,10 +100,10 @@ def create(  # noqa: PLR0913 - one for each thing that a key has
 
 
 @app.command("list")
-def list_(*, as_json: JsonOption = False) -> None:
+@over_fleet
+def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """List all keys, also those that have expired, the oldest first. None of them is shown: only their digests are kept."""
-    with _keys() as keys:
-        records = keys.records()
+    records = _keys(gateway).listed()
     if as_json:
         say_json([{**_as_json(each.key), "last_used_at": _iso(each.last_used_at)} for each in records])
         return
@@ -121,19 +120,22 @@ def list_(*, as_json: JsonOption = False) -> None:
 
 
 @app.command()
+@over_fleet
 def revoke(
     key_ids: Annotated[
         list[str],
         typer.Argument(metavar="ID", help="As `toolfleet keys list` shows it.", autocompletion=complete_keys),
     ],
+    *,
+    gateway: Gateway | None = None,
+    by: str | None = None,
 ) -> None:
     """Let keys count for nothing, within two seconds everywhere. Exit code 1 if one is not there; the others are revoked all the same."""
     from toolfleet_registry.access.key_text import read_key_text  # noqa: PLC0415 - only this command needs it
 
     # A whole key is taken for its id: whoever has found one somewhere has nothing else.
     wanted = list(dict.fromkeys(read.id if (read := read_key_text(text)) else text for text in key_ids))
-    with _keys() as keys:
-        revoked = keys.revoke(wanted)
+    revoked = _keys(gateway, by).revoked(wanted)
     if revoked:
         note(f"Revoked: {len(revoked)}.")
     for key_id in wanted:
@@ -142,17 +144,8 @@ def revoke(
     raise typer.Exit(0 if len(revoked) == len(wanted) else 1)
 
 
-@contextmanager
-def _keys() -> "Generator[ApiKeys]":
-    from toolfleet_registry.access.api_keys import ApiKeys  # noqa: PLC0415 - takes a while to load
-
-    keys = ApiKeys.of(load_settings())
-    try:
-        yield keys
-    except OperationRefused as exc:
-        fail(str(exc), code=1)
-    finally:
-        keys.close()
+def _keys(gateway: Gateway | None, by: str | None = None) -> DirectKeys | RemoteKeys:
+    return DirectKeys(by) if gateway is None else RemoteKeys(gateway)
 
 
 def _draft(**fields: Any) -> "KeyDraft":

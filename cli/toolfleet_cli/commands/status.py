@@ -10,6 +10,9 @@ import typer
 from rich.text import Text
 
 from toolfleet_cli.console.output import add_row, age, progress, say, say_json, show_table, shown_url, table
+from toolfleet_cli.remote.fleet_options import over_fleet
+from toolfleet_cli.remote.gateway import Gateway
+from toolfleet_cli.remote.status import status_of
 from toolfleet_registry.config.run_file import Process, find_run_file
 from toolfleet_registry.settings import Settings, load_settings
 
@@ -22,21 +25,40 @@ _COLOURS = {"failing": "yellow", "stale": "yellow", "coming back": "yellow"}
 
 def register(app: typer.Typer) -> None:
     """Give the app the command."""
-    app.command()(status)
+    app.command()(over_fleet(status))
 
 
-def status(*, as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with everything.")] = False) -> None:
+def status(
+    *,
+    gateway: Gateway | None = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with everything.")] = False,
+) -> None:
     """Show workers, lanes, queues, modules in trouble, dead letters, jobs and wake-ups. Asks Redis only, for 5 s at most."""
-    settings = load_settings()
-    found = asyncio.run(_read(settings))
+    if gateway is None:
+        settings = load_settings()
+        _show(
+            asyncio.run(_read(settings)),
+            _processes(settings),
+            f"Redis        {shown_url(str(settings.redis_url))}",
+            as_json=as_json,
+        )
+    else:
+        _show(status_of(gateway), {}, f"Gateway      {shown_url(gateway.url)}", as_json=as_json)
+
+
+def _processes(settings: Settings) -> Mapping[str, Process]:
+    """Those of the `up` that runs here, if it is this fleet's."""
     run_file = find_run_file(Path.cwd())
-    processes = (
-        {} if run_file is None or run_file.settings.get("redis_url") != settings.redis_url else run_file.processes
-    )
+    if run_file is None or run_file.settings.get("redis_url") != settings.redis_url:
+        return {}
+    return run_file.processes
+
+
+def _show(found: "FleetStatus", processes: Mapping[str, Process], asked: str, *, as_json: bool) -> None:
     if as_json:
         say_json({**asdict(found), "processes": {name: one.model_dump() for name, one in processes.items()}})
         return
-    say(f"Redis        {shown_url(str(settings.redis_url))}")
+    say(asked)
     for lane in found.lanes:
         _say_workers(lane)
     _say_processes(processes)

@@ -1,21 +1,19 @@
 """Lists, shows, replays and drops wake-ups that nobody has accepted: `toolfleet wakes`."""
 
-import asyncio
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from toolfleet_cli.console.dead_letters import ago, one_line
-from toolfleet_cli.console.output import add_row, age, fail, note, progress, say, say_json, show_table, table
+from toolfleet_cli.console.output import add_row, age, fail, note, say, say_json, show_table, table
+from toolfleet_cli.direct.wakes import RedisWakes
 from toolfleet_cli.processes.completion import complete_wakes
-from toolfleet_registry.settings import load_settings
+from toolfleet_cli.remote.fleet_options import over_fleet
+from toolfleet_cli.remote.gateway import Gateway
+from toolfleet_cli.remote.wakes import GatewayWakes
 from toolfleet_registry.time import fleet_clock
-
-if TYPE_CHECKING:
-    from toolfleet_tasks.dead_letters.entries import DeadEntries
-    from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
 
 app = typer.Typer(
     help="Wake-ups of jobs and webhooks that wait to be accepted: look at them, and have them sent now.",
@@ -32,9 +30,12 @@ Offset = Annotated[int, typer.Option(metavar="N", min=0, help="Leave out the fir
 
 
 @app.command("list")
-def list_(*, limit: Limit = 50, offset: Offset = 0, as_json: JsonOption = False) -> None:
+@over_fleet
+def list_(
+    *, limit: Limit = 50, offset: Offset = 0, gateway: Gateway | None = None, as_json: JsonOption = False
+) -> None:
     """List those that wait to be accepted, those that are tried next first."""
-    wakes = asyncio.run(_list(limit, offset))
+    wakes = _wakes(gateway).listed(limit, offset)
     if as_json:
         say_json([dataclasses.asdict(wake) for wake in wakes])
         return
@@ -52,9 +53,10 @@ def list_(*, limit: Limit = 50, offset: Offset = 0, as_json: JsonOption = False)
 
 
 @app.command()
-def show(wake_id: WakeId, *, as_json: JsonOption = False) -> None:
+@over_fleet
+def show(wake_id: WakeId, *, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """Show one: what is told to whom, how often that was tried, and what went wrong."""
-    wake = asyncio.run(_show(wake_id))
+    wake = _wakes(gateway).shown(wake_id)
     if wake is None:
         fail(_none(wake_id), code=1)
     if as_json:
@@ -77,12 +79,16 @@ def show(wake_id: WakeId, *, as_json: JsonOption = False) -> None:
 
 
 @app.command()
+@over_fleet
 def replay(
     wake_ids: Annotated[list[str], typer.Argument(metavar="WAKE_ID", autocompletion=complete_wakes)],
+    *,
+    gateway: Gateway | None = None,
+    by: str | None = None,
 ) -> None:
     """Have some of them tried now. Exit code 1 if one of them is not there; the others are tried all the same."""
     wanted = list(dict.fromkeys(wake_ids))
-    problems = asyncio.run(_replay(wanted))
+    problems = _replay(_wakes(gateway, by), wanted)
     if len(problems) < len(wanted):
         note(f"Due now: {len(wanted) - len(problems)}.")
     for problem in problems:
@@ -90,33 +96,20 @@ def replay(
     raise typer.Exit(1 if problems else 0)
 
 
-async def _list(limit: int, offset: int) -> "list[KeptWake]":
-    async with progress("Asking Redis"), _entries().of(load_settings()) as dead:
-        return await dead.events.waiting(limit, offset)
-
-
-async def _show(wake_id: str) -> "KeptWake | None":
-    async with progress("Asking Redis"), _entries().of(load_settings()) as dead:
-        return await dead.events.show(wake_id)
-
-
-async def _replay(wake_ids: list[str]) -> list[str]:
+def _replay(wakes: RedisWakes | GatewayWakes, wake_ids: list[str]) -> list[str]:
     """What is the matter with those that are not tried now."""
     problems = list[str]()
-    async with progress("Asking Redis"), _entries().of(load_settings()) as dead:
-        for wake_id in wake_ids:
-            wake = await dead.events.show(wake_id)
-            if wake is not None and wake.died_at is not None:
-                problems.append(f"{wake_id!r} is dead: `toolfleet dead replay {wake_id}` has it sent again.")
-            elif wake is None or not await dead.events.replay(wake_id):
-                problems.append(_none(wake_id))
+    for wake_id in wake_ids:
+        wake = wakes.shown(wake_id)
+        if wake is not None and wake.died_at is not None:
+            problems.append(f"{wake_id!r} is dead: `toolfleet dead replay {wake_id}` has it sent again.")
+        elif wake is None or not wakes.tried(wake_id):
+            problems.append(_none(wake_id))
     return problems
 
 
-def _entries() -> "type[DeadEntries]":
-    from toolfleet_tasks.dead_letters.entries import DeadEntries  # noqa: PLC0415 - takes a while to load
-
-    return DeadEntries
+def _wakes(gateway: Gateway | None, by: str | None = None) -> RedisWakes | GatewayWakes:
+    return RedisWakes(by) if gateway is None else GatewayWakes(gateway)
 
 
 def _none(wake_id: str) -> str:

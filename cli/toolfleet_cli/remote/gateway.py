@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 from urllib.parse import quote, urlsplit
 
 import typer
@@ -19,15 +19,7 @@ if TYPE_CHECKING:
 URL_VARIABLE: Final = "TOOLFLEET_GATEWAY_URL"
 KEY_VARIABLE: Final = "TOOLFLEET_GATEWAY_KEY"
 
-UrlOption = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        help=f"Ask this gateway and not Redis, with the key in {KEY_VARIABLE}; else that of {URL_VARIABLE}, if both are set.",
-    ),
-]
-
+_AWAY = frozenset({"fleet_unavailable", "auth_unavailable"})
 _NO_KEY, _NOT_FOUND = 401, 404
 _CONNECT_SECONDS, _SECONDS = 5.0, 60.0
 
@@ -61,15 +53,22 @@ class Gateway:
     def forget(self, path: str, query: Mapping[str, Any] | None = None) -> bool:
         """Have something deleted. Returns whether it was there."""
         known = {name: value for name, value in (query or {}).items() if value is not None}
-        answer = self._answer("DELETE", path, seconds=_SECONDS, params=known)
-        if answer.status_code == _NOT_FOUND:
-            return False
-        self._read(answer)
-        return True
+        return self._was_there("DELETE", path, params=known)
+
+    def done(self, path: str) -> bool:
+        """Have something done. Returns whether there was what it is about."""
+        return self._was_there("POST", path)
 
     def ask(self, method: str, path: str, *, seconds: float, **options: Any) -> Any:
         """The answer as JSON, `None` if it has none. A problem ends the command with exit code 1."""
         return self._read(self._answer(method, path, seconds=seconds, **options))
+
+    def _was_there(self, method: str, path: str, **options: Any) -> bool:
+        answer = self._answer(method, path, seconds=_SECONDS, **options)
+        if answer.status_code == _NOT_FOUND:
+            return False
+        self._read(answer)
+        return True
 
     def _answer(self, method: str, path: str, *, seconds: float, **options: Any) -> "httpx.Response":
         import httpx  # noqa: PLC0415 - only commands that ask a gateway need it
@@ -124,5 +123,7 @@ def _refuse(status: int, problem: Any, *, has_key: bool) -> NoReturn:
     if status == _NO_KEY and not has_key:
         fail(f"The gateway needs a key: set {KEY_VARIABLE}.", code=1)
     known = problem if isinstance(problem, dict) else {}
+    if known.get("error_code") in _AWAY:
+        raise FleetUnavailable(f"At the gateway: {known.get('detail')}")
     words = [str(known.get("detail") or f"The gateway has answered {status}."), str(known.get("hint") or "")]
     fail(" ".join(filter(None, words)), code=1)

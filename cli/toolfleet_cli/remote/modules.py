@@ -1,9 +1,10 @@
-"""Shows modules as a gateway knows them."""
+"""Shows modules as a gateway knows them, and has them added and removed."""
 
 from typing import Any
 
 from toolfleet_cli.console.output import add_row, age, note, say_json, show_table, table
-from toolfleet_cli.remote.gateway import Gateway
+from toolfleet_cli.remote.gateway import Gateway, place
+from toolfleet_registry.directory.entries import ModuleEntry
 
 
 def show_modules(gateway: Gateway, *, refreshed: bool, as_json: bool) -> None:
@@ -26,6 +27,18 @@ def show_modules(gateway: Gateway, *, refreshed: bool, as_json: bool) -> None:
             each.get("error") or "",
         )
     show_table(shown)
+
+
+def added(gateway: Gateway, entry: ModuleEntry) -> str:
+    """Have a module added. Returns the lane that serves it."""
+    names = ("module", "url", "slow", "timeout_seconds", "scales_from_zero")
+    return str(gateway.post("/operations/modules", {name: getattr(entry, name) for name in names})["lane"])
+
+
+def removed(gateway: Gateway, module: str, drain_seconds: float | None) -> float:
+    """Have a module removed. Returns for how many seconds the calls that wait are run."""
+    found = gateway.delete(place("operations", "modules", module), {"drain_seconds": drain_seconds})
+    return float(found["drain_seconds"])
 
 
 def _state(module: dict[str, Any]) -> str:

@@ -24,6 +24,14 @@ def listed(gateway: Gateway) -> tuple[list[ToolDefinition], dict[str, ModuleStat
     return [ToolDefinition.model_validate(each) for each in found], _statuses(gateway, found)
 
 
+def found(
+    gateway: Gateway, words: str, tags: list[str], limit: int
+) -> tuple[list[ToolDefinition], dict[str, ModuleStatus]]:
+    """The tools of the key with such words and tags, the best first, and what is known of their modules."""
+    tools = gateway.get("/tools", {"q": words or None, "tag": tags or None, "limit": limit})["tools"]
+    return [ToolDefinition.model_validate(each) for each in tools], _statuses(gateway, tools)
+
+
 def shown(gateway: Gateway, name: str) -> tuple[ToolDefinition, dict[str, ModuleStatus]]:
     """One tool; one that is not there ends the command."""
     found = gateway.get(place("tools", name))

@@ -9,14 +9,16 @@ from starlette.responses import Response
 from toolfleet_gateway.http.answers import json_answer, nothing
 from toolfleet_gateway.http.problems import Problem, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
-from toolfleet_gateway.operations.queries import DeadQuery, KindQuery
+from toolfleet_gateway.operations.actors import actor_of
+from toolfleet_gateway.operations.queries import DeadQuery, EventKindQuery, KindQuery
+from toolfleet_gateway.operations.refusals import refusals
 from toolfleet_gateway.rights.roles import needing
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.errors import NoSuchDeadLetter, NotReplayable
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.dead_letters.entries import DeadEntries
 from toolfleet_tasks.dead_letters.entry import KINDS, DeadEntry, DeadKind
+from toolfleet_tasks.operations.letter_changes import LetterChanges
 
 _LIST, _ONE, _REPLAY = "/operations/dead-letters", "/operations/dead-letters/{letter_id}", "/replay"
 _LONGEST_SECONDS = 300.0
@@ -55,10 +57,55 @@ class ReplayReport(BaseModel):
     """How the call has ended, of a letter that is one."""
 
 
+class ReplayAllReport(BaseModel):
+    """What came of replaying many letters."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    due: int
+    """How many are on their way again."""
+    problems: list[str]
+    """What is the matter with the others, a sentence each."""
+
+
+class DroppedLetters(BaseModel):
+    """What came of dropping all letters."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    dropped: int
+    """How many there were."""
+
+
 def dead_letter_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
     """What is answered about dead letters."""
     about = _AboutDeadLetters(fleet, settings)
-    return [*_shown_routes(about), *_changing_routes(about)]
+    return [*_routes_of_all(about), *_shown_routes(about), *_changing_routes(about)]
+
+
+def _routes_of_all(about: "_AboutDeadLetters") -> list[AnyRoute]:
+    return [
+        Route(
+            method="POST",
+            path=_LIST + _REPLAY,
+            name="replayDeadLetters",
+            summary="Have the latest 1,000 dead wake-ups, or webhooks, sent again; for operators",
+            handle=needing("operator", about.all_replayed),
+            query=EventKindQuery,
+            answers={200: Answer("What came of it.", ReplayAllReport)},
+            tag="operations",
+        ),
+        Route(
+            method="DELETE",
+            path=_LIST,
+            name="dropDeadLetters",
+            summary="Forget all dead letters, or all of one kind; for operators",
+            handle=needing("operator", about.all_dropped),
+            query=KindQuery,
+            answers={200: Answer("How many there were.", DroppedLetters)},
+            tag="operations",
+        ),
+    ]
 
 
 def _shown_routes(about: "_AboutDeadLetters") -> list[AnyRoute]:
@@ -133,28 +180,36 @@ class _AboutDeadLetters:
     async def dropped(self, request: RouteRequest[None, KindQuery]) -> Response:
         letter_id = request.path["letter_id"]
         letter = _only(await self._found(letter_id, request.query.kind))
-        async with DeadEntries.of(self._settings) as dead:
-            await dead.drop([letter_id], (letter.kind,))
+        async with LetterChanges.of(self._settings, actor_of(request.who)) as changes:
+            if not await changes.drop(letter_id, (letter.kind,)):
+                raise _absent()
         return nothing()
+
+    async def all_dropped(self, request: RouteRequest[None, KindQuery]) -> Response:
+        async with LetterChanges.of(self._settings, actor_of(request.who)) as changes:
+            return json_answer(DroppedLetters(dropped=await changes.drop_all(_kinds(request.query.kind))))
+
+    async def all_replayed(self, request: RouteRequest[None, EventKindQuery]) -> Response:
+        async with LetterChanges.of(self._settings, actor_of(request.who)) as changes:
+            found = await changes.replay_all(request.query.kind)
+        return json_answer(ReplayAllReport(due=found.due, problems=list(found.problems)))
 
     async def replayed(self, request: RouteRequest[ReplayRequest, KindQuery]) -> Response:
         letter_id, body = request.path["letter_id"], request.body
         letter = _only(await self._found(letter_id, request.query.kind))
-        try:
-            if letter.kind == "call":
+        with refusals():
+            async with LetterChanges.of(self._settings, actor_of(request.who)) as changes:
+                if letter.kind != "call":
+                    await changes.replay_event(letter_id)
+                    return json_answer(ReplayReport(is_due=True))
                 own = None if body.arguments is None else request.who.caller
-                result = await self._fleet.dead_letters.replay(
-                    letter_id, own, arguments=body.arguments, timeout=body.timeout_seconds
+                result = await changes.replay_call(
+                    letter_id,
+                    lambda: self._fleet.dead_letters.replay(
+                        letter_id, own, arguments=body.arguments, timeout=body.timeout_seconds
+                    ),
                 )
-                return json_answer(ReplayReport(is_due=False, result=result))
-            async with DeadEntries.of(self._settings) as dead:
-                if not await dead.events.replay(letter_id):
-                    raise _absent()
-        except NoSuchDeadLetter as exc:  # dropped just now
-            raise _absent() from exc
-        except NotReplayable as exc:
-            raise Problem(409, "not_replayable", str(exc)) from exc
-        return json_answer(ReplayReport(is_due=True))
+        return json_answer(ReplayReport(is_due=False, result=result))
 
     async def _found(self, letter_id: str, kind: DeadKind | None) -> Sequence[DeadEntry]:
         async with DeadEntries.of(self._settings) as dead:

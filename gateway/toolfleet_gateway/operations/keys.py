@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
@@ -11,14 +9,15 @@ from starlette.responses import Response
 from toolfleet_gateway.http.answers import json_answer, nothing
 from toolfleet_gateway.http.problems import Problem, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
-from toolfleet_gateway.operations.refusals import refusals
+from toolfleet_gateway.operations.actors import actor_of
 from toolfleet_gateway.rights.roles import needing
 from toolfleet_registry.access.api_key import ApiKey, KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys
+from toolfleet_registry.access.entries import KeyRecord
 from toolfleet_registry.access.grants import refusal_of
+from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.settings import Settings
-
-T = TypeVar("T")
+from toolfleet_tasks.operations.key_changes import KeyChanges
 
 _LIST, _ONE = "/operations/keys", "/operations/keys/{key_id}"
 
@@ -99,28 +98,30 @@ class _AboutKeys:
 
     async def listed(self, request: RouteRequest[None, None]) -> Response:
         del request
-        records = await self._asked(lambda keys: keys.records())
+        records = await asyncio.to_thread(self._records)
         shown = [ShownKey(key=each.key, last_used_at=each.last_used_at) for each in records]
         return json_answer(KeyList(keys=shown, count=len(shown)))
 
     async def created(self, request: RouteRequest[KeyDraft, None]) -> Response:
         maker = request.who.key_maker()
-        if (refusal := refusal_of(request.body, maker)) is not None:
-            raise Problem(403, "beyond_own_rights", refusal)
-        with refusals():
-            made = await self._asked(lambda keys: keys.create(request.body, maker))
+        async with KeyChanges.of(self._settings, actor_of(request.who)) as changes:
+            try:
+                made = await changes.create(request.body, maker)
+            except OperationRefused as exc:
+                is_beyond = refusal_of(request.body, maker) is not None
+                raise Problem(
+                    *((403, "beyond_own_rights") if is_beyond else (409, "operation_refused")), str(exc)
+                ) from exc
         return json_answer(NewKey(key=made.key, text=made.text), 201)
 
     async def revoked(self, request: RouteRequest[None, None]) -> Response:
-        if not await self._asked(lambda keys: keys.revoke([request.path["key_id"]])):
+        async with KeyChanges.of(self._settings, actor_of(request.who)) as changes:
+            revoked = await changes.revoke([request.path["key_id"]])
+        if not revoked:
             raise not_found("There is no such key, or not any more.")
         return nothing()
 
-    async def _asked(self, ask: Callable[[ApiKeys], T]) -> T:
+    def _records(self) -> list[KeyRecord]:
         """In a thread: the store is synchronous, and bounds each answer itself."""
-
-        def work() -> T:
-            with contextlib.closing(ApiKeys.of(self._settings)) as keys:
-                return ask(keys)
-
-        return await asyncio.to_thread(work)
+        with contextlib.closing(ApiKeys.of(self._settings)) as keys:
+            return keys.records()

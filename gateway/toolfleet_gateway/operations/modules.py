@@ -8,6 +8,7 @@ from starlette.responses import Response
 from toolfleet_gateway.http.answers import json_answer
 from toolfleet_gateway.http.problems import invalid_request
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
+from toolfleet_gateway.operations.actors import actor_of
 from toolfleet_gateway.operations.refusals import refusals
 from toolfleet_gateway.rights.roles import needing
 from toolfleet_registry.directory.entries import ModuleEntry, plain_url
@@ -54,6 +55,8 @@ class PlacedModule(BaseModel):
     """What calls have met: `away`, `coming back` or `failing`."""
     ignored: str | None = None
     """Why its entry does not count."""
+    drain_seconds: float | None = None
+    """Of a module that was removed: for how long calls that wait are run."""
 
 
 class PlacedModuleList(BaseModel):
@@ -143,14 +146,14 @@ class _AboutOperatedModules:
         except ValueError:
             raise invalid_request("The module's name or URL is none.") from None
         with refusals():
-            async with ModuleChanges.of(self._settings, by=request.who.caller.user_id) as changes:
+            async with ModuleChanges.of(self._settings, by=actor_of(request.who)) as changes:
                 return json_answer(_placed(await changes.add(entry)))
 
     async def removed(self, request: RouteRequest[None, DrainQuery]) -> Response:
         with refusals():
-            async with ModuleChanges.of(self._settings, by=request.who.caller.user_id) as changes:
+            async with ModuleChanges.of(self._settings, by=actor_of(request.who)) as changes:
                 gone = await changes.remove(request.path["module"], drain_seconds=request.query.drain_seconds)
-        return json_answer(_placed(gone))
+        return json_answer(_placed(gone).model_copy(update={"drain_seconds": gone.drain_seconds}))
 
 
 def _placed(entry: ModuleEntry) -> PlacedModule:

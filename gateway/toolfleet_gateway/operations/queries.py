@@ -1,5 +1,7 @@
 """Describes the queries that several lists take."""
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from toolfleet_tasks.dead_letters.entry import DeadKind
@@ -20,6 +22,14 @@ class KindQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     kind: DeadKind | None = Field(None, description="What has died: a call, a wake-up, or an event for a webhook.")
+
+
+class EventKindQuery(BaseModel):
+    """Which news are meant together: calls are replayed one by one."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["wakeup", "webhook"] = Field(description="Wake-ups, or events for webhooks.")
 
 
 class DeadQuery(PageQuery):

@@ -17,7 +17,7 @@ def operation_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
     return [
         *status_routes(settings),
         *dead_letter_routes(fleet, settings),
-        *wakeup_routes(fleet),
+        *wakeup_routes(fleet, settings),
         *audit_routes(settings),
         *operated_tool_routes(settings),
         *operated_module_routes(settings),

@@ -1,89 +1,61 @@
 """Changes which tools are in effect, and shows what is offered and not in effect, for operators."""
 
+import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
+from redis.exceptions import RedisError
 from starlette.responses import Response
 
 from toolfleet_gateway.http.answers import json_answer, nothing
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
+from toolfleet_gateway.operations.actors import actor_of
 from toolfleet_gateway.operations.refusals import refusals
+from toolfleet_gateway.operations.tool_answers import (
+    ApprovalRequest,
+    ApprovedTool,
+    PinnedModule,
+    RollbackRequest,
+    RolledBackTool,
+    ShownDifference,
+    ShownToolEvent,
+    ShownVersion,
+    ToolEventList,
+    ToolState,
+    ToolVersionList,
+)
 from toolfleet_gateway.rights.roles import needing
-from toolfleet_registry.catalog.operator import Difference, Operator, operating
+from toolfleet_registry.catalog.operator import operating
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.operations.tool_changes import ToolChanges
+from toolfleet_tasks.presence.fleet_versions import KEEPS_ROLLBACKS, older_workers
 
 _TOOL, _MODULE = "/operations/tools/{name}", "/operations/modules/{module}"
 
 
-class ShownDifference(BaseModel):
-    """A tool that its module offers otherwise than it is in effect."""
+class ToolStateQuery(BaseModel):
+    """Of which tools."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
-    tool_name: str
-    """The tool's name."""
-    kind: str
-    """`drifted`, `withheld` or `rolled_back`."""
-    digest: str
-    """That of what is offered, which an approval may name."""
-    registered_digest: str | None = None
-    """That of what is registered, if it is."""
-    fields: dict[str, tuple[Any, Any]]
-    """What differs: as registered, and as offered."""
+    module: str | None = Field(None, max_length=256, description="What is `pending` of this module only.")
 
 
-class ToolState(BaseModel):
-    """What is offered and not in effect, and what nobody may use."""
+class ToolEventQuery(BaseModel):
+    """Which changes."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
-    pending: list[ShownDifference]
-    """By tool."""
-    closed: dict[str, str]
-    """Tools that nobody may use now, and why."""
-    pinned: list[str]
-    """Modules of which only what was approved takes effect."""
-
-
-class ApprovalRequest(BaseModel):
-    """What is approved."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    digest: str | None = Field(default=None, max_length=100)
-    """Only if it is offered with this one."""
-
-
-class ApprovedTool(BaseModel):
-    """A tool that takes effect as it is offered."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
-
-    tool_name: str
-    """The tool's name."""
-    digest: str
-    """What was approved."""
-
-
-class PinnedModule(BaseModel):
-    """A module of which only what was approved takes effect."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
-
-    module: str
-    """Its name."""
-    digests: dict[str, str]
-    """What is approved, by tool."""
+    limit: int = Field(100, ge=1, le=10_000, description="The latest so many.")
 
 
 def operated_tool_routes(settings: Settings) -> list[AnyRoute]:
     """What operators do about tools."""
     about = _AboutOperatedTools(settings)
-    return [*_routes_of_tools(about), *_routes_of_pins(about)]
+    return [*_routes_of_state(about), *_routes_of_tools(about), *_routes_of_versions(about), *_routes_of_pins(about)]
 
 
-def _routes_of_tools(about: "_AboutOperatedTools") -> list[AnyRoute]:
+def _routes_of_state(about: "_AboutOperatedTools") -> list[AnyRoute]:
     return [
         Route(
             method="GET",
@@ -91,11 +63,29 @@ def _routes_of_tools(about: "_AboutOperatedTools") -> list[AnyRoute]:
             name="getToolState",
             summary="What is offered and not in effect, and what nobody may use; for viewers",
             handle=needing("viewer", about.state),
+            query=ToolStateQuery,
             answers={200: Answer("What there is.", ToolState)},
+            problems=(409,),
             tag="operations",
         ),
-        about.change("disable", "Let nobody use a tool, until it is enabled", lambda one, name: one.disable(name)),
-        about.change("enable", "Take a disabling back", lambda one, name: one.enable(name)),
+        Route(
+            method="GET",
+            path="/operations/tools/events",
+            name="listToolEvents",
+            summary="The last changes of the registry, whoever has made them; for viewers",
+            handle=needing("viewer", about.events),
+            query=ToolEventQuery,
+            answers={200: Answer("The latest last.", ToolEventList)},
+            tag="operations",
+        ),
+    ]
+
+
+def _routes_of_tools(about: "_AboutOperatedTools") -> list[AnyRoute]:
+    return [
+        about.change("disable", "Let nobody use a tool, until it is enabled", ToolChanges.disable),
+        about.change("enable", "Take a disabling back", ToolChanges.enable),
+        about.change("forget", "Let the registry know nothing of a tool: offered again it is new", ToolChanges.forget),
         Route(
             method="POST",
             path=f"{_TOOL}/approve",
@@ -104,6 +94,32 @@ def _routes_of_tools(about: "_AboutOperatedTools") -> list[AnyRoute]:
             handle=needing("operator", about.approve),
             body=ApprovalRequest,
             answers={200: Answer("What was approved.", ApprovedTool)},
+            problems=(409,),
+            tag="operations",
+        ),
+    ]
+
+
+def _routes_of_versions(about: "_AboutOperatedTools") -> list[AnyRoute]:
+    return [
+        Route(
+            method="GET",
+            path=f"{_TOOL}/versions",
+            name="listToolVersions",
+            summary="A tool's last specifications; for viewers",
+            handle=needing("viewer", about.versions),
+            answers={200: Answer("The latest first.", ToolVersionList)},
+            problems=(409,),
+            tag="operations",
+        ),
+        Route(
+            method="POST",
+            path=f"{_TOOL}/rollback",
+            name="rollBackTool",
+            summary="Put an earlier version of a tool in force; for operators",
+            handle=needing("operator", about.rollback),
+            body=RollbackRequest,
+            answers={200: Answer("What is in force.", RolledBackTool)},
             problems=(409,),
             tag="operations",
         ),
@@ -139,13 +155,13 @@ class _AboutOperatedTools:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    def change(self, verb: str, summary: str, work: Callable[[Operator, str], Awaitable[object]]) -> AnyRoute:
+    def change(self, verb: str, summary: str, work: Callable[[ToolChanges, str], Awaitable[None]]) -> AnyRoute:
         """A route that does something about one tool, and has nothing to answer."""
 
         async def changed(request: RouteRequest[None, None]) -> Response:
             with refusals():
-                async with operating(self._settings) as operator:
-                    await work(operator, request.path["name"])
+                async with ToolChanges.of(self._settings, actor_of(request.who)) as changes:
+                    await work(changes, request.path["name"])
             return nothing()
 
         return Route(
@@ -159,41 +175,56 @@ class _AboutOperatedTools:
             tag="operations",
         )
 
-    async def state(self, request: RouteRequest[None, None]) -> Response:
-        del request
+    async def state(self, request: RouteRequest[None, ToolStateQuery]) -> Response:
+        with refusals():
+            async with operating(self._settings) as operator:
+                state = ToolState(
+                    pending=[ShownDifference.of(one) for one in await operator.differences(request.query.module)],
+                    closed=await operator.closed(),
+                    pinned=sorted(await operator.pins()),
+                    stale=await operator.stale(),
+                )
+        return json_answer(state)
+
+    async def events(self, request: RouteRequest[None, ToolEventQuery]) -> Response:
         async with operating(self._settings) as operator:
-            differences, closed, pins = (
-                await operator.differences(),
-                await operator.closed(),
-                await operator.pins(),
-            )
-        return json_answer(ToolState(pending=[_shown(one) for one in differences], closed=closed, pinned=sorted(pins)))
+            events = [ShownToolEvent.of(event) for event in await operator.events(request.query.limit)]
+            found = await operator.counted()
+        return json_answer(ToolEventList(events=events, count=len(events), found=found))
+
+    async def versions(self, request: RouteRequest[None, None]) -> Response:
+        name = request.path["name"]
+        with refusals():
+            async with operating(self._settings) as operator:
+                found, in_force = await operator.versions(name), await operator.version_in_force(name)
+        versions = [ShownVersion.of(one, in_force) for one in reversed(found)]
+        return json_answer(ToolVersionList(versions=versions, count=len(versions)))
+
+    async def rollback(self, request: RouteRequest[RollbackRequest, None]) -> Response:
+        name, version = request.path["name"], request.body.version
+        with refusals():
+            async with ToolChanges.of(self._settings, actor_of(request.who)) as changes:
+                since = (await changes.rollback(name, version)).rolled_back_from
+        older = list[str]()
+        with contextlib.suppress(RedisError, OSError):  # the rollback is done
+            older += await older_workers(self._settings, KEEPS_ROLLBACKS) if since else []
+        return json_answer(RolledBackTool(tool_name=name, version=version, rolled_back_from=since, undone_by=older))
 
     async def approve(self, request: RouteRequest[ApprovalRequest, None]) -> Response:
         with refusals():
-            async with operating(self._settings) as operator:
-                found = await operator.approve(request.path["name"], digest=request.body.digest)
+            async with ToolChanges.of(self._settings, actor_of(request.who)) as changes:
+                found = await changes.approve(request.path["name"], digest=request.body.digest)
         return json_answer(ApprovedTool(tool_name=found.tool_name, digest=found.digest))
 
     async def pin(self, request: RouteRequest[None, None]) -> Response:
         module = request.path["module"]
         with refusals():
-            async with operating(self._settings) as operator:
-                digests = await operator.pin(module)
+            async with ToolChanges.of(self._settings, actor_of(request.who)) as changes:
+                digests = await changes.pin(module)
         return json_answer(PinnedModule(module=module, digests=digests))
 
     async def unpin(self, request: RouteRequest[None, None]) -> Response:
         with refusals():
-            async with operating(self._settings) as operator:
-                await operator.unpin(request.path["module"])
+            async with ToolChanges.of(self._settings, actor_of(request.who)) as changes:
+                await changes.unpin(request.path["module"])
         return nothing()
-
-
-def _shown(one: Difference) -> ShownDifference:
-    return ShownDifference(
-        tool_name=one.tool_name,
-        kind=one.kind,
-        digest=one.digest,
-        registered_digest=one.registered_digest,
-        fields=one.fields(),
-    )

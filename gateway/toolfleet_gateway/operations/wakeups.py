@@ -6,11 +6,14 @@ from starlette.responses import Response
 from toolfleet_gateway.http.answers import json_answer, nothing
 from toolfleet_gateway.http.problems import Problem, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
+from toolfleet_gateway.operations.actors import actor_of
 from toolfleet_gateway.operations.queries import PageQuery
+from toolfleet_gateway.operations.refusals import refusals
 from toolfleet_gateway.rights.roles import needing
-from toolfleet_registry.errors import NotReplayable
+from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
+from toolfleet_tasks.operations.letter_changes import LetterChanges
 
 _LIST, _ONE, _REPLAY = "/operations/wake-ups", "/operations/wake-ups/{wake_id}", "/replay"
 
@@ -30,9 +33,9 @@ class ShownWakeup(RootModel[KeptWake]):
     """One wake-up."""
 
 
-def wakeup_routes(fleet: ToolFleet) -> list[AnyRoute]:
+def wakeup_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
     """What is answered about wake-ups."""
-    about = _AboutWakeups(fleet)
+    about = _AboutWakeups(fleet, settings)
     return [
         Route(
             method="GET",
@@ -68,8 +71,9 @@ def wakeup_routes(fleet: ToolFleet) -> list[AnyRoute]:
 
 
 class _AboutWakeups:
-    def __init__(self, fleet: ToolFleet) -> None:
+    def __init__(self, fleet: ToolFleet, settings: Settings) -> None:
         self._wakeups = fleet.wakeups
+        self._settings = settings
 
     async def listed(self, request: RouteRequest[None, PageQuery]) -> Response:
         found = await self._wakeups.waiting(request.query.limit, request.query.offset)
@@ -82,11 +86,11 @@ class _AboutWakeups:
         return json_answer(ShownWakeup(found))
 
     async def replayed(self, request: RouteRequest[None, None]) -> Response:
-        try:
-            if not await self._wakeups.replay(request.path["wake_id"]):
-                raise _absent()
-        except NotReplayable as exc:
-            raise Problem(409, "not_replayable", str(exc)) from exc
+        with refusals():
+            async with LetterChanges.of(self._settings, actor_of(request.who)) as changes:
+                was_there = await changes.try_wakeup(request.path["wake_id"])
+        if not was_there:
+            raise _absent()
         return nothing()
 
 

@@ -19,6 +19,7 @@ _DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _ID_CHARACTERS = 12
 _SECRET_CHARACTERS = 43  # of 62 each: 256 bits
 _CHECKSUM_CHARACTERS = 6  # for 32 bits
+_ID = re.compile(rf"[0-9A-Za-z]{{{_ID_CHARACTERS}}}")
 _TEXT = re.compile(
     rf"({BEGIN}([0-9A-Za-z]{{{_ID_CHARACTERS}}})_[0-9A-Za-z]{{{_SECRET_CHARACTERS}}})([0-9A-Za-z]{{{_CHECKSUM_CHARACTERS}}})"
 )
@@ -54,6 +55,14 @@ def read_key_text(text: str) -> KeyText | None:
     if match is None or _checksum(match[1]) != match[3]:
         return None
     return KeyText(match[2], text)
+
+
+def shown_id(text: str) -> str:
+    """What is called a key's id, as it may stand in a log: the id of a whole key, and `?` for what is no id."""
+    read = read_key_text(text)
+    if read is not None:
+        return read.id
+    return text if _ID.fullmatch(text) else "?"
 
 
 def _random(count: int) -> str:

@@ -19,6 +19,7 @@ from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.cancellation import is_wanted
 from toolfleet_tasks.ledger.audit import FIELD, AuditLine
+from toolfleet_tasks.operations.change_trail import BEGUN
 
 _PATIENCE_SECONDS = 5.0  # for one answer of Redis, beyond what it was told to wait
 _BLOCK_SECONDS = 2.0  # Redis holds a follower's question for so long
@@ -26,6 +27,7 @@ _PAUSE_SECONDS = 0.5  # before Redis is asked again that did not answer
 _PAGE = 500  # lines at once
 _MOST_PAGES = 20  # that one question may look at: whoever wants more asks again
 _ENTRY_ID = re.compile(r"[0-9]{1,19}-[0-9]{1,19}", re.ASCII)
+_FIRST = "0-0"  # before every entry
 _AS_BYTES = {NEVER_DECODE: True}
 
 _Entry = tuple[bytes, Mapping[bytes, bytes]]  # as redis-py reads it
@@ -33,11 +35,15 @@ _Entry = tuple[bytes, Mapping[bytes, bytes]]  # as redis-py reads it
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which lines: those of a `tool` or a whole module, of a `user`, with an `outcome` or an error code. `None`: all."""
+    """Which lines: those of a `tool` or a whole module, of a `user`, with an `outcome` or an error code. `None`: all.
+
+    `only_changes`: those of operators, and none of calls.
+    """
 
     tool: str | None = None
     user: str | None = None
     outcome: str | None = None
+    only_changes: bool = False
 
     def fits(self, line: AuditLine) -> bool:
         """Whether a line is one of them."""
@@ -46,15 +52,25 @@ class Wanted:
             (self.tool is None or self.tool in {name, name.partition(".")[0]})
             and (self.user is None or line.get("user_id") == self.user)
             and (self.outcome is None or self.outcome in {line.get("outcome"), line.get("error_code")})
+            and (not self.only_changes or "change" in line)
         )
 
 
 @dataclass(frozen=True, slots=True)
 class AuditPage:
-    """Lines, the latest first; before the entry `until` there may be more, if it is one."""
+    """Lines, the latest first; before the entry `until` there may be more, if it is one. `last`: the entry that was read first."""
 
     lines: list[AuditLine]
     until: str | None
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComingLines:
+    """Lines, oldest first, and the id of the last entry that was read for them."""
+
+    lines: list[AuditLine]
+    last: str
 
 
 class AuditReader:
@@ -93,19 +109,33 @@ class AuditReader:
         """
         if before is not None and not _ENTRY_ID.fullmatch(before):
             raise ValueError("it is not the id of an entry")
-        found, end = list[AuditLine](), "+" if before is None else f"({before}"
+        found, end, last = list[AuditLine](), "+" if before is None else f"({before}", ""
         for _ in range(_MOST_PAGES):
             entries = await self._ask("XREVRANGE", self._key, end, "-", "COUNT", _PAGE)
+            last = last or (entries[0][0].decode() if entries else _FIRST)
             for entry in entries:
                 line, entry_id = _line(entry), entry[0].decode()
                 if line is not None and wanted.fits(line):
                     found.append(line)
                 if len(found) == count:
-                    return AuditPage(found, entry_id)
+                    return AuditPage(found, entry_id, last)
                 end = f"({entry_id}"
             if len(entries) < _PAGE:
-                return AuditPage(found, None)
-        return AuditPage(found, end.lstrip("("))
+                return AuditPage(found, None, last)
+        return AuditPage(found, end.lstrip("("), last)
+
+    async def behind(self, after: str, count: int, wanted: Wanted = Wanted()) -> ComingLines:
+        """What has come behind the entry `after`, of at most `count` entries; as `follow` tells it.
+
+        Raises `ValueError` if `after` is no entry's id, and `FleetUnavailable`.
+        """
+        if not _ENTRY_ID.fullmatch(after):
+            raise ValueError("it is not the id of an entry")
+        entries = await self._ask("XRANGE", self._key, f"({after}", "+", "COUNT", count)
+        if not entries and await self._has_begun_anew(after.encode()):
+            return ComingLines([], _FIRST)
+        lines = [line for line in map(_line, entries) if line is not None and _comes(line) and wanted.fits(line)]
+        return ComingLines(lines, entries[-1][0].decode() if entries else after)
 
     async def follow(
         self,
@@ -113,7 +143,10 @@ class AuditReader:
         *,
         on_away: Callable[[FleetUnavailable | None], object] = lambda _: None,
     ) -> AsyncGenerator[AuditLine]:
-        """Lines as they come, for ever, whatever happens to Redis; `on_away` hears when it goes, and with `None` of its return."""
+        """Lines as they come, for ever, whatever happens to Redis; `on_away` hears when it goes, and with `None` of its return.
+
+        A change comes once it has ended.
+        """
         is_away = False
         while True:
             if not is_wanted():  # a cancellation that redis-py has dropped
@@ -132,11 +165,11 @@ class AuditReader:
             for entry in entries:
                 self._seen = entry[0]
                 line = _line(entry)
-                if line is not None and wanted.fits(line):
+                if line is not None and _comes(line) and wanted.fits(line):
                     yield line
 
     async def _next(self, *, was_away: bool) -> Sequence[_Entry]:
-        if was_away and await self._has_begun_anew():
+        if was_away and await self._has_begun_anew(self._seen):
             self._seen = b"0"
         command = ("XREAD", "COUNT", _PAGE, "BLOCK", round(_BLOCK_SECONDS * 1000), "STREAMS", self._key, self._seen)
         answer = await self._ask(*command, seconds=_BLOCK_SECONDS + _PATIENCE_SECONDS)
@@ -145,10 +178,10 @@ class AuditReader:
         entries: Sequence[_Entry] = (answer[self._key.encode()] if isinstance(answer, dict) else answer[0][1]) or ()
         return entries
 
-    async def _has_begun_anew(self) -> bool:
+    async def _has_begun_anew(self, seen: bytes) -> bool:
         """Whether Redis has come back with lines, and lost the last ones that were read."""
         latest = await self._ask("XREVRANGE", self._key, "+", "-", "COUNT", 1)
-        return bool(latest) and _order(latest[0][0]) < _order(self._seen)
+        return bool(latest) and _order(latest[0][0]) < _order(seen)
 
     async def _ask(self, *command: Any, seconds: float = _PATIENCE_SECONDS) -> Any:
         async with answering(self._redis, seconds=seconds):
@@ -162,6 +195,11 @@ def _line(entry: _Entry) -> AuditLine | None:
     except (KeyError, ValueError, RecursionError):
         return None
     return line if isinstance(line, dict) else None
+
+
+def _comes(line: AuditLine) -> bool:
+    """Whether it is worth telling: the line of a change that has begun is replaced in a moment."""
+    return BEGUN not in line
 
 
 def _order(entry_id: bytes) -> tuple[int, ...]:

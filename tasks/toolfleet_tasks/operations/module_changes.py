@@ -1,12 +1,10 @@
 """Adds modules to a running fleet and removes them, for an operator; each change has its line in the audit."""
 
-import getpass
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Self
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ModuleDirectory
@@ -17,9 +15,7 @@ from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.ledger.audit import FIELD, AuditLine, text_of
+from toolfleet_tasks.operations.change_trail import Actor, ChangeTrail
 
 DRAIN_SECONDS = 30.0
 """For how long calls that wait for a removed module are run: most are over by then, and nobody waits longer for the end."""
@@ -27,22 +23,20 @@ DRAIN_SECONDS = 30.0
 _PATIENCE_SECONDS = 5
 _MOST_TRIES = 5  # while others change the same entry
 
-log = get_logger(__name__)
-
 
 class ModuleChanges:
     """What operators change in the directory. Raises `OperationRefused`, and `FleetUnavailable` when Redis does not answer."""
 
-    def __init__(self, redis: Redis, settings: Settings, by: str | None = None) -> None:
+    def __init__(self, redis: Redis, settings: Settings, by: Actor | None = None) -> None:
         self._redis = redis
-        self._by = by
+        self._trail = ChangeTrail(redis, settings, by or Actor.at_command_line())
         self._settings = settings
         self._directory = ModuleDirectory(redis, settings)
         self._networks = ModuleNetworks(settings.module_networks)
 
     @classmethod
     @asynccontextmanager
-    async def of(cls, settings: Settings, *, by: str | None = None) -> AsyncGenerator[Self]:
+    async def of(cls, settings: Settings, *, by: Actor | None = None) -> AsyncGenerator[Self]:
         """Those of the fleet that the settings name. Raises `SettingsError` if they name none.
 
         `by`: who the audit says has done it; `None`: whoever this machine's user is.
@@ -52,6 +46,18 @@ class ModuleChanges:
 
     async def add(self, entry: ModuleEntry) -> ModuleEntry:
         """Add a module, or give one that is there another lane or limit. Returns what is stored."""
+        url = plain_url(entry.url or "-")
+        async with self._trail.change("module_added", entry.module, url=url, lane=entry.lane):
+            return await self._add(entry)
+
+    async def remove(self, module: str, *, drain_seconds: float = DRAIN_SECONDS) -> ModuleEntry:
+        """Let a module take no more calls: those that wait are run for so long, and ended then. Returns what is stored."""
+        async with self._trail.change("module_removed", module) as change:
+            gone = await self._remove(module, drain_seconds)
+            change.facts |= {"url": plain_url(gone.url or "-"), "lane": gone.lane}
+            return gone
+
+    async def _add(self, entry: ModuleEntry) -> ModuleEntry:
         self._check_name(entry.module)
         if fault := await self._networks.fault(str(entry.url)):
             raise OperationRefused(f"Module {entry.module!r} is not added: {fault}.")
@@ -66,12 +72,10 @@ class ModuleChanges:
             async with answering(self._redis, seconds=_PATIENCE_SECONDS):
                 await self._redis.delete(self._settings.keys.manifest_fetch(entry.module))
             if await self._directory.replace(entry.module, text, entry):
-                await self._note("module_added", entry)
                 return entry
         raise OperationRefused(f"Module {entry.module!r} keeps being changed by others: try again.")
 
-    async def remove(self, module: str, *, drain_seconds: float = DRAIN_SECONDS) -> ModuleEntry:
-        """Let a module take no more calls: those that wait are run for so long, and ended then. Returns what is stored."""
+    async def _remove(self, module: str, drain_seconds: float) -> ModuleEntry:
         for _ in range(_MOST_TRIES):
             text, present = await self._directory.entry(module)
             if present is None and text:
@@ -86,7 +90,6 @@ class ModuleChanges:
                 )
             gone = present.model_copy(update={"removed_at": await self._now(), "drain_seconds": drain_seconds})
             if await self._directory.replace(module, text, None if present.is_static else gone):
-                await self._note("module_removed", gone)
                 return gone
         raise OperationRefused(f"Module {module!r} keeps being changed by others: try again.")
 
@@ -121,41 +124,6 @@ class ModuleChanges:
                 f"`toolfleet modules remove {entry.module}` first."
             )
 
-    async def _note(self, change: str, entry: ModuleEntry) -> None:
-        line: AuditLine = {
-            "change": change,
-            "tool": entry.module,
-            "ts": fleet_clock.now(),
-            "user_id": self._by or _operator(),
-            "signed": self._settings.signing_key is not None,
-            "url": plain_url(entry.url or "-"),
-            "lane": entry.lane,
-            "outcome": "success",
-        }
-        command = (
-            "XADD",
-            self._settings.keys.audit,
-            "MAXLEN",
-            "~",
-            self._settings.audit_kept,
-            "*",
-            FIELD,
-            text_of(line),
-        )
-        log.info(change, module=entry.module, url=line["url"], lane=entry.lane)
-        try:
-            await self._redis.execute_command(*command)
-        except (RedisError, OSError) as exc:  # it has happened, and is said in the log
-            log.error("audit_not_written", reason=str(exc), lines=1)  # noqa: TRY400 - its text says all
-
 
 def _says(entry: ModuleEntry) -> tuple[object, ...]:
     return entry.url, entry.slow, entry.timeout_seconds, entry.scales_from_zero, entry.removed_at, entry.origin
-
-
-def _operator() -> str | None:
-    """Who does it, as this machine knows them."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a container's user without a name
-        return None

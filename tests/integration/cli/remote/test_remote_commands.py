@@ -2,34 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from support.command import Run
 from support.fleet import TestBed
-from support.gateways.keyed_gateway import KeyedGateway, keyed_gateway
-from support.worker_process import WorkerProcess
+from support.gateways.keyed_gateway import KeyedGateway
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.system.listening import listening_socket
-
-
-@pytest.fixture(scope="module")
-def gateway(bed: TestBed, worker: WorkerProcess) -> Iterator[KeyedGateway]:
-    with keyed_gateway(bed) as gateway:
-        yield gateway
-
-
-@pytest.fixture
-def run_as(run: Run, gateway: KeyedGateway, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs the command as one of the people with a key."""
-
-    def run_as(who: str, *words: str) -> object:
-        monkeypatch.setenv("TOOLFLEET_GATEWAY_URL", gateway.url)
-        monkeypatch.setenv("TOOLFLEET_GATEWAY_KEY", gateway.keys[who].text)
-        return run(*words)
-
-    return run_as  # type: ignore[return-value] # with one word more
 
 
 def test_tools_are_listed_and_shown_as_from_redis(run_as: Run) -> None:
@@ -77,7 +57,7 @@ def test_a_gateway_that_is_not_there_is_one_sentence(run: Run) -> None:
         (("tools", "list", "--url", "http://127.0.0.1", "--port", "1"), "say either --url"),
         (("tools", "list", "--url", "http://127.0.0.1", "--user", "ada"), "a gateway goes by its key"),
         (("jobs", "list", "--url", "http://127.0.0.1", "--user", "ada"), "a gateway goes by its key"),
-        (("dead", "drop", "--all", "--url", "http://127.0.0.1"), "--all asks Redis"),
+        (("tools", "disable", "owls.echo", "--url", "http://127.0.0.1", "--as", "ada"), "a gateway goes by its key"),
     ],
 )
 def test_what_a_gateway_cannot_do_is_refused(run: Run, words: tuple[str, ...], said: str) -> None:

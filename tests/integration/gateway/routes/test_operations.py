@@ -81,6 +81,61 @@ async def test_modules_are_added_and_removed(gateway: KeyedGateway, bed: TestBed
     assert "cheese" not in added.text + str(listed) + str(audit)
 
 
+async def test_what_operators_change_is_in_the_audit(gateway: KeyedGateway) -> None:
+    """Who, by which key, what and with which outcome; those of others are told from it, and calls left out."""
+    key = gateway.key_id("olga")
+    start = (await gateway.get("vera", "/operations/audit", params={"limit": "1"})).json()["last"]
+    for path, body in [
+        ("/operations/tools/owls.fail/disable", None),
+        ("/operations/tools/owls.fail/enable", None),
+        ("/operations/tools/owls.none/approve", {}),
+        ("/operations/modules/owls/unpin", None),
+        ("/operations/wake-ups/none/replay", None),
+        ("/operations/dead-letters/replay?kind=webhook", None),
+    ]:
+        await gateway.post("olga", path, body)
+    await gateway.delete("olga", "/operations/dead-letters?kind=webhook")
+    found = (await gateway.get("vera", "/operations/audit", params={"after": start, "changes": "true"})).json()
+
+    assert {(line["user_id"], line["by"]) for line in found["lines"]} == {("olga", f"key {key}")}
+    assert [(line["change"], line["tool"], line["outcome"]) for line in found["lines"]] == [
+        ("tool_disabled", "owls.fail", "success"),
+        ("tool_enabled", "owls.fail", "success"),
+        ("tool_approved", "owls.none", "refused"),
+        ("module_unpinned", "owls", "refused"),
+        ("wakeup_replayed", "none", "refused"),
+        ("dead_letters_replayed", "webhook", "success"),
+        ("dead_letters_dropped", "webhook", "success"),
+    ]
+    assert found["lines"][3]["reason"] == "Module 'owls' is not pinned."
+
+
+async def test_who_may_not_change_leaves_no_line(gateway: KeyedGateway) -> None:
+    """A request without the role ends before the change begins: nobody fills the audit with them."""
+    start = (await gateway.get("vera", "/operations/audit", params={"limit": "1"})).json()["last"]
+    refused = await gateway.post("vera", "/operations/tools/owls.fail/disable")
+    found = (await gateway.get("vera", "/operations/audit", params={"after": start, "changes": "true"})).json()
+    wrong = await gateway.get("vera", "/operations/audit", params={"after": start, "cursor": start})
+
+    assert (refused.status_code, found["lines"]) == (403, [])
+    assert wrong.status_code == 400
+
+
+async def test_a_tools_versions_are_listed_and_rolled_back_to(gateway: KeyedGateway) -> None:
+    """The one in force is marked; a version that there is not is refused; what has happened is among the events."""
+    listed = (await gateway.get("vera", "/operations/tools/owls.echo/versions")).json()
+    refused = await gateway.post("olga", "/operations/tools/owls.echo/rollback", {"version": "9.9"})
+    await gateway.post("olga", "/operations/tools/owls.nap/disable")
+    events = (await gateway.get("vera", "/operations/tools/events", params={"limit": "1"})).json()
+    await gateway.post("olga", "/operations/tools/owls.nap/enable")
+
+    assert [one["is_in_force"] for one in listed["versions"]] == [True]
+    assert listed["versions"][0]["spec"]["tool_name"] == "owls.echo"
+    assert (refused.status_code, "9.9" in refused.json()["detail"]) == (409, True)
+    assert [(one["kind"], one["tool_name"]) for one in events["events"]] == [("disabled", "owls.nap")]
+    assert set(events["found"]) >= {"added"}
+
+
 async def test_the_audit_comes_in_pages(gateway: KeyedGateway, fleet: ToolFleet) -> None:
     """Each line is on one page, the latest first, and a cursor that is none is 400."""
     user = "pages"

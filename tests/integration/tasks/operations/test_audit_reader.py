@@ -55,6 +55,7 @@ async def test_the_latest_lines_come_oldest_first(reader: AuditReader, redis: Re
         (Wanted(outcome="busy"), [1]),  # an error code
         (Wanted(tool="owls", user="bob"), [1]),
         (Wanted(tool="owl"), []),
+        (Wanted(only_changes=True), [3]),
     ],
 )
 async def test_lines_can_be_chosen(reader: AuditReader, redis: Redis, wanted: Wanted, expected: list[int]) -> None:
@@ -62,6 +63,7 @@ async def test_lines_can_be_chosen(reader: AuditReader, redis: Redis, wanted: Wa
     await write(redis, 0)
     await write(redis, 1, tool="owls.nap", user_id="bob", outcome="failed", error_code="busy")
     await write(redis, 2, tool="bank.pay", user_id="bob", outcome="refused")
+    await write(redis, 3, tool="larks", user_id="ada", change="module_added")
 
     assert ids(await reader.last(10, wanted)) == [f"call-{number}" for number in expected]
 
@@ -99,6 +101,36 @@ async def test_lines_are_followed_from_the_last_one_read(reader: AuditReader, re
         second = await anext(coming)
 
     assert ids([first, second]) == ["call-3", "call-4"]
+
+
+async def test_a_change_is_followed_once_it_has_ended(reader: AuditReader, redis: Redis) -> None:
+    """What stands there while it is made does not come; among the latest lines it is, for it may be all that there will be."""
+    await reader.last(1)
+    await write(redis, 1, change="tool_disabled", is_begun=True)
+    await write(redis, 2, change="tool_disabled")
+    async with aclosing(reader.follow()) as coming:
+        first = await anext(coming)
+
+    assert first["call_id"] == "call-2"
+    assert ids(await reader.last(5)) == ["call-1", "call-2"]
+
+
+async def test_who_asks_again_and_again_gets_each_line_once(reader: AuditReader, redis: Redis) -> None:
+    """Behind the first entry of a page: also when nothing has come, and when Redis has lost what was there."""
+    await write(redis, 1, 2)
+    page = await reader.page(1)
+    nothing = await reader.behind(page.last, 10)
+    await write(redis, 3, 4, 5)
+    first = await reader.behind(nothing.last, 2)
+    second = await reader.behind(first.last, 2)
+    await redis.delete(KEY)
+    await redis.xadd(KEY, {"line": '{"call_id": "call-6"}'}, id="5-1")
+    anew = await reader.behind(second.last, 2)
+
+    assert [ids(part.lines) for part in (nothing, first, second)] == [[], ["call-3", "call-4"], ["call-5"]]
+    assert ids((await reader.behind(anew.last, 2)).lines) == ["call-6"]
+    with pytest.raises(ValueError, match="not the id of an entry"):
+        await reader.behind("last", 2)
 
 
 async def test_following_goes_on_over_a_restart(tmp_path: Path) -> None:

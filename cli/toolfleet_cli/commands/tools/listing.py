@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from toolfleet_cli.commands import tool_changes, tool_reload, tool_versions
+from toolfleet_cli.commands.tools import changes, differences, reload, versions
+from toolfleet_cli.commands.tools.door import tools_of
 from toolfleet_cli.console import load_errors
 from toolfleet_cli.console.caller import Level, ModulesOption, PermissionOption, UserOption, caller_of, refuse_unknown
 from toolfleet_cli.console.output import add_row, age, fail, note, progress, say, say_json, show_table, table
 from toolfleet_cli.processes.completion import complete_tools
 from toolfleet_cli.remote import tools as remote_tools
 from toolfleet_cli.remote.caller import refuse_caller_options
-from toolfleet_cli.remote.gateway import Gateway, UrlOption, gateway_of
-from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
+from toolfleet_cli.remote.fleet_options import over_fleet
+from toolfleet_cli.remote.gateway import Gateway
 from toolfleet_registry.contracts import Caller, ModuleStatus, ToolDefinition
 from toolfleet_registry.contracts.tool_definition import ToolSource
 from toolfleet_registry.manifests.effects import effect_of
@@ -26,20 +27,16 @@ if TYPE_CHECKING:
     from toolfleet import ToolFleet
 
 app = typer.Typer(help="The tools: which there are, what they take, and which are in effect.", no_args_is_help=True)
-tool_changes.register(app)
-tool_reload.register(app)
-tool_versions.register(app)
+for part in (differences, changes, reload, versions):
+    part.register(app)
 
-HostOption = Annotated[str | None, typer.Option("--host", metavar="HOST", help="Ask the gateway there and not Redis.")]
-PortOption = Annotated[
-    int | None, typer.Option("--port", metavar="PORT", min=1, max=65535, help=f"Its port; [{DEFAULT_PORT}].")
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _Statuses = Mapping[str, ModuleStatus]
 
 
 @app.command("list")
+@over_fleet
 def list_(  # noqa: PLR0913 - these are the command line's options
     *,
     user: UserOption = None,
@@ -50,17 +47,12 @@ def list_(  # noqa: PLR0913 - these are the command line's options
         bool, typer.Option("--ignore-errors", help="Exit with 0 also where files of tool folders do not load.")
     ] = False,
     sources: Annotated[bool, typer.Option("--sources", help="Show where each tool of a folder stands.")] = False,
-    url: UrlOption = None,
-    host: HostOption = None,
-    port: PortOption = None,
+    gateway: Gateway | None = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the tools that a caller may use. Exits with 1 where files of tool folders do not load as they stand."""
-    gateway = gateway_of(url, host, port)
     if closed:
-        if gateway is not None:
-            raise typer.BadParameter("--closed asks Redis: leave the gateway out.")
-        tool_changes.show_closed(as_json=as_json)
+        differences.show_closed(tools_of(gateway), as_json=as_json)
         return
     tools, statuses = _listed(gateway, user, permission, modules)
     if not as_json and not tools:
@@ -72,6 +64,7 @@ def list_(  # noqa: PLR0913 - these are the command line's options
 
 
 @app.command()
+@over_fleet
 def search(  # noqa: PLR0913 - these are the command line's options
     words: Annotated[list[str] | None, typer.Argument(metavar="[WORD]...", help="Or the beginning of one.")] = None,
     *,
@@ -80,15 +73,21 @@ def search(  # noqa: PLR0913 - these are the command line's options
     user: UserOption = None,
     permission: PermissionOption = Level.OWNER,
     modules: ModulesOption = "*",
+    gateway: Gateway | None = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the tools that a caller may use by words and tags, the best first."""
-    caller = caller_of(user, permission, modules)
+    wanted = " ".join(words or ())
+    if gateway is None:
+        caller = caller_of(user, permission, modules)
 
-    async def find(fleet: "ToolFleet") -> list[ToolDefinition]:
-        return await fleet.search(" ".join(words or ()), caller, tags=tag or (), limit=limit)
+        async def find(fleet: "ToolFleet") -> list[ToolDefinition]:
+            return await fleet.search(wanted, caller, tags=tag or (), limit=limit)
 
-    tools, statuses = asyncio.run(_asked(find, caller))
+        tools, statuses = asyncio.run(_asked(find, caller))
+    else:
+        refuse_caller_options(user, permission, modules)
+        tools, statuses = remote_tools.found(gateway, wanted, tag or [], limit)
     if not as_json and not tools:
         note("No tool of this caller has such words and tags.")
         return
@@ -96,24 +95,25 @@ def search(  # noqa: PLR0913 - these are the command line's options
 
 
 @app.command()
+@over_fleet
 def show(
     name: Annotated[str, typer.Argument(metavar="MODULE.TOOL", autocompletion=complete_tools)],
     *,
     user: UserOption = None,
     permission: PermissionOption = Level.OWNER,
     modules: ModulesOption = "*",
-    url: UrlOption = None,
+    gateway: Gateway | None = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one tool: what it does and which arguments it takes."""
-    if (gateway := gateway_of(url)) is not None:
+    if gateway is not None:
         refuse_caller_options(user, permission, modules)
         _show_one(*remote_tools.shown(gateway, name), as_json=as_json)
         return
     tools, statuses = asyncio.run(_tools(caller_of(user, permission, modules)))
     tool = next((tool for tool in tools if tool.name == name), None)
     if tool is None:
-        why = tool_changes.closed_because(name)
+        why = tools_of(None).closed().get(name)
         fail(why or f"Unknown tool: {name}. `toolfleet tools list` shows those that there are.", code=1)
     _show_one(tool, statuses, as_json=as_json)
 

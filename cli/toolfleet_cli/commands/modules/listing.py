@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from toolfleet_cli.commands import module_changes
+from toolfleet_cli.commands.modules import changes
 from toolfleet_cli.console.output import add_row, age, note, progress, say, say_json, show_table, shown_url, table
 from toolfleet_cli.console.replicas import refused_of, replicas_of, show_replicas
 from toolfleet_cli.processes.completion import complete_modules
-from toolfleet_cli.remote.gateway import UrlOption, gateway_of
+from toolfleet_cli.remote.fleet_options import over_fleet
+from toolfleet_cli.remote.gateway import Gateway
 from toolfleet_cli.remote.modules import show_modules
 from toolfleet_registry.contracts import NEVER_PROBED, ModuleStatus
 from toolfleet_registry.contracts.names import LOCAL, is_module_name
@@ -24,24 +25,26 @@ if TYPE_CHECKING:
     from toolfleet_tasks.operations.module_overview import ModuleOverview
 
 app = typer.Typer(help="The modules: which there are, and whether they answer.", no_args_is_help=True)
-module_changes.register(app)
+changes.register(app)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list")
-def list_(*, url: UrlOption = None, as_json: JsonOption = False) -> None:
+@over_fleet
+def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """Show what is known of every module. Asks none of them."""
-    if (gateway := gateway_of(url)) is not None:
+    if gateway is not None:
         show_modules(gateway, refreshed=False, as_json=as_json)
         return
     _show(*asyncio.run(_read_modules(ask=False)), as_json=as_json)
 
 
 @app.command()
-def refresh(*, url: UrlOption = None, as_json: JsonOption = False) -> None:
+@over_fleet
+def refresh(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """Ask every module now for what it offers, and show what came of it."""
-    if (gateway := gateway_of(url)) is not None:
+    if gateway is not None:
         show_modules(gateway, refreshed=True, as_json=as_json)
         return
     _show(*asyncio.run(_read_modules(ask=True)), as_json=as_json)

@@ -9,7 +9,8 @@ import typer
 from toolfleet_cli.console import load_errors
 from toolfleet_cli.console.output import fail, note, progress, say, say_json
 from toolfleet_cli.remote import tools as remote_tools
-from toolfleet_cli.remote.gateway import UrlOption, gateway_of
+from toolfleet_cli.remote.fleet_options import over_fleet
+from toolfleet_cli.remote.gateway import Gateway
 from toolfleet_registry.contracts.load_errors import ToolLoadError
 from toolfleet_registry.settings import Settings, load_settings
 
@@ -21,21 +22,20 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def register(app: typer.Typer) -> None:
     """Give the group the command."""
-    app.command()(reload)
-    app.command()(errors)
+    for command in (reload, errors):
+        app.command()(over_fleet(command))
 
 
 def reload(
     *,
     seconds: Annotated[float, typer.Option(metavar="SECONDS", min=1, max=600, help="Wait so long at most.")] = 60,
-    url: UrlOption = None,
+    gateway: Gateway | None = None,
     as_json: JsonOption = False,
 ) -> None:
     """Have all hosts of tool folders read their files anew, also those that did not load before and have not changed.
 
     Exits with 1 where files do not load as they stand, no host is there, or one does not come back in time.
     """
-    gateway = gateway_of(url)
     answers = asyncio.run(_asked(load_settings(), seconds)) if gateway is None else remote_tools.reloaded(gateway)
     if not answers:
         fail("No host of a tool folder has answered: none is running, or none has this fleet's Redis.", code=1)
@@ -50,9 +50,8 @@ def reload(
     raise typer.Exit(1 if has_errors or not all(each.is_done for each in answers) else 0)
 
 
-def errors(*, url: UrlOption = None, as_json: JsonOption = False) -> None:
+def errors(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """Show which files of tool folders, and operations of documents, are not served as they stand. Exits with 1 if there are any."""
-    gateway = gateway_of(url)
     found = asyncio.run(_errors(load_settings())) if gateway is None else remote_tools.errors(gateway)
     if as_json:
         say_json([each.model_dump(mode="json") for each in found])

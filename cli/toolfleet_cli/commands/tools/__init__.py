@@ -1,0 +1,1 @@
+"""Answers the commands about tools: which there are, and which are in effect."""

@@ -1,0 +1,1 @@
+"""Asks Redis and the registry for what `remote` asks a gateway."""

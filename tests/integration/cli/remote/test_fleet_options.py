@@ -1,0 +1,89 @@
+"""Each command asks the gateway that it is told, and nobody else."""
+
+from collections.abc import Iterator
+
+import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from support.command import Run
+from toolfleet_cli.app import app
+from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_registry.system.listening import listening_socket
+
+# What each command needs beside its options. A command without a row, that can be over a gateway, fails the test below.
+NEEDED: dict[str, tuple[str, ...]] = {
+    "audit tail": (),
+    "call": ("owls.echo",),
+    "dead drop": ("--all",),
+    "dead list": (),
+    "dead replay": ("--all", "--kind", "webhook"),
+    "dead show": ("1",),
+    "jobs cancel": ("1",),
+    "jobs list": (),
+    "jobs show": ("1",),
+    "keys create": ("--user", "ada"),
+    "keys list": (),
+    "keys revoke": ("1",),
+    "modules add": ("owls", "http://127.0.0.1:1"),
+    "modules list": (),
+    "modules refresh": (),
+    "modules remove": ("owls",),
+    "status": (),
+    "tools approve": ("owls.echo",),
+    "tools diff": (),
+    "tools disable": ("owls.echo",),
+    "tools enable": ("owls.echo",),
+    "tools errors": (),
+    "tools forget": ("owls.echo",),
+    "tools list": ("--closed",),
+    "tools pin": ("owls",),
+    "tools reload": (),
+    "tools rollback": ("owls.echo", "1"),
+    "tools search": ("owl",),
+    "tools show": ("owls.echo",),
+    "tools unpin": ("owls",),
+    "tools versions": ("owls.echo",),
+    "wakes list": (),
+    "wakes replay": ("1",),
+    "wakes show": ("1",),
+}
+# What is done where the fleet's secrets, files or processes are, or with the settings of this machine.
+AT_HOME = {"modules key", "tools adopt-registry"}
+OF_OPERATORS = ("audit", "dead", "jobs", "keys", "modules", "status", "tools", "wakes")
+
+
+def commands() -> Iterator[tuple[str, set[str]]]:
+    """Each command by its words, with its options."""
+    root = get_command(app)
+    assert isinstance(root, TyperGroup)
+    for name, command in root.commands.items():
+        parts = command.commands if isinstance(command, TyperGroup) else {"": command}
+        for part, one in parts.items():
+            yield f"{name} {part}".strip(), {option for each in one.params for option in each.opts}
+
+
+def test_every_command_of_operators_can_be_over_a_gateway() -> None:
+    """By its URL, or by host and port; what changes the fleet by Redis says who has done it."""
+    found = dict(commands())
+    over = {name for name, options in found.items() if {"--url", "--host", "--port"} <= options}
+
+    assert over == set(NEEDED)
+    assert {name for name in found if name.split()[0] in OF_OPERATORS} - over == AT_HOME
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_no_command_asks_redis_in_the_place_of_a_gateway(run: Run, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Where the gateway is away that is said, and the fleet's Redis, which is set as well, is not asked."""
+    port = free_port()
+    monkeypatch.setenv("TOOLFLEET_GATEWAY_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("TOOLFLEET_GATEWAY_KEY", "tfk_x")
+    with listening_socket("127.0.0.1", 0) as redis:
+        redis.listen()
+        monkeypatch.setenv("TOOLFLEET_REDIS_URL", f"redis://127.0.0.1:{redis.getsockname()[1]}")
+        ended = run(*name.split(), *NEEDED[name])
+        redis.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody has connected
+            redis.accept()
+
+    assert (ended.code, ended.out, ended.err) == (2, "", f"cannot connect to 127.0.0.1:{port}\n")
