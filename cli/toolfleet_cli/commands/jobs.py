@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,10 +16,12 @@ from toolfleet_cli.remote.caller import refuse_caller_options
 from toolfleet_cli.remote.fleet_options import over_fleet
 from toolfleet_cli.remote.gateway import Gateway
 from toolfleet_registry.contracts.jobs import ENDED, Job
+from toolfleet_registry.settings import load_settings
 from toolfleet_registry.time import fleet_clock
 
 if TYPE_CHECKING:
     from toolfleet_tasks.jobs.service import JobService
+    from toolfleet_tasks.operations.change_trail import ChangeTrail
 
 app = typer.Typer(help="Long work that is polled, of all users: look at it, end it.", no_args_is_help=True)
 
@@ -107,6 +109,7 @@ def cancel(
     user: Annotated[str | None, typer.Option("--user", metavar="ID", help="All of this user's.")] = None,
     workflow: Annotated[str | None, typer.Option("--workflow", metavar="ID", help="All of this workflow's.")] = None,
     gateway: Gateway | None = None,
+    by: str | None = None,
 ) -> None:
     """End a job, or all of a user's or a workflow's; nobody is told. One that has ended stays as it is.
 
@@ -118,9 +121,9 @@ def cancel(
         _cancel_remotely(gateway, job_id, user, workflow)
         return
     if job_id is None:
-        note(f"Cancelled: {asyncio.run(_cancel_all(user, workflow))}.")
+        note(f"Cancelled: {asyncio.run(_cancel_all(user, workflow, by))}.")
         return
-    job = _there(job_id, asyncio.run(_cancel(job_id)))
+    job = _there(job_id, asyncio.run(_cancel(job_id, by)))
     note(f"The job is {job.state}.")
 
 
@@ -144,18 +147,31 @@ async def _show(job_id: str) -> Job | None:
         return await service.get_any(job_id)
 
 
-async def _cancel(job_id: str) -> Job | None:
-    async with _service() as service:
-        return await service.cancel_any(job_id)
+async def _cancel(job_id: str, by: str | None) -> Job | None:
+    async with _service() as service, _trail(by) as trail, trail.change("job_cancelled", job_id) as change:
+        job = await service.cancel_any(job_id)
+        change.refusal = "There is no such job." if job is None else None
+        return job
 
 
-async def _cancel_all(user: str | None, workflow: str | None) -> int:
-    async with _service() as service:
+async def _cancel_all(user: str | None, workflow: str | None, by: str | None) -> int:
+    named = {"job_user": user, "workflow": workflow}
+    facts: dict[str, str | int] = {name: value for name, value in named.items() if value is not None}
+    async with _service() as service, _trail(by) as trail, trail.change("jobs_cancelled", "-", **facts) as change:
         if workflow is None:
-            return await service.cancel_all_of(str(user))
-        return await (
-            service.cancel_workflow_of_any(workflow) if user is None else service.cancel_workflow(workflow, user)
-        )
+            count = await service.cancel_all_of(str(user))
+        elif user is None:
+            count = await service.cancel_workflow_of_any(workflow)
+        else:
+            count = await service.cancel_workflow(workflow, user)
+        change.facts["count"] = count
+        return count
+
+
+def _trail(by: str | None) -> "AbstractAsyncContextManager[ChangeTrail]":
+    from toolfleet_tasks.operations.change_trail import Actor, ChangeTrail  # noqa: PLC0415 - takes a while to load
+
+    return ChangeTrail.of(load_settings(), Actor.at_command_line(by))
 
 
 @asynccontextmanager

@@ -1,1 +1,1 @@
-"""Shows a fleet to its operator: status, modules, audit."""
+"""Shows a fleet to its operator, and changes it for them, with a line in the audit."""
