@@ -1,25 +1,40 @@
-"""Asks a gateway for the jobs of the key's user."""
+"""Asks a gateway for jobs, and has them cancelled."""
+
+from dataclasses import dataclass
+
+import typer
 
 from toolfleet_cli.remote.gateway import Gateway, place
 from toolfleet_registry.contracts.jobs import Job
 
 
-def listed(gateway: Gateway, workflow: str | None, limit: int, *, ended: bool) -> list[Job]:
-    """The jobs, the newest first."""
-    query = {"ended": str(ended).lower(), "workflow_id": workflow, "limit": limit}
-    return [Job.model_validate(each) for each in gateway.get("/jobs", query)["jobs"]]
+@dataclass(frozen=True, slots=True)
+class GatewayJobs:
+    """The jobs as a gateway has them: those of the key's user, or `of_all`, for operators. What it refuses ends the command."""
 
+    gateway: Gateway
+    of_all: bool
 
-def shown(gateway: Gateway, job_id: str) -> Job:
-    """One job; one that is not there ends the command."""
-    return Job.model_validate(gateway.get(place("jobs", job_id)))
+    def listed(self, user: str | None, workflow: str | None, limit: int, *, ended: bool) -> list[Job]:
+        """Those of the key's user the newest first."""
+        query = {"ended": str(ended).lower(), "workflow_id": workflow, "limit": limit, "user_id": user}
+        return [Job.model_validate(each) for each in self.gateway.get(self._place(), query)["jobs"]]
 
+    def shown(self, job_id: str) -> Job:
+        """One job; one that is not there ends the command."""
+        return Job.model_validate(self.gateway.get(f"{self._place()}{place(job_id)}"))
 
-def cancelled(gateway: Gateway, job_id: str) -> Job:
-    """The job, which has ended; one that is not there ends the command."""
-    return Job.model_validate(gateway.delete(place("jobs", job_id)))
+    def cancelled(self, job_id: str) -> Job:
+        """The job, which has ended; one that is not there ends the command."""
+        return Job.model_validate(self.gateway.delete(f"{self._place()}{place(job_id)}"))
 
+    def all_cancelled(self, user: str | None, workflow: str | None) -> int:
+        """How many were ended."""
+        if self.of_all:
+            return int(self.gateway.delete(self._place(), {"user_id": user, "workflow_id": workflow})["cancelled"])
+        if workflow is None:
+            raise typer.BadParameter("name a workflow with --workflow.")
+        return int(self.gateway.delete(place("workflows", workflow))["cancelled"])
 
-def workflow_cancelled(gateway: Gateway, workflow: str) -> int:
-    """How many jobs of a workflow were ended."""
-    return int(gateway.delete(place("workflows", workflow))["cancelled"])
+    def _place(self) -> str:
+        return "/operations/jobs" if self.of_all else "/jobs"

@@ -3,6 +3,7 @@
 from toolfleet_gateway.http.routes import AnyRoute
 from toolfleet_gateway.operations.audit import audit_routes
 from toolfleet_gateway.operations.dead_letters import dead_letter_routes
+from toolfleet_gateway.operations.jobs import operated_job_routes
 from toolfleet_gateway.operations.keys import key_routes
 from toolfleet_gateway.operations.modules import operated_module_routes
 from toolfleet_gateway.operations.status import status_routes
@@ -21,5 +22,6 @@ def operation_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
         *audit_routes(settings),
         *operated_tool_routes(settings),
         *operated_module_routes(settings),
+        *operated_job_routes(settings),
         *key_routes(settings),
     ]

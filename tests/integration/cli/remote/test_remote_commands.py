@@ -56,7 +56,7 @@ def test_a_gateway_that_is_not_there_is_one_sentence(run: Run) -> None:
         (("tools", "list", "--url", "redis://127.0.0.1"), "is no http:// or https:// URL"),
         (("tools", "list", "--url", "http://127.0.0.1", "--port", "1"), "say either --url"),
         (("tools", "list", "--url", "http://127.0.0.1", "--user", "ada"), "a gateway goes by its key"),
-        (("jobs", "list", "--url", "http://127.0.0.1", "--user", "ada"), "a gateway goes by its key"),
+        (("jobs", "cancel", "1", "--url", "http://127.0.0.1", "--as", "ada"), "a gateway goes by its key"),
         (("tools", "disable", "owls.echo", "--url", "http://127.0.0.1", "--as", "ada"), "a gateway goes by its key"),
     ],
 )
@@ -104,6 +104,24 @@ def test_jobs_are_listed_shown_and_cancelled(run_as: Run, gateway: KeyedGateway)
     assert "waiting" in shown.out
     assert foreign.code == 1
     assert (cancelled.err, rest.err) == ("The job is cancelled.\n", "Cancelled: 1.\n")
+
+
+def test_jobs_of_all_users_are_for_operators(run_as: Run, gateway: KeyedGateway) -> None:
+    """Whoever's they are they are listed, shown and ended, with a line in the audit; without the role they are not there."""
+    body = {"schedule": {"delay_seconds": 3600}, "conversation": {"conversation_id": "c"}}
+    jobs = [asyncio.run(gateway.post("eve", "/jobs", body)).json()["job_id"] for _ in range(2)]
+    listed = [run_as("vera", "jobs", "list", "--json", *words) for words in (("--all-users",), ("--user", "eve"))]
+    shown = run_as("vera", "jobs", "show", jobs[0], "--all-users")
+    refused = [run_as(who, "jobs", "cancel", "--user", "eve") for who in ("vera", "bob")]
+    cancelled = run_as("olga", "jobs", "cancel", jobs[0], "--all-users")
+    rest = run_as("olga", "jobs", "cancel", "--user", "eve")
+    audit = run_as("vera", "audit", "tail", "--changes", "--json", "-n", "2", "--user", "olga").out.splitlines()
+
+    assert all(set(jobs) <= {job["job_id"] for job in json.loads(each.out)} for each in listed)
+    assert "waiting" in shown.out
+    assert [each.code for each in refused] == [1, 1]
+    assert (cancelled.err, rest.err) == ("The job is cancelled.\n", "Cancelled: 1.\n")
+    assert [json.loads(line)["change"] for line in audit] == ["job_cancelled", "jobs_cancelled"]
 
 
 def test_dead_letters_are_shown_replayed_and_dropped(run_as: Run, bed: TestBed) -> None:

@@ -42,7 +42,8 @@ asyncio.run(main())
 def lines(redis_url: str) -> list[dict[str, Any]]:
     """All lines of the audit, without their times."""
     with Redis.from_url(redis_url) as redis:
-        found = [json.loads(entry[b"line"]) for _, entry in redis.xrange(KEY)]
+        entries: Any = redis.xrange(KEY)
+    found = [json.loads(entry[b"line"]) for _, entry in entries]
     assert all(line.pop("ts") > 0 for line in found)
     return found
 
