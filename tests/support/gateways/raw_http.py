@@ -45,6 +45,22 @@ async def answer_to(gateway: Gateway, *parts: bytes, pause_seconds: float = 0) -
                 await writer.wait_closed()
 
 
+async def only_answer_to(gateway: Gateway, data: bytes) -> RawAnswer:
+    """The answer to what is sent, of a gateway that then closes the connection, and has said nothing else."""
+    async with asyncio.timeout(_SECONDS):
+        reader, writer = await asyncio.open_connection(*gateway.address)
+        try:
+            writer.write(data)
+            answer = await _read(reader)
+            rest = await reader.read()
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+    assert (answer.headers.get("connection"), rest) == ("close", b""), (answer, rest)
+    return answer
+
+
 def request(
     method: str,
     path: str,

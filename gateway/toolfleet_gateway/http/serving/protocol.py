@@ -1,15 +1,20 @@
 """Bounds uvicorn's HTTP connections where it does not itself, and says in a problem what it says in plain text."""
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from toolfleet_gateway.http.problems import MEDIA_TYPE, Problem, invalid_request, title_of
 
 _LINGER_SECONDS = 5.0  # for the rest of a body that was refused: a connection that is cut at once loses its answer
-_FLUSH_SECONDS = 30.0  # for a client to take the end of an answer
+_FLUSH_SECONDS = 30.0  # for a client to take the end of an answer, or something of it
+_MOST_WAITING = 16  # requests behind one that is being answered: a few bytes each to send, and kilobytes to keep
+_VERSIONS = frozenset({"1.0", "1.1"})
+_SCHEMES = frozenset({b"http", b"https"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,10 @@ class _TooLarge(Exception):
     pass
 
 
+class _Refused(Exception):
+    """One could read the request in two ways, or too many wait before it."""
+
+
 class GuardedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with limits: of a request's line and headers, of the time they take, and of connections."""
 
@@ -35,7 +44,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._is_in_body = False
         self._current: RequestResponseCycle | None = None
+        self._unanswered = deque[RequestResponseCycle]()
         self._timer: asyncio.TimerHandle | None = None
+        self._flush_timer: asyncio.TimerHandle | None = None
         super().connection_made(transport)
         if len(self.connections) > self.limits.connections:
             self._end(
@@ -53,6 +64,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """As `asyncio.Protocol`."""
         self._disarm()
+        self._unwatch()
+        self._tell_all()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -80,10 +93,14 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The body follows, if there is one."""
+        self._check_line()
+        if len(self._unanswered) > _MOST_WAITING:
+            raise _Refused
         self._disarm()
         self._is_in_body = True
         super().on_headers_complete()
         self._current = self.cycle
+        self._unanswered.append(self.cycle)
 
     def on_message_complete(self) -> None:
         """The request is complete."""
@@ -93,9 +110,20 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """The answer is written. The rest of a body that nobody has read may come for a moment."""
+        self._unanswered.popleft()
         super().on_response_complete()
         if self._is_in_body and not self.transport.is_closing():
             self._arm(_LINGER_SECONDS, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        """The client takes less than it is sent. Whoever takes nothing at all is cut: an answer would be held for ever."""
+        super().pause_writing()
+        self._watch(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """The client has taken almost all of it."""
+        self._unwatch()
+        super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close a connection on which nothing comes, also where its client does not take what it was sent."""
@@ -116,6 +144,16 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._head_bytes > self.limits.header_bytes:
             raise _TooLarge  # the parser stops, and has `send_400_response` called
 
+    def _check_line(self) -> None:
+        """A URL with a host is for that host: uvicorn would look at its path only. Nor does it know HTTP/0.9, which has no `Host`."""
+        if self.parser.get_http_version() not in _VERSIONS:
+            raise _Refused
+        if not self.url.startswith(b"/"):
+            parts = urlsplit(self.url)
+            hosts = [value for name, value in self.headers if name == b"host"]
+            if parts.scheme.lower() not in _SCHEMES or [parts.netloc.lower()] != [host.lower() for host in hosts]:
+                raise _Refused
+
     def _headers_late(self) -> None:
         self._timer = None
         if not self.is_answering():
@@ -127,6 +165,8 @@ class GuardedProtocol(HttpToolsProtocol):
         return current is not None and current.response_started and not current.response_complete
 
     def _end(self, problem: Problem) -> None:
+        if self._let_earlier_end():
+            return
         if self.is_answering():  # nothing may be written into another answer
             self.transport.abort()
             return
@@ -135,11 +175,45 @@ class GuardedProtocol(HttpToolsProtocol):
         head = f"HTTP/1.1 {problem.status} {title_of(problem.status)}\r\ncontent-type: {MEDIA_TYPE}\r\n"
         rest = f"{retry}content-length: {len(text)}\r\nconnection: close\r\n\r\n"
         self.transport.write((head + rest).encode() + text)
-        if self._current is not None:  # what an app says of the rest comes too late
-            self._current.disconnected = True
-            self._current.message_event.set()
+        self._tell_all()  # what an app says of the rest comes too late
         self.transport.close()
         self._arm(_FLUSH_SECONDS, self.transport.abort)
+
+    def _let_earlier_end(self) -> bool:
+        """Have the requests before this one answered, if there are any, and then nothing more: its answer would be taken for theirs."""
+        earlier = list(self._unanswered)
+        if self._is_in_body:
+            earlier.pop()
+        if not earlier:
+            return False
+        earlier[-1].keep_alive = False
+        if self._is_in_body:
+            self._is_in_body = False
+            self._unanswered.pop()
+            self.pipeline.popleft()
+        return True
+
+    def _tell_all(self) -> None:
+        """Nobody waits for answers here any more. Uvicorn tells the last request only: a stream before it would go on for ever."""
+        for cycle in self._unanswered:
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    def _watch(self, left: int) -> None:
+        self._unwatch()
+        self._flush_timer = self.loop.call_later(_FLUSH_SECONDS, self._look_at_client, left)
+
+    def _look_at_client(self, before: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left < before:
+            self._watch(left)
+        else:
+            self.transport.abort()
+
+    def _unwatch(self) -> None:
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
 
     def _arm(self, seconds: float, act: Any) -> None:
         self._disarm()
