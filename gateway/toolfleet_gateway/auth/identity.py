@@ -1,6 +1,9 @@
 """Defines who has sent a request: the caller that it is, what it may do as an operator, and how much it may send."""
 
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import Field
 
 from toolfleet_gateway.auth.refusals import AuthRefused
 from toolfleet_registry.access.api_key import ApiKey
@@ -8,6 +11,9 @@ from toolfleet_registry.access.grants import KeyMaker
 from toolfleet_registry.access.roles import Role, has_role
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.policy.identities import LONGEST
+
+UserName = Annotated[str, Field(max_length=LONGEST, json_schema_extra={"minLength": 1})]
+"""A user's id as requests name it; `caller_for` says what is wrong with an empty one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from toolfleet_gateway.auth.identity import UserName
 from toolfleet_gateway.http.problems import ProblemBody
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.progress import Progress
@@ -13,6 +14,9 @@ LONGEST_KEY = 256
 
 Seconds = Annotated[float, Field(gt=0, le=86_400 * 365, allow_inf_nan=False)]
 Name = Annotated[str, Field(max_length=256)]
+# In the document only: what else a model has written is no tool's name, and is answered as that.
+_TOOL_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.[A-Za-z0-9_.-]{1,192}$"
+_METHOD_NAME = r"^([A-Za-z0-9][A-Za-z0-9_-]{0,63}\.)?[A-Za-z0-9_-][A-Za-z0-9_-]{0,191}$"
 
 
 class _Sent(BaseModel):
@@ -22,7 +26,7 @@ class _Sent(BaseModel):
 class CallBody(_Sent):
     """A call of a tool."""
 
-    tool_name: str = Field(max_length=1024)
+    tool_name: str = Field(max_length=1024, json_schema_extra={"pattern": _TOOL_NAME})
     """`module.tool`, as `GET /tools` has it."""
     arguments: dict[str, Any] = Field(default={})
     """By the names of the tool's arguments."""
@@ -30,7 +34,7 @@ class CallBody(_Sent):
     """By when it is to end; by default the tool's own limit, and room for a second attempt."""
     conversation_id: Name | None = None
     """The conversation that it belongs to."""
-    user_id: Name | None = None
+    user_id: UserName | None = None
     """In whose name, for keys that may act for others."""
     tool_version: Name | None = None
     """The version of the tool that is meant; by default whichever there is."""
@@ -39,6 +43,10 @@ class CallBody(_Sent):
 class BatchedCall(CallBody):
     """A call among others."""
 
+    tool_name: str = Field(max_length=1024)
+    """`module.tool`; one that is none is this call's own problem, and none of the others'."""
+    user_id: Name | None = None
+    """In whose name, for keys that may act for others; again it is this call's own problem if it is none."""
     idempotency_key: str | None = Field(default=None, min_length=1, max_length=LONGEST_KEY)
     """As the header `Idempotency-Key` of a single call."""
 
@@ -53,11 +61,11 @@ class BatchBody(_Sent):
 class ExecuteBody(_Sent):
     """A call of one module's tool."""
 
-    tool_name: str = Field(max_length=1024)
+    tool_name: str = Field(max_length=1024, json_schema_extra={"pattern": _METHOD_NAME})
     """The tool's name, with or without the module before it."""
     arguments: dict[str, Any] = Field(default={})
     """By the names of the tool's arguments."""
-    user_id: Name | None = None
+    user_id: UserName | None = None
     """In whose name, for keys that may act for others."""
 
 

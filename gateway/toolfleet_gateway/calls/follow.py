@@ -17,13 +17,18 @@ from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
 from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, ServerSentEvent
+from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.contracts.progress import Progress
 from toolfleet_tasks.calls.begun_handle import BegunHandle
 
 _PATH = CALLS + "/{call_id}"
 _LAST_EVENT_ID = HeaderParameter(
-    "Last-Event-ID", "The id of the last event that came: what is known by it does not come again."
+    "Last-Event-ID",
+    "The id of the last event that came: what is known by it does not come again.",
+    pattern="^([0-9a-f-]{36}:(end|[0-9a-f]{16}))?$",
 )
 _END = "end"
+_EVENTS = {"progress": Progress, _END: ToolResult}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ class FollowingRoutes:
         )  # fmt: skip
         events = Route(
             method="GET", path=f"{_PATH}/events", name="followCall", summary="Follow a call: progress, and its end",
-            handle=self.events, answers={200: Answer("Events: `progress`, `end`, `closing`.", media=MEDIA_TYPE)},
+            handle=self.events, answers={200: Answer("How far it is, and its end.", media=MEDIA_TYPE, events=_EVENTS)},
             headers=(_LAST_EVENT_ID,), problems=(404, 503),
         )  # fmt: skip
         return [get, cancel, events]

@@ -11,14 +11,20 @@ from toolfleet_gateway.http.routes import HeaderParameter
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 
 PREFER = HeaderParameter(
-    "Prefer", "`wait=N`: answer with the result if there is one within N seconds. `respond-async`: answer at once."
+    "Prefer",
+    "`wait=N`: answer with the result if there is one within N seconds. `respond-async`: answer at once.",
+    most=None,
 )
+IDEMPOTENCY_KEY_PATTERN = rf"^[\x21-\x7e]([\x20-\x7e]{{0,{LONGEST_KEY - 2}}}[\x21-\x7e])?$"
+"""What a key looks like, on whatever route."""
 IDEMPOTENCY_KEY = HeaderParameter(
-    "Idempotency-Key", "Names the intention: a repeat with the same key brings the first call's result.", LONGEST_KEY
+    "Idempotency-Key",
+    "Names the intention: a repeat with the same key brings the first call's result.",
+    pattern=IDEMPOTENCY_KEY_PATTERN,
 )
 
 _WAIT = re.compile(r"wait\s*=\s*\"?(\d{1,6})\"?")
-_PRINTABLE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+_PRINTABLE = re.compile(IDEMPOTENCY_KEY_PATTERN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,6 @@ def idempotency_key_of(headers: Headers) -> str | None:
     key = headers.get("idempotency-key")
     if key is None:
         return None
-    if len(key) > LONGEST_KEY or not _PRINTABLE.fullmatch(key):
+    if not _PRINTABLE.fullmatch(key):
         raise invalid_request(f"Idempotency-Key must be 1 to {LONGEST_KEY} printable ASCII characters.")
     return key

@@ -6,18 +6,21 @@ from contextlib import aclosing
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from toolfleet_gateway.auth.identity import UserName
 from toolfleet_gateway.http.answers import nothing
 from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
 from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, ServerSentEvent
+from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.policy.identities import LONGEST
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.wakeups.inbox import CompletionInbox, is_entry_id
 
 _LAST_ID = HeaderParameter(
-    "Last-Event-ID", "The id of the last completion that came: it and those before are confirmed."
+    "Last-Event-ID",
+    "The id of the last completion that came: it and those before are confirmed.",
+    pattern="^((0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18}))?$",
 )
 
 
@@ -26,7 +29,7 @@ class CompletionQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    user_id: str | None = Field(None, max_length=LONGEST, description="Whose, for keys that act for others.")
+    user_id: UserName | None = Field(None, description="Whose, for keys that act for others.")
 
 
 def conversation_routes(fleet: ToolFleet, streams: OpenStreams) -> list[AnyRoute]:
@@ -41,7 +44,7 @@ def conversation_routes(fleet: ToolFleet, streams: OpenStreams) -> list[AnyRoute
             handle=about.completions,
             query=CompletionQuery,
             headers=(_LAST_ID,),
-            answers={200: Answer("Events `completion`, whose data are a `WakeUp`.", media=MEDIA_TYPE)},
+            answers={200: Answer("An end each.", media=MEDIA_TYPE, events={"completion": WakeUp})},
             problems=(409,),
             tag="jobs",
         ),

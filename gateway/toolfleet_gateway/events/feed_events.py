@@ -7,6 +7,7 @@ from typing import Any
 
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.http.streams import ServerSentEvent
+from toolfleet_registry.contracts.event_kinds import EVENT_KINDS
 from toolfleet_registry.contracts.load_errors import ToolLoadError
 from toolfleet_registry.manifests.specs import RegistryEvent
 from toolfleet_registry.permissions import Modules, permits, reaches
@@ -34,6 +35,16 @@ class FeedEvent:
 
 EVENTS_LOST = FeedEvent("events_lost", {})
 """Events are gone that were not heard of: look at all tools anew."""
+
+KINDS = (
+    "state",
+    *(f"tool_{kind}" for kind in EVENT_KINDS),
+    "tool_load_error",
+    "module_up",
+    "module_down",
+    EVENTS_LOST.kind,
+)
+"""What clients may hear of; `state` is how the modules are when the stream begins."""
 
 
 class Listener:

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from starlette.responses import Response
 
 from toolfleet_gateway.events.feed import FOLLOWING, EventFeed
-from toolfleet_gateway.events.feed_events import FeedEvent, Listener
+from toolfleet_gateway.events.feed_events import KINDS, FeedEvent, Listener
 from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.problems import invalid_request
 from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
@@ -16,7 +16,9 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.rules import read_event_id
 from toolfleet_tasks.client.fleet import ToolFleet
 
-_LAST_ID = HeaderParameter("Last-Event-ID", "The id of the last event that came: go on behind it.")
+_LAST_ID = HeaderParameter(
+    "Last-Event-ID", "The id of the last event that came: go on behind it.", pattern="^([0-9]{1,16}-[0-9]{1,16})?$"
+)
 
 
 def event_routes(fleet: ToolFleet, settings: Settings, streams: OpenStreams) -> list[AnyRoute]:
@@ -30,7 +32,7 @@ def event_routes(fleet: ToolFleet, settings: Settings, streams: OpenStreams) -> 
             summary="What happens to tools and modules: a stream that goes on",
             handle=about.stream,
             headers=(_LAST_ID,),
-            answers={200: Answer("First an event `state`, then what happens.", media=MEDIA_TYPE)},
+            answers={200: Answer("First `state`, then what happens.", media=MEDIA_TYPE, events=dict.fromkeys(KINDS))},
             tag="tools",
         )
     ]

@@ -28,9 +28,19 @@ def hook_routes(fleet: ToolFleet) -> list[AnyRoute]:
             handle=_Hooks(fleet).end,
             body=HookBody,
             headers=(
-                HeaderParameter("webhook-id", "The request's id, the same in each repeat."),
-                HeaderParameter("webhook-timestamp", "When it was signed: seconds since the epoch."),
-                HeaderParameter("webhook-signature", "`v1,` and base64; several with spaces between.", 2_000),
+                HeaderParameter("webhook-id", "The request's id, the same in each repeat.", is_required=True),
+                HeaderParameter(
+                    "webhook-timestamp",
+                    "When it was signed: seconds since the epoch.",
+                    pattern="^[0-9]{1,12}$",
+                    is_required=True,
+                ),
+                HeaderParameter(
+                    "webhook-signature",
+                    "`v1,` and base64; several with spaces between.",
+                    2_000,
+                    is_required=True,
+                ),
             ),
             answers={200: Answer("The job has ended so.", HookAnswer)},
             problems=(404, 410, 503),

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import to_json
 from starlette.types import Receive, Scope
 
 from toolfleet_gateway.http.problems import Problem, invalid_request
@@ -36,7 +37,10 @@ async def read_bytes(receive: Receive) -> bytes:
 
 
 def read_json_body(scope: Scope, data: bytes, adapter: TypeAdapter[M]) -> M:
-    """The body as its model has it. Raises `Problem`: 415 for what is no JSON by its header, 400 for what is none, or another."""
+    """The body as its model has it. Raises `Problem`: 415 for what is no JSON by its header, 400 for what is none, or another.
+
+    A text is no number here, and 1 is not true: what the OpenAPI document does not allow is refused.
+    """
     _check_media_type(scope)
     if not data:
         raise invalid_request("The request has no body: send a JSON object.")
@@ -45,7 +49,8 @@ def read_json_body(scope: Scope, data: bytes, adapter: TypeAdapter[M]) -> M:
     except ValueError as exc:
         raise invalid_request(f"The body is {exc}.") from None
     try:
-        return adapter.validate_python(value)
+        # As JSON once more: only so pydantic is strict about JSON's own types, and takes lists for sets.
+        return adapter.validate_json(to_json(value), strict=True)
     except ValidationError as exc:
         raise invalid_request(f"The body is not as this route takes it: {faults_of(exc)}.") from None
 

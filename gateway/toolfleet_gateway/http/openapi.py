@@ -1,7 +1,7 @@
 """Writes the OpenAPI 3.1 document of routes."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -10,6 +10,7 @@ from pydantic.json_schema import models_json_schema
 
 from toolfleet_gateway.http.problems import MEDIA_TYPE, ProblemBody, title_of
 from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter
+from toolfleet_gateway.http.streams import LAST
 
 _REF = "#/components/schemas/{model}"
 _OF_ALL = (400, 421, 500)
@@ -50,7 +51,9 @@ def openapi_document(routes: Sequence[AnyRoute], *, root_path: str = "") -> Json
 def _models_of(routes: Sequence[AnyRoute]) -> set[type[BaseModel]]:
     found: set[type[BaseModel]] = {ProblemBody}
     for route in routes:
-        found.update(model for model in (route.body, *(answer.model for answer in route.answers.values())) if model)
+        answers = route.answers.values()
+        data = (model for answer in answers for model in answer.events.values())
+        found.update(model for model in (route.body, *(answer.model for answer in answers), *data) if model)
     return found
 
 
@@ -78,6 +81,8 @@ def _answer(answer: Answer) -> Json:
     said: Json = {"description": answer.description}
     if answer.model is not None:
         said["content"] = {answer.media: {"schema": _ref(answer.model)}}
+    elif answer.events:
+        said["content"] = {answer.media: {"schema": _event(answer.events)}}
     elif answer.media != "application/json":
         said["content"] = {answer.media: {"schema": {"type": "string"}}}
     if answer.headers:
@@ -85,6 +90,20 @@ def _answer(answer: Answer) -> Json:
             name: {"description": text, "schema": {"type": "string"}} for name, text in answer.headers.items()
         }
     return said
+
+
+def _event(kinds: Mapping[str, type[BaseModel] | None]) -> Json:
+    """One event of a stream: before OpenAPI 3.2 the schema of `text/event-stream` is that of each."""
+    of_all = dict.fromkeys(LAST)
+    return {"oneOf": [_event_of(kind, model) for kind, model in {**kinds, **of_all}.items()]}
+
+
+def _event_of(kind: str, model: type[BaseModel] | None) -> Json:
+    data: Json = {"type": "string", "contentMediaType": "application/json"}
+    if model is not None:
+        data["contentSchema"] = _ref(model)
+    properties = {"event": {"type": "string", "const": kind}, "data": data, "id": {"type": "string"}}
+    return {"type": "object", "properties": properties, "required": ["event", "data"]}
 
 
 def _problem(status: int) -> Json:
@@ -116,12 +135,15 @@ def _query_parameters(route: AnyRoute) -> list[Json]:
 
 
 def _header(parameter: HeaderParameter) -> Json:
+    facts: Json = {"type": "string", "pattern": parameter.pattern}
+    if parameter.pattern is None:
+        facts["maxLength"] = parameter.most
     return {
         "name": parameter.name,
         "in": "header",
-        "required": False,
+        "required": parameter.is_required,
         "description": parameter.description,
-        "schema": {"type": "string", "maxLength": parameter.most},
+        "schema": {key: fact for key, fact in facts.items() if fact is not None},
     }
 
 

@@ -39,6 +39,8 @@ class Answer:
     media: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
     """Header -> what it says."""
+    events: Mapping[str, type[BaseModel] | None] = field(default_factory=dict)
+    """Of a stream: the kinds of its own events, and the model of their data, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,11 @@ class HeaderParameter:
 
     name: str
     description: str
-    most: int = 256
-    """Characters."""
+    most: int | None = 256
+    """Characters; `None`: what is too long is not refused, or its pattern says it."""
+    pattern: str | None = None
+    """What it looks like, as a regular expression of ECMA-262; it bounds the length, too."""
+    is_required: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

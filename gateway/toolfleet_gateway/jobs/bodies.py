@@ -4,9 +4,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from toolfleet_gateway.auth.identity import UserName
 from toolfleet_registry.contracts import Conversation, ToolCall
 from toolfleet_registry.contracts.jobs import Completion, HookSpec, Job, Poll, Schedule, WakeupRequest, WorkflowId
-from toolfleet_registry.policy.identities import LONGEST
 
 
 class JobCall(BaseModel):
@@ -53,7 +53,7 @@ class JobRequest(BaseModel):
     """In the place of `poll`: the work is over when `POST /hooks/{job_id}` says so, signed with one of its secrets."""
     workflow_id: WorkflowId | None = None
     """The group of jobs that are cancelled when one of them fails."""
-    user_id: str | None = Field(default=None, max_length=LONGEST)
+    user_id: UserName | None = None
     """In whose name, for keys that act for others."""
 
     def ends(self) -> list[Completion]:
@@ -86,7 +86,7 @@ class OfUserQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    user_id: str | None = Field(None, max_length=LONGEST, description="Whose, for keys that act for others.")
+    user_id: UserName | None = Field(None, description="Whose, for keys that act for others.")
 
 
 class JobQuery(OfUserQuery):

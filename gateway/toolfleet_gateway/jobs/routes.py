@@ -6,18 +6,22 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from toolfleet_gateway.calls.outcomes import problem_of_refusal
+from toolfleet_gateway.calls.preferences import IDEMPOTENCY_KEY_PATTERN, idempotency_key_of
 from toolfleet_gateway.http.answers import json_answer
-from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
+from toolfleet_gateway.http.problems import Problem, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
 from toolfleet_gateway.jobs.bodies import CancelledJobs, JobList, JobQuery, JobRequest, OfUserQuery
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.jobs import Job, JobRefused
-from toolfleet_registry.policy.identities import LONGEST
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
 
 _OfUser: TypeAlias = RouteRequest[None, OfUserQuery]
-_KEY = HeaderParameter("Idempotency-Key", "Names the job: asked for again under its key it is the same one.", LONGEST)
+_KEY = HeaderParameter(
+    "Idempotency-Key",
+    "Names the job: asked for again under its key it is the same one.",
+    pattern=IDEMPOTENCY_KEY_PATTERN,
+)
 
 
 def job_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
@@ -113,9 +117,7 @@ class _AboutJobs:
         self._root = settings.gateway_root_path
 
     async def start(self, request: RouteRequest[JobRequest, None]) -> Response:
-        body, key = request.body, request.raw.headers.get("idempotency-key")
-        if key is not None and not 0 < len(key) <= LONGEST:
-            raise invalid_request(f"An Idempotency-Key has 1 to {LONGEST} characters.")
+        body, key = request.body, idempotency_key_of(request.raw.headers)
         try:
             job = await self._jobs.start(
                 None if body.start is None else body.start.call(),

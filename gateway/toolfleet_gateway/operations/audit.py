@@ -12,6 +12,8 @@ from toolfleet_gateway.rights.roles import needing
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.audit_reader import AuditReader, Wanted
 
+_CURSOR = "^[0-9]{1,19}-[0-9]{1,19}$"
+
 
 class AuditQuery(BaseModel):
     """Which lines."""
@@ -23,10 +25,11 @@ class AuditQuery(BaseModel):
     outcome: str | None = Field(None, max_length=64, description="Only those with this outcome or error code.")
     limit: int = Field(50, ge=1, le=1_000, description="How many a page has.")
     changes: bool = Field(False, description="Only what operators have changed, and no calls.")
-    cursor: str | None = Field(None, max_length=64, description="The `next` of the page before.")
+    cursor: str | None = Field(None, max_length=64, pattern=_CURSOR, description="The `next` of the page before.")
     after: str | None = Field(
         None,
         max_length=64,
+        pattern=_CURSOR,
         description="What has come behind this `last`, oldest first. No `cursor` then.",
     )
 

@@ -35,7 +35,7 @@ class ToolQuery(BaseModel):
     tag: list[_Tag] = Field([], max_length=20, description="Only those with all of these tags.")
     q: str | None = Field(None, max_length=1_000, description="Only those with one of these words, the best first.")
     limit: int = Field(100, ge=1, le=1_000, description="How many a page has.")
-    cursor: str | None = Field(None, max_length=1_000, description="The `next` of the page before.")
+    cursor: str | None = Field(None, pattern="^[A-Za-z0-9_-]{1,512}$", description="The `next` of the page before.")
     format: OfferedFormat | None = Field(None, description="Write them as this provider takes them.")
 
 

@@ -109,6 +109,8 @@ class AuditReader:
         """
         if before is not None and not _ENTRY_ID.fullmatch(before):
             raise ValueError("it is not the id of an entry")
+        if before is not None and not any(_order(before.encode())):  # Redis takes nothing that would be before all
+            return AuditPage([], None, _FIRST)
         found, end, last = list[AuditLine](), "+" if before is None else f"({before}", ""
         for _ in range(_MOST_PAGES):
             entries = await self._ask("XREVRANGE", self._key, end, "-", "COUNT", _PAGE)
