@@ -9,13 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
-from standardwebhooks import Webhook
 
 from support.gateways.event_streams import streaming
+from support.gateways.hook_requests import SECRET, signed
 from support.gateways.keyed_gateway import KeyedGateway
 from support.waiting import wait_until, wait_until_answered
 
-SECRET, OTHER = "whsec_" + "b3ds" * 8, "whsec_" + "aG9v" * 8
+OTHER = "whsec_" + "aG9v" * 8
 DONE = {"success": True, "result": {"eggs": 3}}
 
 
@@ -23,14 +23,6 @@ DONE = {"success": True, "result": {"eggs": 3}}
 def talk() -> str:
     """A conversation that nobody else has."""
     return uuid.uuid4().hex
-
-
-def signed(body: bytes, secret: str = SECRET, *, delivery: str = "msg_1", at: datetime | None = None) -> dict[str, str]:
-    """The headers of a request, as an outside system signs it."""
-    at = at or datetime.now(UTC)
-    signature = Webhook(secret).sign(delivery, at, body.decode())
-    headers = {"webhook-id": delivery, "webhook-timestamp": str(int(at.timestamp())), "webhook-signature": signature}
-    return headers | {"content-type": "application/json"}
 
 
 async def sent(
