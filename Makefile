@@ -52,7 +52,7 @@ VERSIONS ?= 3.11 3.12 3.13
 test-versions: $(READY) ## A short tier with each other version of Python that is installed here (VERSIONS="3.12 3.13")
 	@.ci/versions $(VERSIONS)
 
-test-clients: $(READY) ## A client in TypeScript, generated from the gateway's document: installed by npm, type-checked and run (a minute)
+test-clients: $(READY) ## Clients of a gateway's document: one in TypeScript, generated, type-checked and run; and Schemathesis, which must find nothing (ten minutes)
 	@$(BIN)/pytest -q -m clients tests/clients
 
 conformance: $(READY) ## The conformance suite of MCP, at a gateway with a server behind it and at the host of MCP servers (three minutes; CONFORMANCE="--only server")
@@ -124,7 +124,7 @@ chaos: $(READY) ## 20,000 calls and 2,000 jobs under 200 faults, then 2,000 call
 pauses: $(READY) ## 24 workers that stand still beyond their leases amid 14,400 calls, twice: nothing begins too late (12 min)
 	@PYTHONPATH=tests $(BIN)/python -m pauses $(PAUSES)
 
-soak: $(READY) ## An hour of calls of every kind at 100 a second: no process goes on growing (SOAK="--minutes 20")
+soak: $(READY) ## An hour of calls of every kind at 100 a second, and of gateways' clients: no process goes on growing, nor does Redis (SOAK="--minutes 10")
 	@PYTHONPATH=tests $(BIN)/python -m soak $(SOAK)
 
 leak-check: $(READY) ## 100,000 calls of every kind leave nothing behind (about two minutes)

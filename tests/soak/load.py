@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import Counter
 
+from soak.pace import steadily
 from toolfleet import Caller, ToolCall, ToolFleet
 
 _KINDS = {
@@ -37,28 +38,14 @@ class Load:
     def __init__(self, fleet: ToolFleet, seed: int) -> None:
         self._fleet = fleet
         self._dice = random.Random(seed)
-        self._running = set[asyncio.Task[None]]()
         self.ends = Counter[tuple[str, str]]()
-        self.made = 0
 
     async def run(self, rate: float, seconds: float) -> None:
         """Make calls for so long, and return when the last one has ended."""
-        clock = asyncio.get_running_loop().time
-        began_at = clock()
-        while (passed := clock() - began_at) < seconds:
-            for _ in range(int(passed * rate) - self.made):
-                self._begin()
-            await asyncio.sleep(1 / rate)
-        await asyncio.gather(*self._running)
+        await steadily(rate, seconds, self._count)
 
-    def _begin(self) -> None:
-        self.made += 1
+    async def _count(self, number: int) -> None:
         kind = self._dice.choices(list(_KINDS), list(_KINDS.values()))[0]
-        task = asyncio.create_task(self._count(kind, self.made))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-
-    async def _count(self, kind: str, number: int) -> None:
         self.ends[kind, await self._call(kind, Caller(user_id=f"user-{number % 50}", permission="owner"), number)] += 1
 
     async def _call(self, kind: str, caller: Caller, number: int) -> str:

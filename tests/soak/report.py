@@ -9,6 +9,8 @@ _MEGABYTE = 2**20
 _MOST_GROWTH = 0.05  # of a process's memory, from the run's third quarter to its last
 _MOST_MEGABYTES = 4.0
 _MOST_DESCRIPTORS = 5
+_MOST_KEYS = 0.05  # more in the last quarter than in the third, of a rate that is the same
+_FEW_KEYS = 100
 
 
 def grown(samples: Mapping[str, Sequence[Sample]]) -> list[str]:
@@ -25,11 +27,21 @@ def grown(samples: Mapping[str, Sequence[Sample]]) -> list[str]:
     return found
 
 
+def grown_keys(redis: Sequence[tuple[float, int, int]]) -> list[str]:
+    """A sentence if Redis' keys still grow in the last half of a run: what is kept for a while is gone by then."""
+    third, last = (
+        median(keys for *_, keys in redis[len(redis) * part // 4 : len(redis) * (part + 1) // 4]) for part in (2, 3)
+    )
+    if last - third <= max(_FEW_KEYS, _MOST_KEYS * third):
+        return []
+    return [f"Redis goes on growing: {third:.0f} keys in the third quarter, {last:.0f} in the last"]
+
+
 def table(ran: Ran) -> str:
     """The run, as Markdown: medians of its quarters."""
     calls = sum(ran.ends.values())
     lines = [
-        f"{calls} calls in {ran.plan.minutes:g} minutes, {ran.plan.rate:g} a second, connections cut {len(ran.redis)} times",
+        f"{calls} calls in {ran.plan.minutes:g} minutes, {ran.plan.rate:g} a second of an agent and {ran.plan.rest_rate:g} of gateways' clients, connections cut {len(ran.redis)} times",
         "",
         "| process | MB in quarter 1 | 2 | 3 | 4 | descriptors in 1 | 4 | threads in 1 | 4 |",
         "|---|---|---|---|---|---|---|---|---|",

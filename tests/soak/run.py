@@ -1,9 +1,10 @@
 """One run: a fleet as on machines of its own, calls at a steady rate, connections that are cut, and a look each minute."""
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,25 +14,35 @@ from redis.asyncio import Redis
 
 from chaos.processes.programs import Program
 from soak.load import Load
+from soak.rest_load import RestLoad
+from support.gateways.gateway_process import READY as GATEWAY_READY
 from support.modules.module_process import module_process
 from support.worker_process import READY
 from toolfleet import ToolFleet
-from toolfleet_cli.local.commands import beat_command, worker_command
+from toolfleet_cli.local.commands import beat_command, gateway_command, worker_command
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_registry.access.api_key import KeyDraft
+from toolfleet_registry.access.api_keys import ApiKeys
+from toolfleet_registry.access.grants import COMMAND_LINE
 from toolfleet_registry.settings import Settings
 
-WORKERS = 2
+WORKERS = GATEWAYS = 2
+_PEOPLE = 4
+# As short as a run needs to show that what is kept goes away: its last half has no more than the one before.
+_KEPT_SECONDS = 30
 _LOOKS = 60
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How many minutes, and calls a second."""
+    """How many minutes, calls a second of an agent, and requests a second of gateways' clients."""
 
     minutes: float
     rate: float
     seed: int
+    rest_rate: float = 20
 
 
 @dataclass(frozen=True)
@@ -59,23 +70,49 @@ async def run(plan: Plan, folder: Path) -> Ran:
     """Do it; logs lie in `folder`."""
     ran, seconds = Ran(plan), plan.minutes * 60
     with redis_server(folder / "redis") as url, module_process() as owls:
-        settings = Settings(redis_url=url, module_services={"owls": owls.server.url}, refresh_interval_seconds=30)
-        async with _programs(settings, folder) as programs, ToolFleet(settings=settings) as fleet, _redis(url) as redis:
+        settings = Settings(
+            redis_url=url,
+            module_services={"owls": owls.server.url},
+            refresh_interval_seconds=30,
+            result_ttl_seconds=_KEPT_SECONDS,
+            gateway_result_kept_seconds=_KEPT_SECONDS,
+        )
+        ports = [free_port() for _ in range(GATEWAYS)]
+        urls, keys = [f"http://127.0.0.1:{port}" for port in ports], _keys(settings)
+        async with (
+            _programs(settings, ports, folder) as programs,
+            ToolFleet(settings=settings) as fleet,
+            RestLoad(urls, keys, plan.seed) as rest,
+            _redis(url) as redis,
+        ):
             load = Load(fleet, plan.seed)
             looking = asyncio.create_task(_look(ran, programs, redis, seconds))
-            await load.run(plan.rate, seconds)
+            await asyncio.gather(load.run(plan.rate, seconds), rest.run(plan.rest_rate, seconds))
             await looking
-            ran.ends = load.ends
+            ran.ends = load.ends + rest.ends
             ran.trouble = [f"{it.name} has ended:\n{it.said()[-2000:]}" for it in programs if _has_ended(it)]
     return ran
 
 
+def _keys(settings: Settings) -> list[str]:
+    """The keys of some people who may call everything."""
+    with contextlib.closing(ApiKeys.of(settings)) as keys:
+        people = [
+            KeyDraft(user_id=f"rest-{number}", permission="owner", allowed_modules="*") for number in range(_PEOPLE)
+        ]
+        return [keys.create(one, COMMAND_LINE).text for one in people]
+
+
 @asynccontextmanager
-async def _programs(settings: Settings, folder: Path) -> AsyncGenerator[list[Program]]:
+async def _programs(settings: Settings, ports: Sequence[int], folder: Path) -> AsyncGenerator[list[Program]]:
     env = environment_of(settings)
     command, last = worker_command("all")[:-1], "@%h"
     names = [f"worker-{number}" for number in range(WORKERS)]
     programs = [Program(name, [*command, name + last], READY, folder, env) for name in names]
+    programs += [
+        Program(f"gateway-{number}", gateway_command(port), GATEWAY_READY, folder, env)
+        for number, port in enumerate(ports)
+    ]
     programs.append(Program("beat", beat_command(), "beat: Starting", folder, env))
     try:
         for program in programs:

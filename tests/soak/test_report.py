@@ -2,7 +2,7 @@
 
 import pytest
 
-from soak.report import grown
+from soak.report import grown, grown_keys
 from soak.run import Sample
 
 
@@ -30,3 +30,18 @@ def samples(megabytes: list[float], descriptors: list[int]) -> dict[str, list[Sa
 def test_who_grows_in_the_last_half_is_named(megabytes: list[float], descriptors: list[int], said: list[str]) -> None:
     """Growth at the start is none, and a few per cent are not either."""
     assert grown(samples(megabytes, descriptors)) == said
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ([100, 2000, 4000, 4000, 4000, 4000, 4100, 4100], []),
+        (
+            [1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000],
+            ["Redis goes on growing: 5500 keys in the third quarter, 7500 in the last"],
+        ),
+    ],
+)
+def test_keys_that_go_on_growing_are_told(keys: list[int], said: list[str]) -> None:
+    """Those that expire are as many in the last quarter as in the third."""
+    assert grown_keys([(n, 0, count) for n, count in enumerate(keys)]) == said
