@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from support.documents import programs
 from support.fleet import TestBed
 from support.gateways.gateway_process import Gateway, gateway_process
 from support.module_server import ModuleServer
@@ -18,6 +19,7 @@ from support.worker_process import WorkerProcess
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).parent / "typescript"
 FOLDER = ROOT / ".cache" / "clients" / "typescript"
+PROGRAM = programs("docs/guides/gateway-languages.md")["typescript"]
 _OLDEST_NODE = 20
 _INSTALL_SECONDS, _SECONDS = 120, 90
 _TAMPERED = "EINTEGRITY"
@@ -34,6 +36,7 @@ def installed() -> Path:
     if int(version.removeprefix("v").partition(".")[0]) < _OLDEST_NODE:
         pytest.skip(f"Node.js is too old: {version}")
     shutil.copytree(SOURCE, FOLDER, dirs_exist_ok=True)
+    (FOLDER / "client.ts").write_text(PROGRAM)
     try:
         done = _run(["npm", "ci", "--ignore-scripts", "--prefer-offline"], FOLDER, seconds=_INSTALL_SECONDS)
     except subprocess.TimeoutExpired:

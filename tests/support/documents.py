@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 _PROGRAM = re.compile(
-    r"^<!-- program: (?P<name>[a-z-]+) -->\n```(?P<language>python|sh|toml)\n(?P<text>.*?)^```$",
+    r"^<!-- program: (?P<name>[a-z-]+) -->\n```(?P<language>python|sh|toml|ts)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 
