@@ -88,7 +88,7 @@ map: $(READY) ## Draw the rooms and folders anew, from what they import
 lock: ## Resolve the dependencies anew
 	@test -x $(BIN)/uv || ($(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet uv)
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes --no-emit-index-url \
-		--no-header --no-emit-package toolfleet-sdk --output-file requirements.lock $(LOCK_FLAGS) pyproject.toml modules/pyproject.toml
+		--no-header --no-emit-package toolfleet-sdk --no-emit-package claude-agent-sdk --output-file requirements.lock $(LOCK_FLAGS) pyproject.toml modules/pyproject.toml
 
 up: $(READY) ## A whole fleet on this machine, in the foreground
 	@$(BIN)/toolfleet up
