@@ -36,7 +36,7 @@ def to_call(
     """
     dialect_of(format)
     name, spoken = _READERS[format](obj)
-    arguments = _arguments(spoken)
+    arguments = spoken_arguments(spoken)
     offered = list(tools)
     tool = meant_tool(name, offered) if name else None
     if tool is None:
@@ -51,6 +51,18 @@ def to_call(
 def call_from_openai(tool_call: Mapping[str, Any], tools: Iterable[ToolDefinition]) -> ToolCall:
     """The call that a model's `{"id", "function": {"name", "arguments"}}` asks for: `to_call(…, "openai_chat", …)`."""
     return to_call(tool_call, "openai_chat", tools)
+
+
+def spoken_arguments(spoken: Any) -> Any:
+    """What a model has written as arguments: an object, or its JSON. None at all are an empty object, and what is no JSON stays as it is."""
+    if spoken is None or spoken == "":
+        return {}
+    if not isinstance(spoken, str):
+        return spoken
+    try:
+        return loads_strict(spoken.encode())
+    except ValueError:
+        return spoken
 
 
 def _restored(arguments: Any, tool: ToolDefinition, format: Format) -> Any:  # noqa: A002 - as above
@@ -116,17 +128,6 @@ def _name(obj: Any) -> str:
 
 def _field(obj: Any, name: str) -> Any:
     return obj.get(name) if isinstance(obj, Mapping) else getattr(obj, name, None)
-
-
-def _arguments(spoken: Any) -> Any:
-    if spoken is None or spoken == "":
-        return {}
-    if not isinstance(spoken, str):
-        return spoken
-    try:
-        return loads_strict(spoken.encode())
-    except ValueError:
-        return spoken
 
 
 _READERS = {

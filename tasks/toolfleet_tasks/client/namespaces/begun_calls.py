@@ -22,6 +22,7 @@ class FleetBegunCalls:
         *,
         conversation: Conversation | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - the call's deadline: travels to the worker and the module
+        waits_for_turn: bool = False,
     ) -> BegunHandle:
         """As `ToolFleet.submit`, for an `owner`: from when this returns, any process can `attach` the call.
 
@@ -30,7 +31,7 @@ class FleetBegunCalls:
         check_timeout(timeout)
         session = self._sessions.here() or await self._sessions.opened()
         await session.begun.check_reachable()  # whoever asks over HTTP comes again: an agent waits
-        return BegunHandle(await session.begin(call, caller, conversation, timeout, waits=False, owner=owner))
+        return BegunHandle(await session.begin(call, caller, conversation, timeout, waits=waits_for_turn, owner=owner))
 
     async def tool(self, name: str, caller: Caller) -> ToolDefinition | None:
         """The tool of this name that the caller may call, listed or not; `None` if there is none. From memory."""

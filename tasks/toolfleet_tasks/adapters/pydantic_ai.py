@@ -1,0 +1,170 @@
+"""Offers the fleet's tools to Pydantic AI's agents, as a toolset."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic_ai import AbstractToolset, BinaryContent, CallDeferred, CustomEvent, RunContext, ToolReturn
+from pydantic_ai.exceptions import ToolFailed
+from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults
+from pydantic_ai.tools import ToolDefinition as OfferedTool
+from pydantic_ai.toolsets import ToolsetTool
+from pydantic_core import from_json
+
+from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.progress import Progress
+from toolfleet_registry.formats.calls import spoken_arguments
+from toolfleet_registry.manifests.effects import effect_of
+from toolfleet_registry.schemas.definition import input_schema
+from toolfleet_registry.time import machine_clock
+from toolfleet_tasks.adapters.calling import AdapterCalls, AskedCall, StillRunning, caller_of, conversation_of
+from toolfleet_tasks.adapters.offers import ToolOffers
+from toolfleet_tasks.adapters.result_text import result_text
+from toolfleet_tasks.client.fleet import ToolFleet
+
+_CALL = "toolfleet_call_id"
+_TOOL = "toolfleet_tool"
+
+
+@dataclass(kw_only=True)
+class ToolProgress(CustomEvent):
+    """How far a call is, in the run's stream of events: `fraction` from 0 to 1, or `None`, and what is going on."""
+
+    fraction: float | None
+    message: str
+
+
+class FleetToolset(AbstractToolset[AgentDepsT]):
+    """The tools that `caller` may use: `Agent(model, toolsets=[FleetToolset(fleet, caller)])`.
+
+    `caller` and `conversation` may be functions of the run's context, for agents with many users. `timeout`: seconds for a call,
+    which also ends by the run's own deadline. With `defer_after` a call that takes more seconds ends the run with
+    `DeferredToolRequests`, which must be among the agent's output types; `deferred_results` brings what the next run needs.
+    `where` says which tools are offered. A run that is cancelled takes its calls back.
+    """
+
+    def __init__(  # noqa: PLR0913 - what may be said of an agent's calls
+        self,
+        fleet: ToolFleet,
+        caller: Caller | Callable[[RunContext[AgentDepsT]], Caller],
+        *,
+        conversation: Conversation | Callable[[RunContext[AgentDepsT]], Conversation | None] | None = None,
+        timeout: float | None = None,
+        defer_after: float | None = None,
+        where: Callable[[ToolDefinition], bool] | None = None,
+        id: str = "toolfleet",  # noqa: A002 - the framework's word
+    ) -> None:
+        self._caller = caller
+        self._conversation = conversation
+        self._offers = ToolOffers(fleet, self._offered, where)
+        self._calls = AdapterCalls(fleet, timeout=timeout, defer_after=defer_after)
+        self._id = id
+
+    @property
+    def id(self) -> str:
+        """As `AbstractToolset` has it."""
+        return self._id
+
+    async def get_tools(self, ctx: RunContext[AgentDepsT]) -> dict[str, ToolsetTool[AgentDepsT]]:
+        """What the run's caller may use at this step. From memory; made anew only where a tool has changed."""
+        return dict(await self._offers.of(caller_of(self._caller, ctx)))
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[AgentDepsT], tool: ToolsetTool[AgentDepsT]
+    ) -> Any:
+        """Run a call. Raises `ToolFailed` for one that failed, which the framework shows its model and does not repeat, and `CallDeferred`."""
+        definition = _definition_of(tool)
+        asked = AskedCall(
+            definition,
+            name,
+            tool_args,
+            caller_of(self._caller, ctx),
+            ctx.run_id,
+            ctx.tool_call_id,
+            conversation_of(self._conversation, ctx),
+            _seconds_left(ctx.deadline),
+            functools.partial(_emit, ctx),
+        )
+        try:
+            result = await self._calls.call(asked)
+        except StillRunning as running:
+            raise CallDeferred({_CALL: running.call_id, _TOOL: running.tool_name}) from None
+        if not result.success:
+            raise ToolFailed(result_text(result))
+        return _shown(result)
+
+    async def deferred_results(self, requests: DeferredToolRequests, caller: Caller) -> DeferredToolResults:
+        """Wait for the calls that a run has deferred, in any process: for `agent.run(deferred_tool_results=…)`.
+
+        Never makes a call anew: one that the fleet has forgotten has an unknown outcome. Raises `FleetUnavailable`.
+        """
+        results = DeferredToolResults()
+        for call in requests.calls:
+            known = requests.metadata.get(call.tool_call_id, {})
+            if _CALL in known:
+                result = await self._calls.result_of(str(known[_CALL]), str(known[_TOOL]), caller)
+                shown = _shown(result) if result.success else ToolFailed(result_text(result))
+                results.calls[call.tool_call_id] = shown
+        return results
+
+    def _offered(self, tool: ToolDefinition, name: str) -> "ToolsetTool[AgentDepsT]":
+        offered = OfferedTool(
+            name=name,
+            description=tool.description,
+            parameters_json_schema=input_schema(tool),
+            strict=False,  # else the schema may be rewritten for its provider
+            metadata={"tool_name": tool.name, "tags": tool.tags, "effect": effect_of(tool)},
+        )
+        return _FleetTool(
+            toolset=self, tool_def=offered, max_retries=0, args_validator=_AnyArguments(), definition=tool
+        )
+
+
+@dataclass(kw_only=True)
+class _FleetTool(ToolsetTool[AgentDepsT]):
+    definition: ToolDefinition
+
+
+class _AnyArguments:
+    """Takes whatever a model has written: the fleet judges it, and says in one sentence what is wrong."""
+
+    def validate_json(
+        self,
+        input: str | bytes | bytearray,  # noqa: A002 - the framework's word
+        *,
+        allow_partial: bool | Literal["off", "on", "trailing-strings"] = False,
+        **_: Any,
+    ) -> Any:
+        """What the JSON says; what is no JSON stays as it is."""
+        if allow_partial not in {False, "off"}:
+            return from_json(input, allow_partial="trailing-strings")
+        return spoken_arguments(input if isinstance(input, str) else bytes(input).decode(errors="replace"))
+
+    def validate_python(self, input: Any, **_: Any) -> Any:  # noqa: A002 - as above
+        """The same."""
+        return input
+
+
+def _definition_of(tool: ToolsetTool[Any]) -> ToolDefinition:
+    if not isinstance(tool, _FleetTool):
+        raise TypeError(f"{tool.tool_def.name!r} is no tool of this toolset.")
+    return tool.definition
+
+
+def _seconds_left(deadline: datetime | None) -> float | None:
+    if deadline is None:
+        return None
+    aware = deadline if deadline.tzinfo is not None else deadline.astimezone(UTC)
+    return (aware - machine_clock.utc_now()).total_seconds()
+
+
+async def _emit(ctx: RunContext[Any], progress: Progress) -> None:
+    await ctx.emit(ToolProgress(fraction=progress.fraction, message=progress.message))
+
+
+def _shown(result: ToolResult) -> ToolReturn[Any]:
+    files = [BinaryContent(file.read(), media_type=file.media_type) for file in result.files]
+    value: Any = [result_text(result, files=True), *files] if files else result.result
+    return ToolReturn(value, metadata={_CALL: result.audit.call_id, "attempts": result.audit.attempts})

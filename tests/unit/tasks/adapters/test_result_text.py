@@ -1,0 +1,40 @@
+"""What a model reads of a call's end."""
+
+import pytest
+
+from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.contracts.result_files import ResultFile
+from toolfleet_tasks.adapters.result_text import result_text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [("hoo", "hoo"), ({"a": [1]}, '{"a":[1]}'), (None, "null"), ("\ud800", "?")]
+)
+def test_a_success_is_its_result(value: object, text: str) -> None:
+    """Text as it is, and all else as JSON."""
+    assert result_text(ToolResult.ok("owls.echo", value)) == text
+
+
+def test_a_failure_says_what_decides_about_a_repeat() -> None:
+    """The model reads the code, the effect, whether a repeat is harmless, and what it may do."""
+    result = ToolResult.failed("owls.pay", "outcome_unknown", "No answer.", effect_state="unknown", hint="Ask first.")
+
+    assert result_text(result) == (
+        "Error: No answer.\nerror_code: outcome_unknown\neffect_state: unknown\nretryable: false\nhint: Ask first."
+    )
+
+
+def test_a_failure_without_a_hint_gets_one() -> None:
+    """No failure leaves the model without a word on what it may do."""
+    result = ToolResult.failed("owls.pay", "busy", "Busy.", effect_state="none", retryable=True)
+    late = result.model_copy(update={"retry_after_seconds": 3.0})
+
+    assert "\nretry_after_seconds: 3.0\nhint: " in result_text(late)
+
+
+def test_files_are_named_where_they_cannot_be_shown() -> None:
+    """A model that sees them beside the text is not told otherwise."""
+    result = ToolResult.ok("owls.photo", "an owl", files=(ResultFile.of("image", b"png", "image/png", None),))
+
+    assert "You cannot be shown image 1" in result_text(result)
+    assert result_text(result, files=True) == "an owl"
