@@ -1,6 +1,6 @@
 """The demo's second act: a user asks for a site and goes away; the agent builds and deploys it, and is killed meanwhile.
 
-It talks to the core in `agents/` as a bot would, and looks at the job as any program may.
+It talks to the core in `agent_core/` as a bot would, and looks at the job as any program may.
 """
 
 import asyncio

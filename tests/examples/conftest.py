@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from agents import opening
-from agents.app import create_app
-from agents.settings import AgentSettings
+from agent_core import opening
+from agent_core.app import create_app
+from agent_core.settings import AgentSettings
 from support.core.core_bot import SECRET, Bot, Open
 from support.core.reciting_model import Line, RecitingModel
 from support.fleet import TestBed

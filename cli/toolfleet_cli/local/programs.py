@@ -102,7 +102,7 @@ def agent_program(examples: Path, port: int, folder: Path, settings: Settings, e
     grace = f"--timeout-graceful-shutdown={_MODULE_GRACE_SECONDS}"
     return Program(
         "agent",
-        [sys.executable, "-m", "uvicorn", "agents.main:app", "--host", LOOPBACK, "--port", str(port), grace],
+        [sys.executable, "-m", "uvicorn", "agent_core.main:app", "--host", LOOPBACK, "--port", str(port), grace],
         is_ready=serves(port, "/health"),
         env={**environment_of(settings), **_NO_HEADERS, **_NO_GATEWAY_KEY, **files, **env, **_UNBUFFERED},
         cwd=examples,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text
 
-from agents.conversations import ConversationMoved, Conversations, open_engine
-from agents.history import History, Said
+from agent_core.conversations import ConversationMoved, Conversations, open_engine
+from agent_core.history import History, Said
 from toolfleet import Conversation, ToolCall
 
 CHAT = Conversation(platform="chat", platform_channel_id="c1")

@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 from pydantic import SecretStr
 
-from agents.app import create_app
-from agents.settings import AgentSettings
+from agent_core.app import create_app
+from agent_core.settings import AgentSettings
 from modules.files import open_pipeline
 from support.core.core_bot import SECRET, Bot, Open, wake_up
 from support.core.reciting_model import Line

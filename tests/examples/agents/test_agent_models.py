@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from agents.bodies import MessageOut
-from agents.history import Said
-from agents.models import openai_compatible_model
-from agents.models.model import Answer, ModelAway
-from agents.models.openai_compatible_model import OpenAICompatibleModel
-from agents.models.scripted_model import ScriptedModel
-from agents.wording import facts_of, wake_message
+from agent_core.bodies import MessageOut
+from agent_core.history import Said
+from agent_core.models import openai_compatible_model
+from agent_core.models.model import Answer, ModelAway
+from agent_core.models.openai_compatible_model import OpenAICompatibleModel
+from agent_core.models.scripted_model import ScriptedModel
+from agent_core.wording import facts_of, wake_message
 from toolfleet import ToolCall, ToolDefinition, ToolResult
 from toolfleet.formats import from_result
 from toolfleet_registry.contracts.jobs import WakeUp

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
-from agents.cli import app
-from agents.conversations import open_engine
+from agent_core.cli import app
+from agent_core.conversations import open_engine
 from support.core.core_bot import Bot, Open
 from support.module_server import ModuleServer
 from support.modules.example_modules import EXAMPLES
@@ -29,7 +29,7 @@ def database_url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def cli(database_url: str) -> Run:
-    """Runs the operator's command, here: `python -m agents.cli` takes a second to start."""
+    """Runs the operator's command, here: `python -m agent_core.cli` takes a second to start."""
 
     def run(*words: str, **env: str) -> Result:
         return CliRunner().invoke(app, words, env={"AGENT_DATABASE_URL": database_url, **env})
@@ -256,15 +256,15 @@ def test_settings_that_cannot_be_right_are_one_sentence(cli: Run, env: dict[str,
 def test_the_session_in_the_guide_is_what_happens(cli: Run) -> None:
     """One after the other, in an empty database: what is shown is what is said."""
     guide = (EXAMPLES.parent / "docs" / "guides" / "agents-core.md").read_text()
-    (session,) = re.findall(r"```console\n(\$ [^\n]* -m agents\.cli user promote.*?)```", guide, re.DOTALL)
-    steps = re.findall(r"\$ \S+ -m agents\.cli ([^\n]+)\n([^$]*)", session)
+    (session,) = re.findall(r"```console\n(\$ [^\n]* -m agent_core\.cli user promote.*?)```", guide, re.DOTALL)
+    steps = re.findall(r"\$ \S+ -m agent_core\.cli ([^\n]+)\n([^$]*)", session)
     assert len(steps) == session.count("$ ")
     assert [cli(*words.split()).stdout for words, _ in steps] == [said for _, said in steps]
 
 
 def test_the_command_is_a_program(database_url: str) -> None:
     """As an operator starts it, beside the core; a fault is a sentence and a status."""
-    command = [sys.executable, "-m", "agents.cli", "user", "promote", "ada"]
+    command = [sys.executable, "-m", "agent_core.cli", "user", "promote", "ada"]
     env = {**os.environ, "AGENT_DATABASE_URL": database_url}
     done = [
         subprocess.run(

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine
 
-from agents.calls import Calls, FleetAway
-from agents.conversations import Conversations, Talk, open_engine
-from agents.history import Said
-from agents.models.model import ModelAway
-from agents.people import People
-from agents.settings import AgentSettings
-from agents.turn import Turns
+from agent_core.calls import Calls, FleetAway
+from agent_core.conversations import Conversations, Talk, open_engine
+from agent_core.history import Said
+from agent_core.models.model import ModelAway
+from agent_core.people import People
+from agent_core.settings import AgentSettings
+from agent_core.turn import Turns
 from support.core.reciting_model import Line, RecitingModel
 from support.fleet import TestBed
 from support.module_server import ModuleServer

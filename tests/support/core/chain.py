@@ -187,7 +187,7 @@ class User:
 
 @contextmanager
 def chain(
-    folder: Path, *, core: str = "agents.main:app", env: Mapping[str, str] | None = None, **more: Any
+    folder: Path, *, core: str = "agent_core.main:app", env: Mapping[str, str] | None = None, **more: Any
 ) -> Generator[Chain]:
     """Have it all run; the core is the ASGI app `core`, with `env` beside its settings. Its processes start with `tend`."""
     for name in ("logs", "workspaces", "deployments"):

@@ -10,9 +10,9 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from agents.conversations import Conversations, Finish
-from agents.history import History, Said
-from agents.main import app
+from agent_core.conversations import Conversations, Finish
+from agent_core.history import History, Said
+from agent_core.main import app
 from toolfleet_tasks.webhooks import receiver
 
 __all__ = ["app"]

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from agents.models.model import Answer, ModelAway
+from agent_core.models.model import Answer, ModelAway
 from toolfleet import ToolCall, ToolDefinition
 
 Line = str | Exception | list[tuple[str, dict[str, Any]]]

@@ -61,7 +61,7 @@ _PRELOADS = {
         "toolfleet_tasks.client.fleet",
     ),
 }
-_CORES = ("agents.main:app", "support.core.dying_core:app")
+_CORES = ("agent_core.main:app", "support.core.dying_core:app")
 
 
 def program_of(argv: Sequence[str]) -> str | None:

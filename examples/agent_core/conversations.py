@@ -13,8 +13,8 @@ from uuid import uuid4
 from sqlalchemy import Connection, Engine, Row, create_engine, insert, make_url, select
 from sqlalchemy.exc import IntegrityError
 
-from agents.history import History, Said
-from agents.tables import CONVERSATIONS, MESSAGES, METADATA
+from agent_core.history import History, Said
+from agent_core.tables import CONVERSATIONS, MESSAGES, METADATA
 from toolfleet import Conversation, ToolCall
 
 _LOCK_SECONDS = 10  # SQLite has one writer at a time

@@ -5,16 +5,16 @@ import logging
 import time
 from contextlib import AsyncExitStack
 
-from agents.calls import Calls
-from agents.conversations import Conversations, open_engine
-from agents.core import Core
-from agents.models.model import Model
-from agents.models.openai_compatible_model import OpenAICompatibleModel
-from agents.models.scripted_model import ScriptedModel
-from agents.occupied import OneAtATime
-from agents.people import People
-from agents.settings import AgentSettings
-from agents.turn import Turns
+from agent_core.calls import Calls
+from agent_core.conversations import Conversations, open_engine
+from agent_core.core import Core
+from agent_core.models.model import Model
+from agent_core.models.openai_compatible_model import OpenAICompatibleModel
+from agent_core.models.scripted_model import ScriptedModel
+from agent_core.occupied import OneAtATime
+from agent_core.people import People
+from agent_core.settings import AgentSettings
+from agent_core.turn import Turns
 from modules.files import open_pipeline
 from toolfleet import FleetUnavailable, Settings, SettingsError, ToolFleet
 from toolfleet.webhooks import SQLSeen, WakeReceiver

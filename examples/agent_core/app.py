@@ -10,15 +10,15 @@ from typing import Annotated, TypeVar, cast
 from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
 from pydantic import ValidationError
 
-from agents.bodies import ConversationOut, MessageIn, Reply
-from agents.calls import FleetAway
-from agents.conversations import ConversationMoved
-from agents.core import Core, UnknownConversation
-from agents.models.model import ModelAway
-from agents.occupied import Occupied
-from agents.opening import opened_core
-from agents.people import UnknownPersona
-from agents.settings import AgentSettings
+from agent_core.bodies import ConversationOut, MessageIn, Reply
+from agent_core.calls import FleetAway
+from agent_core.conversations import ConversationMoved
+from agent_core.core import Core, UnknownConversation
+from agent_core.models.model import ModelAway
+from agent_core.occupied import Occupied
+from agent_core.opening import opened_core
+from agent_core.people import UnknownPersona
+from agent_core.settings import AgentSettings
 from modules.files import FileRefused, FilesUnavailable
 from toolfleet import FleetUnavailable, Settings
 from toolfleet.webhooks import WakeBusy, WakeLost, WakeRefused

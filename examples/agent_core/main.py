@@ -1,7 +1,7 @@
-"""`uvicorn agents.main:app` starts the core."""
+"""`uvicorn agent_core.main:app` starts the core."""
 
-from agents.app import create_app
-from agents.settings import AgentSettings
+from agent_core.app import create_app
+from agent_core.settings import AgentSettings
 from toolfleet_registry.settings import load_settings
 from toolfleet_registry.system.private_process import hide_process
 

@@ -1,4 +1,4 @@
-"""`python -m agents.cli`: what users may do, and which modules personas reach. A core that runs heeds it with the next message."""
+"""`python -m agent_core.cli`: what users may do, and which modules personas reach. A core that runs heeds it with the next message."""
 
 import sys
 from collections.abc import Callable
@@ -8,10 +8,10 @@ import typer
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from agents.conversations import open_engine
-from agents.people import People
-from agents.settings import AgentSettings
-from agents.tables import METADATA
+from agent_core.conversations import open_engine
+from agent_core.people import People
+from agent_core.settings import AgentSettings
+from agent_core.tables import METADATA
 from toolfleet_registry.contracts import Level
 from toolfleet_registry.contracts.names import is_module_name
 from toolfleet_registry.permissions import Modules, level_fault
@@ -133,4 +133,4 @@ def _fail(sentence: str, code: int = 2) -> NoReturn:
 
 
 if __name__ == "__main__":
-    app(prog_name="python -m agents.cli")
+    app(prog_name="python -m agent_core.cli")

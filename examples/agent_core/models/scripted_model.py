@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agents.models.model import Answer
-from agents.wording import facts_of
+from agent_core.models.model import Answer
+from agent_core.wording import facts_of
 from toolfleet import ToolCall, ToolDefinition
 from toolfleet.formats import convert
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from agents.models.model import Answer, ModelAway
+from agent_core.models.model import Answer, ModelAway
 from toolfleet import ToolDefinition
 from toolfleet.formats import convert, to_call
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agents.calls import Calls
-from agents.conversations import Conversations, Finish, Talk
-from agents.history import History, Said
-from agents.models.model import Model
-from agents.people import People
-from agents.settings import AgentSettings
+from agent_core.calls import Calls
+from agent_core.conversations import Conversations, Finish, Talk
+from agent_core.history import History, Said
+from agent_core.models.model import Model
+from agent_core.people import People
+from agent_core.settings import AgentSettings
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet.formats import from_result
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 from uuid import uuid4
 
-from agents.bodies import ConversationOut, MessageIn, MessageOut, Reply, Upload
-from agents.conversations import ConversationMoved, Conversations, Talk
-from agents.history import Said
-from agents.occupied import OneAtATime
-from agents.settings import AgentSettings
-from agents.turn import Turns
-from agents.wording import wake_message
+from agent_core.bodies import ConversationOut, MessageIn, MessageOut, Reply, Upload
+from agent_core.conversations import ConversationMoved, Conversations, Talk
+from agent_core.history import Said
+from agent_core.occupied import OneAtATime
+from agent_core.settings import AgentSettings
+from agent_core.turn import Turns
+from agent_core.wording import wake_message
 from modules.files import FilePipeline
 from toolfleet import Conversation
 from toolfleet.webhooks import Delivery, WakeReceiver, WakeUp

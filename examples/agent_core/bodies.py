@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
-from agents.history import Said
+from agent_core.history import Said
 from toolfleet import Conversation
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]

@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Select, Table, and_, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from agents.conversations import Finish, Talk
-from agents.settings import AgentSettings
-from agents.tables import CONVERSATION_PERSONAS, CONVERSATIONS, PERSONAS, USERS
+from agent_core.conversations import Finish, Talk
+from agent_core.settings import AgentSettings
+from agent_core.tables import CONVERSATION_PERSONAS, CONVERSATIONS, PERSONAS, USERS
 from toolfleet import Caller
 from toolfleet_registry.contracts import Level
 from toolfleet_registry.permissions import Modules, level_fault
