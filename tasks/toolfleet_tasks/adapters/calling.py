@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,6 +10,7 @@ from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDef
 from toolfleet_registry.contracts.spoken_names import Spoken
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.formats import as_spoken
+from toolfleet_registry.formats.providers.tool_names import near_names
 from toolfleet_tasks.adapters.call_key import call_key
 from toolfleet_tasks.calls.begun_calls import Owner
 from toolfleet_tasks.calls.begun_handle import BegunHandle
@@ -123,6 +124,12 @@ def conversation_of(
 ) -> Conversation | None:
     """Where the run's calls come from, likewise."""
     return conversation(context) if callable(conversation) else conversation
+
+
+def no_such_tool(name: str, tools: Iterable[ToolDefinition]) -> ToolResult:
+    """The end of a call of what its model was not offered: with up to three names that it may have meant."""
+    refusal = ToolResult.refused(name.encode("utf-8", "replace").decode(), "unknown_tool", "There is no such tool.")
+    return as_spoken(refusal, Spoken("mcp", name, None, near_names(name, tools, "mcp")))
 
 
 def _owner(caller: Caller) -> Owner:

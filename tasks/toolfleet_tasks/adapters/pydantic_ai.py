@@ -21,7 +21,7 @@ from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.adapters.calling import AdapterCalls, AskedCall, StillRunning, caller_of, conversation_of
 from toolfleet_tasks.adapters.offers import ToolOffers
-from toolfleet_tasks.adapters.result_text import result_text
+from toolfleet_tasks.adapters.result_text import result_text, shown_parts
 from toolfleet_tasks.client.fleet import ToolFleet
 
 _CALL = "toolfleet_call_id"
@@ -165,6 +165,7 @@ async def _emit(ctx: RunContext[Any], progress: Progress) -> None:
 
 
 def _shown(result: ToolResult) -> ToolReturn[Any]:
-    files = [BinaryContent(file.read(), media_type=file.media_type) for file in result.files]
-    value: Any = [result_text(result, files=True), *files] if files else result.result
+    text, files = shown_parts(result)
+    parts = [BinaryContent(file.read(), media_type=file.media_type) for file in files]
+    value: Any = [text, *parts] if result.files else result.result
     return ToolReturn(value, metadata={_CALL: result.audit.call_id, "attempts": result.audit.attempts})

@@ -4,7 +4,7 @@ import pytest
 
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.result_files import ResultFile
-from toolfleet_tasks.adapters.result_text import result_text
+from toolfleet_tasks.adapters.result_text import result_text, shown_parts
 
 
 @pytest.mark.parametrize(
@@ -32,9 +32,12 @@ def test_a_failure_without_a_hint_gets_one() -> None:
     assert "\nretry_after_seconds: 3.0\nhint: " in result_text(late)
 
 
-def test_files_are_named_where_they_cannot_be_shown() -> None:
-    """A model that sees them beside the text is not told otherwise."""
-    result = ToolResult.ok("owls.photo", "an owl", files=(ResultFile.of("image", b"png", "image/png", None),))
+def test_files_that_cannot_be_shown_are_named() -> None:
+    """An image goes beside the text, and of the rest the model is told that it cannot see them."""
+    image, sound = ResultFile.of("image", b"png", "image/png", None), ResultFile.of("audio", b"wav", "audio/wav", None)
+    result = ToolResult.ok("owls.photo", "an owl", files=(image, sound))
 
     assert "You cannot be shown image 1" in result_text(result)
-    assert result_text(result, files=True) == "an owl"
+    text, files = shown_parts(result)
+    assert text == "an owl\nYou cannot be shown audio 2 (audio/wav, 3 bytes)."
+    assert files == [image]

@@ -1,0 +1,148 @@
+"""Offers the fleet's tools to LangChain's agents and to LangGraph, as middleware."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
+from langchain_core.messages import AIMessage, ToolMessage
+from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.types import Command, interrupt
+
+from toolfleet_registry.contracts import Caller, Conversation, ResultFile, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.progress import Progress
+from toolfleet_registry.schemas.definition import input_schema
+from toolfleet_tasks.adapters.calling import (
+    AdapterCalls,
+    AskedCall,
+    StillRunning,
+    caller_of,
+    conversation_of,
+    no_such_tool,
+)
+from toolfleet_tasks.adapters.offers import ToolOffers
+from toolfleet_tasks.adapters.result_text import shown_parts
+from toolfleet_tasks.client.fleet import ToolFleet
+
+Answer = ToolMessage | Command[Any]
+
+
+class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
+    """The tools that `caller` may use: `create_agent(model, middleware=[FleetMiddleware(fleet, caller)])`, for `ainvoke` and `astream`.
+
+    `caller` and `conversation` may be functions of the run's context. `timeout`: seconds for a call. With `defer_after` a call that
+    takes more seconds interrupts the graph, which needs a checkpointer for it; once it is resumed it waits for the same call.
+    `where` says which tools are offered. A run that is cancelled takes its calls back.
+
+    A graph of one's own takes `awrap_tool_call` for its `ToolNode`, and binds `offers` to its model.
+    """
+
+    def __init__(
+        self,
+        fleet: ToolFleet,
+        caller: Caller | Callable[[Any], Caller],
+        *,
+        conversation: Conversation | Callable[[Any], Conversation | None] | None = None,
+        timeout: float | None = None,
+        defer_after: float | None = None,
+        where: Callable[[ToolDefinition], bool] | None = None,
+    ) -> None:
+        super().__init__()
+        self._caller = caller
+        self._conversation = conversation
+        self._tools = ToolOffers(fleet, lambda tool, _: tool, where)
+        self._offers = ToolOffers(fleet, _offered, where)
+        self._calls = AdapterCalls(fleet, timeout=timeout, defer_after=defer_after)
+
+    async def offers(self, caller: Caller) -> list[dict[str, Any]]:
+        """What a caller may use now, as any chat model's `bind_tools` takes it. Raises `FleetUnavailable` as `ToolFleet` does."""
+        return list((await self._offers.of(caller)).values())
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ModelResponse[Any] | AIMessage:
+        """Show the model the fleet's tools, as they are at this step, beside the agent's own."""
+        offers = await self.offers(caller_of(self._caller, request.runtime.context))
+        return await handler(request.override(tools=[*request.tools, *offers]))
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Answer]]
+    ) -> Answer:
+        """Run a call of the fleet's; one of the agent's own tools goes on as it is."""
+        if request.tool is not None:
+            return await handler(request)
+        name, runtime = request.tool_call["name"], request.runtime
+        caller = caller_of(self._caller, runtime.context)
+        tools = await self._tools.of(caller)
+        tool = tools.get(name)
+        if tool is None:
+            return _message(request, no_such_tool(name, tools.values()))
+        asked = AskedCall(
+            tool,
+            name,
+            request.tool_call["args"],
+            caller,
+            _origin(request),
+            request.tool_call["id"],
+            conversation_of(self._conversation, runtime.context),
+            on_progress=_writer(request),
+        )
+        while True:
+            try:
+                return _message(request, await self._calls.call(asked))
+            except StillRunning as running:
+                interrupt({"toolfleet_call_id": running.call_id, "tool_name": running.tool_name})
+
+
+def _offered(tool: ToolDefinition, name: str) -> dict[str, Any]:
+    """A dictionary, for which LangChain leaves the schema as it is."""
+    function = {"name": name, "description": tool.description, "parameters": input_schema(tool)}
+    return {"type": "function", "function": function}
+
+
+def _origin(request: ToolCallRequest) -> str | None:
+    """The thread, and the model's message that asks for the call: the same whenever and from wherever its step runs again.
+
+    A graph without such a message in its state has the checkpoint in its place.
+    """
+    info, state = request.runtime.execution_info, request.state
+    held: Any = state if isinstance(state, list) else _messages_of(state)
+    asks = (each for each in reversed(held) if isinstance(each, AIMessage) and _has(each, request.tool_call["id"]))
+    message_id = next((each.id for each in asks), None)
+    thread_id, checkpoint_id = (None, None) if info is None else (info.thread_id, info.checkpoint_id)
+    origin = message_id or checkpoint_id
+    return None if origin is None else f"{thread_id}/{origin}"
+
+
+def _messages_of(state: Any) -> Any:
+    held = state.get("messages") if isinstance(state, dict) else getattr(state, "messages", None)
+    return held if isinstance(held, list) else []
+
+
+def _has(message: AIMessage, call_id: str | None) -> bool:
+    return any(call["id"] == call_id for call in message.tool_calls)
+
+
+def _writer(request: ToolCallRequest) -> Callable[[Progress], None]:
+    """Tells whoever streams the graph's `custom` events."""
+    write, call = request.runtime.stream_writer, request.tool_call
+
+    def tell(progress: Progress) -> None:
+        write({"tool_call_id": call["id"], "tool_name": call["name"], "progress": progress.model_dump()})
+
+    return tell
+
+
+def _message(request: ToolCallRequest, result: ToolResult) -> ToolMessage:
+    text, files = shown_parts(result)
+    return ToolMessage(
+        content=[{"type": "text", "text": text}, *map(_block, files)] if files else text,
+        tool_call_id=request.tool_call["id"] or "",
+        name=request.tool_call["name"],
+        status="success" if result.success else "error",
+        artifact=result.model_dump(mode="json", exclude={"files"}),
+    )
+
+
+def _block(file: ResultFile) -> dict[str, Any]:
+    block = {"type": file.kind, "base64": file.data, "mime_type": file.media_type}
+    return {**block, "filename": file.name} if file.name else block

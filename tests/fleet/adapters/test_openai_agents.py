@@ -1,0 +1,173 @@
+"""Agents of the OpenAI Agents SDK call the fleet through `FleetAgent`: the real package, and a model that follows a script."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from agents import FunctionTool, RunContextWrapper, Runner, function_tool, set_tracing_disabled
+from agents.testing import ScriptedModel, assistant_message, function_call
+
+from support.module_server import ModuleServer
+from support.waiting import wait_until
+from toolfleet import Caller, ToolFleet
+from toolfleet.adapters.openai_agents import FleetAgent, FleetTools
+
+
+@pytest.fixture(autouse=True)
+def _untraced() -> Iterator[None]:
+    """Traces would be sent to OpenAI."""
+    set_tracing_disabled(disabled=True)
+    yield
+    set_tracing_disabled(disabled=False)
+
+
+def calls(*steps: tuple[str, str, str]) -> ScriptedModel:
+    """A model that makes one call a turn, `(name, arguments, id)`, and then says "done"."""
+    made = [[function_call(name, arguments, call_id=call_id)] for name, arguments, call_id in steps]
+    return ScriptedModel([*made, [assistant_message("done")]])
+
+
+def keeper(model: ScriptedModel, tools: FleetTools, *own: FunctionTool) -> FleetAgent[Any]:
+    return FleetAgent(name="keeper", model=model, tools=list(own), fleet_tools=tools)
+
+
+def names(model: ScriptedModel) -> list[set[str]]:
+    """The tools that each turn was offered."""
+    return [{tool.name for tool in call.tools} for call in model.calls]
+
+
+def outputs(result: Any) -> list[str]:
+    """What the model was shown of its calls."""
+    return [item.output for item in result.new_items if item.type == "tool_call_output_item"]
+
+
+async def test_an_agent_sees_its_callers_tools_and_calls_one(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
+    """The tools are those of the caller, with their schemas as they are; the result is what the tool has answered."""
+    model = calls(("owls__echo", '{"text": "hoo"}', "c1"))
+    agent = keeper(model, FleetTools(fleet, ada))
+
+    ran = await Runner.run(agent, "Ask the owl.")
+
+    assert (ran.final_output, outputs(ran)) == ("done", ['{"text":"hoo"}'])
+    assert "owls__admin_only" not in names(model)[0]
+    offered = next(
+        tool for tool in model.calls[0].tools if isinstance(tool, FunctionTool) and tool.name == "owls__echo"
+    )
+    assert offered.params_json_schema == {"type": "object", "properties": {}, "required": []}
+    assert [call["arguments"] for call in owls.calls("echo")] == [{"text": "hoo"}]
+
+
+async def test_the_caller_may_follow_from_the_run(fleet: ToolFleet) -> None:
+    """One agent serves many users: a function of the run's context says whose run it is."""
+
+    def whose(run: RunContextWrapper[str]) -> Caller:
+        return Caller(user_id=run.context, permission="admin" if run.context == "eve" else "user", allowed_modules="*")
+
+    seen = []
+    for user in ("ada", "eve"):
+        model = calls()
+        await Runner.run(keeper(model, FleetTools(fleet, whose)), "Hi", context=user)
+        seen.append("owls__admin_only" in names(model)[0])
+
+    assert seen == [False, True]
+
+
+async def test_a_failure_is_worded_and_not_repeated(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
+    """The model reads the code, what has become of the effect and the hint; nothing is called a second time."""
+    agent = keeper(calls(("owls__garble", "{}", "c1")), FleetTools(fleet, ada))
+
+    (shown,) = outputs(await Runner.run(agent, "Try."))
+
+    assert shown.startswith("Error: ")
+    assert "error_code: invalid_response\neffect_state: unknown\nretryable: false\nhint: " in shown
+    assert len(owls.calls("garble")) == 1
+
+
+@pytest.mark.parametrize("arguments", ["no JSON", "[1]", '{"seconds": NaN}'])
+async def test_arguments_that_are_none_are_refused_with_one_sentence(
+    fleet: ToolFleet, ada: Caller, owls: ModuleServer, arguments: str
+) -> None:
+    """They reach the fleet as the model wrote them, which refuses them: the run goes on, and nothing is called."""
+    agent = keeper(calls(("owls__nap", arguments, "c1")), FleetTools(fleet, ada))
+
+    (shown,) = outputs(await Runner.run(agent, "Try."))
+
+    assert "error_code: invalid_arguments" in shown
+    assert owls.calls("nap") == []
+
+
+async def test_a_repeat_joins_and_other_arguments_do_not(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
+    """A run that goes on elsewhere under its id gets the first results; another run's calls of the same ids are its own."""
+    script = [("owls__nap_once", '{"seconds": 0}', "c1"), ("owls__nap_once", '{"seconds": 0.01}', "c2")]
+    for run_id in ("r1", "r1", "r2"):
+        tools = FleetTools(fleet, ada, run_id=lambda run: str(run.context))
+        agent = keeper(calls(*script), tools)
+        assert outputs(await Runner.run(agent, "Sleep.", context=run_id)) == ["awake", "awake"]
+
+    assert [call["arguments"]["seconds"] for call in owls.calls("nap_once")] == [0, 0.01, 0, 0.01]
+
+
+async def test_two_runs_are_two_intentions(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
+    """A model that counts its calls anew in each run does not get the result of an earlier run."""
+    tools = FleetTools(fleet, ada)
+    for _ in range(2):
+        agent = keeper(calls(("owls__nap_once", '{"seconds": 0}', "call_0")), tools)
+        await Runner.run(agent, "Sleep.")
+
+    assert len(owls.calls("nap_once")) == 2
+
+
+async def test_a_run_that_is_cancelled_takes_its_call_back(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
+    """The worker hangs up on the module."""
+    model = calls(("owls__nap", '{"seconds": 60}', "c1"))
+    agent = keeper(model, FleetTools(fleet, ada))
+    running = asyncio.create_task(Runner.run(agent, "Sleep."))
+    await wait_until(lambda: owls.running == 1, "the call runs")
+
+    running.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await wait_until(lambda: owls.interrupted, "the module was hung up on")
+
+
+async def test_a_call_has_the_time_that_the_tools_have(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
+    """The model hears that the call's time was over."""
+    tools = FleetTools(fleet, ada, timeout=0.2)
+    agent = keeper(calls(("owls__nap", '{"seconds": 60}', "c1")), tools)
+
+    (shown,) = outputs(await Runner.run(agent, "Sleep."))
+
+    assert "error_code: timed_out" in shown
+    await wait_until(lambda: owls.interrupted, "the module was hung up on")
+
+
+async def test_tools_that_come_meanwhile_are_offered_at_the_next_turn(
+    fleet: ToolFleet, ada: Caller, add_tool: Callable[[], Awaitable[None]], owls: ModuleServer
+) -> None:
+    """A run's next turn sees them, and calls them."""
+
+    @function_tool
+    async def grow() -> str:
+        await add_tool()
+        return "grown"
+
+    model = calls(("owls__echo", "{}", "c1"), ("grow", "{}", "c2"), ("owls__late", "{}", "c3"))
+    agent = keeper(model, FleetTools(fleet, ada), grow)
+
+    ran = await Runner.run(agent, "Grow.")
+
+    assert ["owls__late" in turn for turn in names(model)] == [False, False, True, True]
+    assert outputs(ran) == ["{}", "grown", "{}"]
+    assert len(owls.calls("late")) == 1
+
+
+async def test_a_turn_in_which_nothing_has_changed_makes_nothing_anew(fleet: ToolFleet, ada: Caller) -> None:
+    """The tools of two turns of one run are the same objects."""
+    tools, run = FleetTools(fleet, ada), RunContextWrapper[None](context=None)
+
+    first, second = await tools.of(run), await tools.of(run)
+
+    assert first
+    assert all(one is other for one, other in zip(first, second, strict=True))
