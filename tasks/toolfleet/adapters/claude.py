@@ -1,0 +1,19 @@
+"""Offers the fleet's tools to Claude's agent SDK: `from toolfleet.adapters.claude import fleet_server`. Needs `toolfleet[claude]`."""
+
+from typing import TYPE_CHECKING
+
+from toolfleet_registry.system.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from toolfleet_tasks.adapters.claude import FleetServer, fleet_server
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "FleetServer": "toolfleet_tasks.adapters.claude",
+            "fleet_server": "toolfleet_tasks.adapters.claude",
+        },
+        install="toolfleet[claude]",
+    )
+
+__all__ = ["FleetServer", "fleet_server"]

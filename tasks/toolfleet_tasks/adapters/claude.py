@@ -1,0 +1,117 @@
+"""Offers the fleet's tools to Claude's agent SDK, as an MCP server in the agent's own process."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, TypedDict
+
+import mcp_types as types
+from mcp.server import ServerRequestContext
+from mcp.server.lowlevel import Server
+
+from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.progress import Progress
+from toolfleet_registry.formats import convert, from_result
+from toolfleet_tasks.adapters.calling import AdapterCalls, AskedCall, no_such_tool
+from toolfleet_tasks.adapters.offers import ToolOffers
+from toolfleet_tasks.adapters.result_text import result_text
+from toolfleet_tasks.client.fleet import ToolFleet
+
+Asking = ServerRequestContext[Any, Any]
+
+_CALL_ID = "claudecode/toolUseId"
+_MOST_SHOWN = "anthropic/maxResultSizeChars"
+_LEAST_STEP = 0.001  # the protocol has progress grow each time
+
+
+class FleetServer(TypedDict):
+    """What `ClaudeAgentOptions(mcp_servers={"toolfleet": …})` takes: the SDK's `McpSdkServerConfig`."""
+
+    type: Literal["sdk"]
+    name: str
+    instance: Server[Any]
+
+
+def fleet_server(  # noqa: PLR0913 - what may be said of an agent's calls
+    fleet: ToolFleet,
+    caller: Caller,
+    *,
+    name: str = "toolfleet",
+    conversation: Conversation | None = None,
+    run_id: str | None = None,
+    timeout: float | None = None,
+    most_characters: int | None = None,
+    where: Callable[[ToolDefinition], bool] | None = None,
+) -> FleetServer:
+    """A server with the tools that `caller` may use; `allowed_tools=["mcp__toolfleet"]` lets a session call all of them.
+
+    The keys of calls are Claude's own ids of them, which no two sessions share; `run_id` is for models that count theirs anew.
+    `timeout`: seconds for a call. `most_characters`: of a result that is shown to the model in whole; a longer one is kept in
+    a file by Claude Code. `where` says which tools are offered. A call that Claude Code gives up is taken back.
+    """
+    calls = _ServedCalls(fleet, caller, conversation, run_id, timeout)
+    offers = ToolOffers(fleet, lambda tool, _: (tool, _offered(tool, most_characters)), where)
+
+    async def list_tools(_: Asking, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[offer for _, offer in (await offers.of(caller)).values()])
+
+    async def call_tool(ctx: Asking, params: types.CallToolRequestParams) -> types.CallToolResult:
+        listed = await offers.of(caller)
+        if params.name not in listed:
+            return _shown(no_such_tool(params.name, [tool for tool, _ in listed.values()]))
+        return _shown(await calls.call(listed[params.name][0], params, ctx))
+
+    server: Server[Any] = Server(name, on_list_tools=list_tools, on_call_tool=call_tool)
+    return FleetServer(type="sdk", name=name, instance=server)
+
+
+class _ServedCalls:
+    """Makes the calls of one server."""
+
+    def __init__(
+        self,
+        fleet: ToolFleet,
+        caller: Caller,
+        conversation: Conversation | None,
+        run_id: str | None,
+        timeout: float | None,
+    ) -> None:
+        self._calls = AdapterCalls(fleet, timeout=timeout)
+        self._caller = caller
+        self._conversation = conversation
+        self._run_id = run_id
+
+    async def call(self, tool: ToolDefinition, params: types.CallToolRequestParams, ctx: Asking) -> ToolResult:
+        call_id: object = {**ctx.meta}.get(_CALL_ID) if ctx.meta else None
+        asked = AskedCall(
+            tool,
+            params.name,
+            params.arguments or {},
+            self._caller,
+            self._run_id,
+            call_id if isinstance(call_id, str) else None,
+            self._conversation,
+            on_progress=_reporter(ctx),
+        )
+        return await self._calls.call(asked)
+
+
+def _offered(tool: ToolDefinition, most_characters: int | None) -> types.Tool:
+    (offer,) = convert([tool], "mcp")
+    meta = {} if most_characters is None else {"_meta": {_MOST_SHOWN: most_characters}}
+    return types.Tool.model_validate({**offer, **meta})
+
+
+def _reporter(ctx: Asking) -> Callable[[Progress], Awaitable[None]]:
+    last = 0.0
+
+    async def report(progress: Progress) -> None:
+        nonlocal last
+        last = max(progress.fraction or 0.0, last + _LEAST_STEP)
+        await ctx.session.report_progress(last, 1.0, progress.message)
+
+    return report
+
+
+def _shown(result: ToolResult) -> types.CallToolResult:
+    if not result.success:
+        return types.CallToolResult(content=[types.TextContent(text=result_text(result))], is_error=True)
+    return types.CallToolResult.model_validate(from_result(result, "mcp", None))
