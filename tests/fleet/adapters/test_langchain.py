@@ -1,12 +1,11 @@
 """LangChain's agents call the fleet through `FleetMiddleware`: the real packages, and a model that follows a script."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -14,33 +13,17 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 
+from support.frameworks.chat_script import ChatScript, script
 from support.local_tools.talkers import Talker
 from support.module_server import ModuleServer
 from support.waiting import wait_until
 from toolfleet import Caller, ToolFleet
 from toolfleet.adapters.langchain import FleetMiddleware
 
-Asked = tuple[str, dict[str, Any], str]
 ASK = {"messages": [("user", "Ask the owl.")]}
 
 
-class Script(GenericFakeChatModel):
-    """A model that makes one call a step, and then says "done". `offered` has the tools of each step."""
-
-    offered: list[list[str]]
-
-    def bind_tools(self, tools: Sequence[Any], **_: Any) -> Any:
-        names = [each["function"]["name"] if isinstance(each, dict) else each.name for each in tools]
-        self.offered.append(names)
-        return self
-
-
-def script(*steps: Asked) -> Script:
-    asked = [AIMessage("", tool_calls=[ToolCall(name=name, args=args, id=call_id)]) for name, args, call_id in steps]
-    return Script(messages=iter([*asked, AIMessage("done"), AIMessage("done")]), offered=[])
-
-
-def agent(model: Script, middleware: FleetMiddleware, *own: Any, **options: Any) -> Any:
+def agent(model: ChatScript, middleware: FleetMiddleware, *own: Any, **options: Any) -> Any:
     return create_agent(model, list(own), middleware=[middleware], **options)
 
 

@@ -1,46 +1,23 @@
 """Pydantic AI's agents call the fleet through `FleetToolset`: the real package, and a model that follows a script."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from pydantic_ai import Agent, ModelMessage, ModelResponse, RunContext, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai import Agent, ModelMessage, RunContext, ToolCallPart, ToolReturnPart
 from pydantic_ai.exceptions import RunTimedOut, ToolFailed
-from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 from pydantic_ai.tools import DeferredToolRequests
 
 from support.fleet import TestBed
+from support.frameworks.pydantic_script import PydanticScript
 from support.local_tools.talkers import Talker
 from support.module_server import ModuleServer
 from support.waiting import wait_until
 from toolfleet import Caller, ToolFleet
 from toolfleet.adapters.pydantic_ai import FleetToolset, ToolProgress
 from toolfleet_registry.time import fleet_clock
-
-
-class Script:
-    """A model that calls tools, one list of calls for each step, and then says "done". `seen` has the tools of each step."""
-
-    def __init__(self, *steps: Sequence[ToolCallPart]) -> None:
-        self._steps = list(steps)
-        self.seen: list[list[str]] = []
-
-    def model(self) -> FunctionModel:
-        return FunctionModel(self._answer, stream_function=self._streamed)
-
-    def _answer(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        self.seen.append([tool.name for tool in info.function_tools])
-        step = self._steps.pop(0) if self._steps else [TextPart("done")]
-        return ModelResponse(parts=list(step))
-
-    async def _streamed(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
-        for number, part in enumerate(self._answer(messages, info).parts):
-            if isinstance(part, ToolCallPart):
-                yield {number: DeltaToolCall(part.tool_name, part.args_as_json_str(), tool_call_id=part.tool_call_id)}
-            elif isinstance(part, TextPart):
-                yield part.content
 
 
 def returns(messages: Sequence[ModelMessage]) -> list[ToolReturnPart]:
@@ -50,7 +27,7 @@ def returns(messages: Sequence[ModelMessage]) -> list[ToolReturnPart]:
 
 async def test_an_agent_sees_its_callers_tools_and_calls_one(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
     """The tools are those of the caller, under names that providers take; the result is what the tool has answered."""
-    script = Script([ToolCallPart("owls__echo", {"text": "hoo"}, "c1")])
+    script = PydanticScript([ToolCallPart("owls__echo", {"text": "hoo"}, "c1")])
     agent = Agent(script.model(), toolsets=[FleetToolset(fleet, ada)])
 
     ran = await agent.run("Ask the owl.")
@@ -63,7 +40,7 @@ async def test_an_agent_sees_its_callers_tools_and_calls_one(fleet: ToolFleet, a
 
 async def test_the_caller_may_follow_from_the_run(fleet: ToolFleet) -> None:
     """One toolset serves many users: a function of the run's dependencies says whose run it is."""
-    script = Script()
+    script = PydanticScript()
 
     def whose(ctx: RunContext[str]) -> Caller:
         return Caller(user_id=ctx.deps, permission="admin" if ctx.deps == "eve" else "user", allowed_modules="*")
@@ -77,7 +54,7 @@ async def test_the_caller_may_follow_from_the_run(fleet: ToolFleet) -> None:
 
 async def test_a_failure_is_worded_and_not_repeated(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
     """The model reads the code, what has become of the effect and the hint; the framework makes no second call by itself."""
-    script = Script([ToolCallPart("owls__garble", {}, "c1")])
+    script = PydanticScript([ToolCallPart("owls__garble", {}, "c1")])
     agent = Agent(script.model(), toolsets=[FleetToolset(fleet, ada)])
 
     (part,) = returns((await agent.run("Try.")).all_messages())
@@ -92,7 +69,7 @@ async def test_arguments_that_are_none_are_refused_with_one_sentence(
     fleet: ToolFleet, ada: Caller, owls: ModuleServer, arguments: str | dict[str, float]
 ) -> None:
     """They reach the fleet as the model wrote them, which refuses them: the run goes on, and nothing is called."""
-    script = Script([ToolCallPart("owls__nap", arguments, "c1")])
+    script = PydanticScript([ToolCallPart("owls__nap", arguments, "c1")])
     agent = Agent(script.model(), toolsets=[FleetToolset(fleet, ada)])
 
     ran = await agent.run("Try.")
@@ -105,7 +82,7 @@ async def test_arguments_that_are_none_are_refused_with_one_sentence(
 async def test_a_repeat_joins_and_other_arguments_do_not(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
     """A model that repeats a call's id with its arguments gets the first result; with other arguments it is another call."""
     nap = ToolCallPart("owls__nap_once", {"seconds": 0}, "c1")
-    script = Script([nap], [nap], [ToolCallPart("owls__nap_once", {"seconds": 0.01}, "c1")])
+    script = PydanticScript([nap], [nap], [ToolCallPart("owls__nap_once", {"seconds": 0.01}, "c1")])
     agent = Agent(script.model(), toolsets=[FleetToolset(fleet, ada)])
 
     ran = await agent.run("Sleep.")
@@ -117,7 +94,7 @@ async def test_a_repeat_joins_and_other_arguments_do_not(fleet: ToolFleet, ada: 
 async def test_two_runs_are_two_intentions(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
     """A model that counts its calls anew in each run does not get the result of an earlier run."""
     for _ in range(2):
-        script = Script([ToolCallPart("owls__nap_once", {"seconds": 0}, "call_0")])
+        script = PydanticScript([ToolCallPart("owls__nap_once", {"seconds": 0}, "call_0")])
         await Agent(script.model(), toolsets=[FleetToolset(fleet, ada)]).run("Sleep.")
 
     assert len(owls.calls("nap_once")) == 2
@@ -125,7 +102,7 @@ async def test_two_runs_are_two_intentions(fleet: ToolFleet, ada: Caller, owls: 
 
 async def test_a_run_that_is_cancelled_takes_its_call_back(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
     """The worker hangs up on the module."""
-    script = Script([ToolCallPart("owls__nap", {"seconds": 60}, "c1")])
+    script = PydanticScript([ToolCallPart("owls__nap", {"seconds": 60}, "c1")])
     running = asyncio.create_task(Agent(script.model(), toolsets=[FleetToolset(fleet, ada)]).run("Sleep."))
     await wait_until(lambda: owls.running == 1, "the call runs")
 
@@ -139,7 +116,7 @@ async def test_a_run_that_is_cancelled_takes_its_call_back(fleet: ToolFleet, ada
 async def test_a_call_ends_by_its_runs_deadline(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
     """The model hears of it while the run has time left; a run whose own time is over takes the call back."""
     toolset = FleetToolset[object](fleet, ada)
-    agent = Agent(Script([ToolCallPart("hurry", {}, "c1")]).model())
+    agent = Agent(PydanticScript([ToolCallPart("hurry", {}, "c1")]).model())
 
     @agent.tool
     async def hurry(ctx: RunContext[object]) -> str:
@@ -150,7 +127,7 @@ async def test_a_call_ends_by_its_runs_deadline(fleet: ToolFleet, ada: Caller, o
         return failed.value.message
 
     assert "error_code: timed_out" in str(returns((await agent.run("Sleep.")).all_messages())[0].content)
-    slow = Agent(Script([ToolCallPart("owls__nap", {"seconds": 61}, "c1")]).model(), toolsets=[toolset])
+    slow = Agent(PydanticScript([ToolCallPart("owls__nap", {"seconds": 61}, "c1")]).model(), toolsets=[toolset])
     with pytest.raises(RunTimedOut):
         await slow.run("Sleep.", timeout=0.5)
     await wait_until(lambda: len(owls.interrupted) == 2, "the module was hung up on twice")
@@ -160,7 +137,7 @@ async def test_progress_is_an_event_of_the_run(fleet: ToolFleet, ada: Caller, ta
     """Whoever follows the run's events sees how far its calls are, and of which call it is."""
     talker.forget()
     talker.go_on(1)
-    script = Script([ToolCallPart("owls__talk", {}, "c1")])
+    script = PydanticScript([ToolCallPart("owls__talk", {}, "c1")])
     heard: list[ToolProgress] = []
     agent = Agent(script.model(), toolsets=[FleetToolset(fleet, ada)])
     async with agent.run_stream_events("Talk.") as events:
@@ -177,7 +154,7 @@ async def test_a_long_call_is_deferred_and_its_result_comes_in_another_process(
 ) -> None:
     """The run ends with its deferred requests; a fleet that has never heard of the call brings its end, and it ran once."""
     talker.forget()
-    script = Script([ToolCallPart("owls__talk", {}, "c1")])
+    script = PydanticScript([ToolCallPart("owls__talk", {}, "c1")])
     toolset = FleetToolset[object](fleet, ada, defer_after=0.1)
     agent = Agent(script.model(), toolsets=[toolset], output_type=[str, DeferredToolRequests])
 
@@ -210,7 +187,7 @@ async def test_tools_that_come_meanwhile_are_offered_at_the_next_step(
     fleet: ToolFleet, ada: Caller, add_tool: Callable[[], Awaitable[None]], owls: ModuleServer
 ) -> None:
     """A run's next step sees them; while nothing changes its tools are the same objects, made once."""
-    script = Script(
+    script = PydanticScript(
         [ToolCallPart("owls__echo", {}, "c1")],
         [ToolCallPart("grow", {}, "c2")],
         [ToolCallPart("owls__late", {}, "c3")],
