@@ -4,7 +4,17 @@ import importlib
 
 from toolfleet import ToolFleet
 
-FACES = ("toolfleet.formats", "toolfleet.sdk", "toolfleet.stores", "toolfleet.tags", "toolfleet.webhooks")
+FACES = (
+    "toolfleet.adapters.claude",
+    "toolfleet.adapters.langchain",
+    "toolfleet.adapters.openai_agents",
+    "toolfleet.adapters.pydantic_ai",
+    "toolfleet.formats",
+    "toolfleet.sdk",
+    "toolfleet.stores",
+    "toolfleet.tags",
+    "toolfleet.webhooks",
+)
 
 _HEAD = """# Python
 

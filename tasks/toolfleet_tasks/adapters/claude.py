@@ -26,8 +26,11 @@ class FleetServer(TypedDict):
     """What `ClaudeAgentOptions(mcp_servers={"toolfleet": …})` takes: the SDK's `McpSdkServerConfig`."""
 
     type: Literal["sdk"]
+    """That it runs in the agent's own process."""
     name: str
+    """What the names of its tools begin with: `mcp__NAME__`."""
     instance: Server[Any]
+    """The server, of the official SDK for the protocol."""
 
 
 def fleet_server(  # noqa: PLR0913 - what may be said of an agent's calls

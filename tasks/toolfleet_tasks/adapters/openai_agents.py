@@ -93,6 +93,7 @@ class FleetAgent(Agent[TContext]):
     """An agent that has the fleet's tools beside its own: `FleetAgent(name="…", fleet_tools=FleetTools(fleet, caller))`."""
 
     fleet_tools: FleetTools | None = None
+    """What it has of the fleet; `None` for nothing."""
 
     async def get_all_tools(self, run_context: RunContextWrapper[TContext]) -> list[Tool]:
         """As `Agent` has it, with the fleet's tools as they are at this turn."""

@@ -30,10 +30,12 @@ _TOOL = "toolfleet_tool"
 
 @dataclass(kw_only=True)
 class ToolProgress(CustomEvent):
-    """How far a call is, in the run's stream of events: `fraction` from 0 to 1, or `None`, and what is going on."""
+    """How far a call is, in the run's stream of events."""
 
     fraction: float | None
+    """How much of the work is done, from 0 to 1; `None` if nobody knows."""
     message: str
+    """What is going on."""
 
 
 class FleetToolset(AbstractToolset[AgentDepsT]):
