@@ -54,7 +54,10 @@ class _KeyProxy:
         assert task is not None
         self._open.add(task)
         try:
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            # Cancelled at the end: asyncio would complain of a connection whose task was.
+            with contextlib.suppress(
+                OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError
+            ):
                 await self._passed(reader, writer)
         finally:
             self._open.discard(task)
