@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from agents import Agent, FunctionTool, RunContextWrapper, Tool
 from agents.tool import ToolOutputFileContent, ToolOutputImage, ToolOutputText
 from agents.tool_context import ToolContext
 
+from agents import Agent, FunctionTool, RunContextWrapper, Tool
 from toolfleet_registry.contracts import Caller, Conversation, ResultFile, ToolDefinition, ToolResult
 from toolfleet_registry.formats.calls import spoken_arguments
 from toolfleet_registry.schemas.definition import input_schema
