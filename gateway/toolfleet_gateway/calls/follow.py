@@ -1,10 +1,11 @@
 """Serves `GET /calls/{call_id}`, `DELETE /calls/{call_id}` and `GET /calls/{call_id}/events`."""
 
 import hashlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from toolfleet_gateway.auth.identity import Identity
@@ -28,7 +29,7 @@ _LAST_EVENT_ID = HeaderParameter(
     pattern="^([0-9a-f-]{36}:(end|[0-9a-f]{16}))?$",
 )
 _END = "end"
-_EVENTS = {"progress": Progress, _END: ToolResult}
+_EVENTS: Mapping[str, type[BaseModel]] = {"progress": Progress, _END: ToolResult}
 
 
 @dataclass(frozen=True, slots=True)

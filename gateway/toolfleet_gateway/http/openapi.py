@@ -94,7 +94,7 @@ def _answer(answer: Answer) -> Json:
 
 def _event(kinds: Mapping[str, type[BaseModel] | None]) -> Json:
     """One event of a stream: before OpenAPI 3.2 the schema of `text/event-stream` is that of each."""
-    of_all = dict.fromkeys(LAST)
+    of_all: dict[str, type[BaseModel] | None] = dict.fromkeys(LAST)
     return {"oneOf": [_event_of(kind, model) for kind, model in {**kinds, **of_all}.items()]}
 
 

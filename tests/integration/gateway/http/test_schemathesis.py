@@ -10,7 +10,7 @@ from support.gateways.schema_fuzz import Plan, fuzzed_gateway, report_of
 from support.module_server import ModuleServer
 
 # What waits for hosts and modules, which are away, is left to the long form.
-_PLAN = Plan("fuzzing", examples=2, seconds=60, without=["reloadTools", "refreshTools"])
+_PLAN = Plan("fuzzing", examples=1, seconds=100, without=["reloadTools", "refreshTools"])
 
 
 @pytest.fixture

@@ -143,6 +143,7 @@ async def test_a_foreign_last_event_confirms_nothing(gateway: KeyedGateway) -> N
     assert (again.id, again.data["job_id"]) == (first.id, job_id)
 
 
+@pytest.mark.slow
 async def test_a_flood_of_cancels_ends_one_call(gateway: KeyedGateway, owls: ModuleServer) -> None:
     """A thousand of its user's, of another's, and of calls that are none, each answered; the call is cancelled by its user's first."""
     async with gateway.client("bob") as bob, gateway.client("eve") as eve:
