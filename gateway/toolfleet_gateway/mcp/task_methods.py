@@ -69,7 +69,8 @@ class TaskMethods:
         capabilities = capabilities_of(context.params)
         if EXTENSION not in (capabilities.get("extensions") or {}):
             raise lacks_tasks()
-        if context.request is not None and context.request.headers.get(_NAME_HEADER) != task_id:
+        headers = {} if context.request is None else context.request.headers
+        if headers.get(_NAME_HEADER, task_id) != task_id:  # FastMCP's client sends none
             raise MCPError(types.HEADER_MISMATCH, "The header Mcp-Name must be the task's id.")
         try:
             handle = await attached(self._fleet, self._view_of(context).who, task_id)
