@@ -86,12 +86,13 @@ class RestLoad:
         return str(answer.status_code)
 
 
-_ECHO = {"tool_name": "owls.echo", "arguments": {"text": "hu"}}
+_TIMEOUT_SECONDS = 30  # what is known of a call is kept for 90 s more
+_ECHO = {"tool_name": "owls.echo", "arguments": {"text": "hu"}, "timeout_seconds": _TIMEOUT_SECONDS}
 
 
 async def _begun(client: httpx.AsyncClient, seconds: float) -> str:
     """Where a call is that naps."""
-    body = {"tool_name": "owls.nap", "arguments": {"seconds": seconds}}
+    body = {"tool_name": "owls.nap", "arguments": {"seconds": seconds}, "timeout_seconds": _TIMEOUT_SECONDS}
     answer = await client.post("/calls", json=body, headers={"prefer": "respond-async"})
     assert answer.status_code == httpx.codes.ACCEPTED, answer.text
     return str(answer.headers["location"])
