@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +86,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 @contextmanager
-def _place(folder: Path) -> Iterator[Place]:
+def _place(folder: Path) -> Generator[Place]:
     with ExitStack() as stack:
         redis = stack.enter_context(faulty_redis(folder / "redis"))
         proxy = stack.enter_context(tcp_proxy(urlsplit(redis.url).port or 0))

@@ -146,7 +146,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _check_line(self) -> None:
         """A URL with a host is for that host: uvicorn would look at its path only. Nor does it know HTTP/0.9, which has no `Host`."""
-        if self.parser.get_http_version() not in _VERSIONS:
+        if self.parser is None or self.parser.get_http_version() not in _VERSIONS:
             raise _Refused
         if not self.url.startswith(b"/"):
             parts = urlsplit(self.url)
