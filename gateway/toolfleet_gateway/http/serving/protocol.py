@@ -201,9 +201,9 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _watch(self, left: int) -> None:
         self._unwatch()
-        self._flush_timer = self.loop.call_later(_FLUSH_SECONDS, self._look_at_client, left)
+        self._flush_timer = self.loop.call_later(_FLUSH_SECONDS, self._check_progress, left)
 
-    def _look_at_client(self, before: int) -> None:
+    def _check_progress(self, before: int) -> None:
         left = self.transport.get_write_buffer_size()
         if left < before:
             self._watch(left)
