@@ -10,6 +10,7 @@ from toolfleet_modules.hosts.mcp.passthrough import METHODS, PassedAnswer, Passe
 from toolfleet_modules.requests.request import ExecuteRequest, ReconcileRequest, StatusRequest
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_workers.executors.http.acceptance import AcceptedReply
+from toolfleet_workers.executors.http.input_reply import InputReply
 from toolfleet_workers.executors.http.reconcile import ReconcileAnswer
 from toolfleet_workers.executors.http.reply import ModuleReply
 from toolfleet_workers.executors.http.status import ModuleStatusAnswer
@@ -21,6 +22,7 @@ _MODELS: tuple[type[BaseModel], ...] = (
     ExecuteRequest,
     ModuleReply,
     AcceptedReply,
+    InputReply,
     ReconcileRequest,
     ReconcileAnswer,
     StatusRequest,
@@ -113,7 +115,7 @@ def _execute() -> Json:
     operation["responses"]["200"]["content"]["application/x-ndjson"] = {
         "schema": {"type": "string", "description": lines}
     }
-    either = [_schema(model)["schema"] for model in (ModuleReply, AcceptedReply)]
+    either = [_schema(model)["schema"] for model in (ModuleReply, AcceptedReply, InputReply)]
     operation["responses"]["200"]["content"]["application/json"] = {"schema": {"anyOf": either}}
     operation["responses"]["202"] = {
         "description": "The module goes on with the call by itself.",

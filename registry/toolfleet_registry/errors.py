@@ -22,6 +22,7 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     ├── MessageRefused       a message in a queue is not what a holder of the signing key sent
     │   └── MessageTooLarge  it is larger than an agent publishes it
     ├── NoSuchDeadLetter     no dead letter has this call id
+    ├── InputNotTaken        an answer to a call's question that is not asked, or was answered otherwise
     ├── CallRefused          a call cannot be made a signature: its `result` says why
     ├── LinkFailed           a call of a chain or a chord has not succeeded; in Celery's results only
     ├── JobRefused           a job cannot be made as it is wished: its `result` says why
@@ -38,6 +39,7 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
 
 import math
 from pathlib import Path
+from typing import Literal
 
 
 class FleetError(Exception):
@@ -167,6 +169,20 @@ class WakeLost(FleetError):
     def __init__(self, wake_id: str) -> None:
         self.wake_id = wake_id
         super().__init__(f"The wake-up {wake_id!r} is not this delivery's any more, or was not marked as done.")
+
+
+class InputNotTaken(FleetError):
+    """An answer to a call is not taken. `reason`: `answered` (otherwise, before), `not_asked` (that question), `ended` or `unknown`."""
+
+    def __init__(self, call_id: str, reason: Literal["answered", "not_asked", "ended", "unknown"]) -> None:
+        self.call_id, self.reason = call_id, reason
+        why = {
+            "answered": "that question was answered otherwise before",
+            "not_asked": "it does not ask that",
+            "ended": "it has ended",
+            "unknown": "nothing is known of it",
+        }
+        super().__init__(f"The call {call_id!r} does not take this answer: {why[reason]}.")
 
 
 class RegistryEventsLost(FleetError):

@@ -20,10 +20,18 @@ if TYPE_CHECKING:
         ToolResult,
     )
     from toolfleet_registry.contracts.dead_letters import DeadLetter
+    from toolfleet_registry.contracts.inputs.messages import InputRequest, PendingInput
     from toolfleet_registry.contracts.jobs import HookSpec, Job, JobRefused, Poll, Schedule, WakeUp
     from toolfleet_registry.contracts.progress import Progress
     from toolfleet_registry.contracts.progress import report as report_progress
-    from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchDeadLetter, NotReplayable, SettingsError
+    from toolfleet_registry.errors import (
+        FleetError,
+        FleetUnavailable,
+        InputNotTaken,
+        NoSuchDeadLetter,
+        NotReplayable,
+        SettingsError,
+    )
     from toolfleet_registry.local.url_polls import url_poll
     from toolfleet_registry.policy.limits import LimitUse, Remaining
     from toolfleet_registry.settings import Settings
@@ -50,6 +58,8 @@ else:
             "FleetUnavailable": "toolfleet_registry.errors",
             "GateDecision": "toolfleet_tasks.calls.eval_gate",
             "HookSpec": "toolfleet_registry.contracts.jobs",
+            "InputNotTaken": "toolfleet_registry.errors",
+            "InputRequest": "toolfleet_registry.contracts.inputs.messages",
             "Job": "toolfleet_registry.contracts.jobs",
             "JobRefused": "toolfleet_registry.contracts.jobs",
             "KeptWake": "toolfleet_tasks.dead_letters.kept_wakes",
@@ -57,6 +67,7 @@ else:
             "ModuleStatus": "toolfleet_registry.contracts",
             "NoSuchDeadLetter": "toolfleet_registry.errors",
             "NotReplayable": "toolfleet_registry.errors",
+            "PendingInput": "toolfleet_registry.contracts.inputs.messages",
             "Poll": "toolfleet_registry.contracts.jobs",
             "Progress": "toolfleet_registry.contracts.progress",
             "Remaining": "toolfleet_registry.policy.limits",
@@ -90,6 +101,8 @@ __all__ = [
     "FleetUnavailable",
     "GateDecision",
     "HookSpec",
+    "InputNotTaken",
+    "InputRequest",
     "Job",
     "JobRefused",
     "KeptWake",
@@ -97,6 +110,7 @@ __all__ = [
     "ModuleStatus",
     "NoSuchDeadLetter",
     "NotReplayable",
+    "PendingInput",
     "Poll",
     "Progress",
     "Remaining",

@@ -78,7 +78,7 @@ class CallState(BaseModel):
     """The call's id."""
     tool_name: str
     """Its tool."""
-    state: Literal["queued", "running", "retrying", "done", "unknown"]
+    state: Literal["queued", "running", "retrying", "input_required", "done", "unknown"]
     """`unknown`: Redis does not answer now."""
     progress: Progress | None = None
     """What it said last of how far it is."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from toolfleet_registry.contracts.inputs.messages import CallInputs
 from toolfleet_registry.contracts.load_errors import ToolLoadError
 from toolfleet_registry.contracts.message import Message, ModuleMessage, Since
 from toolfleet_registry.contracts.result_files import ResultFile
@@ -102,6 +103,8 @@ class ToolCall(Message):
     """Names the intention: a second call of the same user with the same key brings the first one's result."""
     tool_version: Annotated[str | None, Since(2)] = None
     """The version of the tool that is meant, letter for letter, 1 to 256 characters: while another one is in effect the call is a `version_mismatch`. `None`: whichever there is."""
+    takes_input: Annotated[bool, Since(2)] = False
+    """Whether its caller answers what the tool's module asks meanwhile. Without that such a question ends the call."""
     spoken: SkipJsonSchema[Spoken] = Field(default=UNSPOKEN, exclude=True, repr=False)
     """How a model has named the tool, if `to_call` has read it: errors are in the names of its provider. Never sent."""
 
@@ -237,7 +240,7 @@ class PublishedCall(Message):
     dead letter that it repeats. `decisions`: its agent's, for the audit. `terms`: the limits it was let in under, if any.
     `job_id`: the job that it is a step of, and that is looked at once it has ended. `context`: what a tool that takes one is
     told by its agent. `newer_job`: it asks for a job with what the scheduler of earlier versions does not know. `tool_version`: it
-    is run only while its tool has this version.
+    is run only while its tool has this version. `takes_input`: its module may ask; `inputs`: what it was answered last.
     """
 
     call_id: str
@@ -260,6 +263,8 @@ class PublishedCall(Message):
     context: Annotated[ToolContext | None, Since(2)] = None
     newer_job: Annotated[bool, Since(2)] = False
     tool_version: Annotated[str | None, Since(2)] = None
+    takes_input: Annotated[bool, Since(2)] = False
+    inputs: Annotated[CallInputs | None, Since(2)] = None
 
 
 NEVER_PROBED = "no manifest yet"

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
-from toolfleet_registry.contracts.calls import ToolResult
+from toolfleet_registry.contracts.calls import EffectState, ToolResult
+from toolfleet_registry.contracts.inputs.messages import InputRequest
 
 LONGEST_HANDLE = 512  # characters
 LONGEST_POLL_SECONDS = 86_400.0  # more is no coming back
@@ -58,6 +59,18 @@ class Acceptance:
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """A module asks something before it goes on with a call; `state` is for itself, and comes back with the answers.
+
+    `effect_state`: what the call has done by now.
+    """
+
+    requests: dict[str, InputRequest]
+    state: str = ""
+    effect_state: EffectState = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
 class StillAtWork:
     """A module says of a call that it has accepted that it is not over. `poll_after_seconds` as `Acceptance` has it."""
 
@@ -85,6 +98,7 @@ class Attempt:
     `says_retryable`: whether the module says of a failure that a repeat may help and does no harm.
     `unreached`: where no connection could be made, whether the module may be the reason (`AWAY`) or not (`UNKNOWN`).
     `acceptance`: the module goes on with the call by itself; for whoever cannot follow it there, its outcome is unknown.
+    `question`: the module goes on once that is answered; for whoever cannot ask, the call has failed.
     """
 
     outcome: Outcome
@@ -93,6 +107,12 @@ class Attempt:
     unreached: Health | None = None
     says_retryable: bool = False
     acceptance: Acceptance | None = None
+    question: Question | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the call has not ended with it: its module goes on, now or once it is answered."""
+        return self.acceptance is not None or self.question is not None
 
 
 Standing: TypeAlias = Attempt | StillAtWork | StatusMissing

@@ -8,7 +8,7 @@ from typing import Any
 
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.calls.handle import audited, new_call_id
+from toolfleet_tasks.calls.pending_call import audited, new_call_id
 from toolfleet_tasks.ledger.audit import FIELD, AuditLine, Auditor, text_of
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
 

@@ -16,8 +16,8 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.calls.begun_call import BegunCall
-from toolfleet_tasks.calls.handle import PendingCall
 from toolfleet_tasks.calls.idempotency import Joined
+from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.messages import fleet_results, json_text
 from toolfleet_tasks.messages.ids import kept_seconds
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost

@@ -1,14 +1,16 @@
 """Follows a call that any process may go on with, in a process that may leave it at any moment."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
 
 from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.contracts.inputs.messages import PendingInput
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_tasks.aio.closing import Closing
 from toolfleet_tasks.calls.begun_calls import Started
-from toolfleet_tasks.calls.handle import PendingCall
 from toolfleet_tasks.calls.idempotency import Joined, handle_of
+from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.calls.status import CallStatus
 
 
@@ -59,6 +61,14 @@ class BegunHandle:
                 if closing is not None and number is not None:
                     closing.forget(number)
         return ending.result() if ending.done() and not ending.cancelled() else None
+
+    async def next_stop(self, seconds: float, closing: Closing | None = None) -> ToolResult | PendingInput | None:
+        """As `CallHandle.next_stop`. The call goes on, whatever ends the waiting."""
+        return await self._handle.next_stop(seconds, closing)
+
+    async def answer(self, responses: Mapping[str, Any], *, number: int | None = None) -> bool:
+        """As `CallHandle.answer`."""
+        return await self._handle.answer(responses, number=number)
 
     async def is_kept_within(self, seconds: float) -> bool:
         """Whether any process can go on with the call, as soon as that is known: Redis has confirmed it."""

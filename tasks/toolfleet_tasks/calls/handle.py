@@ -2,34 +2,19 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
 
-from redis.exceptions import ResponseError
-
-from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult
+from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.contracts.inputs.messages import PendingInput
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.contracts.spoken_names import UNSPOKEN, Spoken
+from toolfleet_registry.errors import InputNotTaken
 from toolfleet_registry.formats import as_spoken
-from toolfleet_registry.policy.hints import hint_for
-from toolfleet_registry.system import randomness
-from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.time.shared_timers import SharedTimer, shared_timers
-from toolfleet_tasks.calls.status import DONE, UNKNOWN, CallStatus, Place
-from toolfleet_tasks.ledger.ledger import Ledger
-from toolfleet_tasks.messages import fleet_results
-from toolfleet_tasks.messages.fleet_results import CallEnding
-from toolfleet_tasks.redis.connection import RedisConnectionClosed, RedisConnectionLost
-from toolfleet_tasks.results.end_check import Meta
-from toolfleet_tasks.results.listener import ResultListener
-from toolfleet_tasks.results.progress import follow_progress, read_progress
-from toolfleet_tasks.results.reader import PEEK_SECONDS
-from toolfleet_tasks.results.stored import ending_of, read_stored, result_of
-
-S = TypeVar("S")
-
-_PLACES: dict[str, Place] = {"queued": "queued", "running": "running", "retrying": "retrying", "done": "done"}
-_TAKE_BACK_SECONDS = 10.0  # for the ledger to hear that a call is taken back
+from toolfleet_tasks.aio.closing import Closing
+from toolfleet_tasks.calls.next_stop import next_stop
+from toolfleet_tasks.calls.pending_call import PendingCall
+from toolfleet_tasks.calls.status import DONE, CallStatus
 
 
 class CallHandle:
@@ -40,7 +25,7 @@ class CallHandle:
         call_id: str,
         tool_name: str,
         ending: asyncio.Future[ToolResult],
-        follow: "PendingCall | None" = None,
+        follow: PendingCall | None = None,
         *,
         spoken: Spoken = UNSPOKEN,
     ) -> None:
@@ -69,6 +54,27 @@ class CallHandle:
             return DONE
         return await self._follow.status()
 
+    async def next_stop(self, seconds: float, closing: Closing | None = None) -> ToolResult | PendingInput | None:
+        """How the call ended, or what it asks; `None` for neither within `seconds`, or when `closing` begins."""
+        call = self._followed
+        if call is None or self._ending.done():
+            return self._ending.result() if self._ending.done() and not self._ending.cancelled() else None
+        stop = await next_stop(call, self._ending, seconds, closing)
+        return as_spoken(stop, self._spoken) if isinstance(stop, ToolResult) else stop
+
+    async def answer(self, responses: Mapping[str, Any], *, number: int | None = None) -> bool:
+        """Answer what the call asks, by one object for each key of its requests; question `number`, or whichever it asks now.
+
+        False if somebody has answered the same before. Raises as `FleetBegunCalls.answer` does.
+        """
+        if self._followed is None or self._ending.done():
+            raise InputNotTaken(self.id, "ended")
+        return await self._followed.answers.answer(self.id, number, responses)
+
+    @property
+    def _followed(self) -> PendingCall | None:
+        return self._follow
+
     async def progress(self) -> AsyncGenerator[Progress]:
         """How far the call is, whenever it says so, a few times a second at most: from the latest on, until it ends.
 
@@ -79,214 +85,3 @@ class CallHandle:
             async with contextlib.aclosing(self._follow.progress(self._ending)) as steps:
                 async for progress in steps:
                     yield progress
-
-
-class PendingCall:
-    """Follows one published call to its `ending`: a worker's result, or one that the ledger takes from us.
-
-    `revoke` tells the workers to drop a call, `spawn` runs something in the background, for which whoever leaves the fleet
-    waits a little, `had` confirms that its caller has a result of this stored text. A `guest` follows a call that somebody else has published: it never ends it.
-    `data_id` names the data that Redis had when another process published it: one that goes on with the call ends it as its own, and is
-    sure of nothing that a Redis with other data does not know. Not a task a call: a future, and a timer of the loop.
-    """
-
-    def __init__(  # noqa: PLR0913 - what it needs of its session
-        self,
-        call: PublishedCall,
-        listener: ResultListener,
-        *,
-        ledger: Ledger,
-        revoke: Callable[[str], Coroutine[Any, Any, None]],
-        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
-        had: Callable[[PublishedCall, ToolResult, str], None],
-        is_guest: bool = False,
-        data_id: str | None = None,
-    ) -> None:
-        self.call_id = call.call_id
-        self.tool_name = call.tool_name
-        self.ending: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
-        self._call = call
-        self._listener = listener
-        self._ledger = ledger
-        self._revoke = revoke
-        self._spawn = spawn
-        self._had = had
-        self._is_guest = is_guest
-        self._data_id = data_id
-        self._expected = listener.expect(call.call_id, self)
-        self._timer: SharedTimer | None = None
-        self._confirmation: asyncio.Future[None] | None = None
-
-    @property
-    def published_call(self) -> PublishedCall:
-        """The call that is followed."""
-        return self._call
-
-    def published(self, deadline_at: float) -> None:
-        """The call is in its queue, or may be. From now on its deadline is watched, in seconds since the epoch."""
-        if not self.ending.done():
-            timers = shared_timers(self.ending.get_loop())
-            self._timer = timers.call_later(deadline_at - fleet_clock.now(), self._expire)
-
-    def unconfirmed(self) -> None:
-        """Nobody knows whether the call is in its queue, until it is `confirmed`."""
-        self._confirmation = self.ending.get_loop().create_future()
-
-    def confirmed(self) -> None:
-        """The call is in its queue after all, or has ended."""
-        if self._confirmation is not None and not self._confirmation.done():
-            self._confirmation.set_result(None)
-
-    async def is_confirmed_within(self, seconds: float) -> bool:
-        """Whether the call was surely published, as soon as that is known."""
-        if self._confirmation is not None and not self._confirmation.done():
-            await asyncio.wait((self._confirmation, self.ending), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        return self._confirmation is None or self._confirmation.done() or self.ending.done()
-
-    def unpublished(self) -> None:
-        """The call is surely not in its queue: there is nothing to follow."""
-        self._stop_timer()
-        self._listener.forget(self._expected)
-
-    def ended(self, meta: Meta) -> None:
-        """As `Waiter`."""
-        if meta["status"] == "SUCCESS":
-            result = result_of(meta, self.tool_name)
-            self._end(result)
-            if not self._is_guest:
-                self._had(self._call, result, str(meta.get("result")))
-        else:  # Celery's own words; how far the call had got, the ledger knows
-            self._stop_timer()
-            self._spawn(self._end_as(ending_of(meta, self._call)))
-
-    def left(self) -> None:
-        """As `Waiter`."""
-        self._end(fleet_results.outcome_unknown(self.tool_name, "the agent left the fleet before the call had ended."))
-
-    def refuse(self, result: ToolResult) -> None:
-        """The call is not in its queue, or perhaps not: it ends so, unless its result is there already."""
-        self._listener.forget(self._expected)
-        self._end(result)
-
-    async def withdraw(self, nothing: ToolResult) -> None:
-        """End a call that may never have been published, as `nothing`, unless a worker has begun it: then its end will come.
-
-        Without an answer of the ledger's nothing changes: it is listened for until its deadline.
-        """
-        unknown = fleet_results.outcome_unknown(self.tool_name, "the queue did not confirm the call.")
-        ending, stored = CallEnding(nothing, nothing, unknown), None
-        with contextlib.suppress(OSError, ResponseError):
-            async with asyncio.timeout(max(self._call.deadline_at - fleet_clock.now(), 0)):
-                stored = await self._in_ledger(self._ledger.withdraw, ending)
-        if stored is not None:
-            self._spawn(self._revoke(self.call_id))
-            self.refuse(read_stored(stored, self.tool_name) if stored else unknown)
-
-    def give_up(self) -> None:
-        """The caller has gone: take the call back."""
-        if not self.ending.done() or self.ending.cancelled():
-            self._stop_timer()
-            self._listener.forget(self._expected)
-            self.ending.cancel()
-            if not self._is_guest:
-                self._take_back()
-
-    def leave(self) -> None:
-        """Follow it no further: the call goes on."""
-        if not self.ending.done():
-            self._stop_timer()
-            self._listener.forget(self._expected)
-            self.ending.cancel()
-
-    async def cancel(self) -> None:
-        """Take the call back: it ends as cancelled here, and its workers are told."""
-        if self._is_guest:
-            self.refuse(fleet_results.cancelled(self.tool_name, effect_state="unknown"))
-            return
-        await asyncio.shield(self._take_back())
-
-    async def status(self) -> CallStatus:
-        """What the ledger says, and the call itself."""
-        try:
-            async with asyncio.timeout(PEEK_SECONDS):
-                place = _PLACES[await self._ledger.state_of(self.call_id)]
-        except (OSError, ResponseError):
-            return UNKNOWN
-        progress = None
-        if place in {"running", "retrying"}:
-            with contextlib.suppress(OSError, ResponseError):
-                content = await self._listener.peek(self._listener.progress_channel(self.call_id))
-                progress = await read_progress(self._listener.verifier, self.call_id, content)
-        return CallStatus(place, progress)
-
-    def progress(self, ending: "asyncio.Future[ToolResult]") -> AsyncGenerator[Progress]:
-        """As `CallHandle.progress`, until `ending`: that of whoever asks."""
-        return follow_progress(self._listener, self.call_id, ending)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _end(self, result: ToolResult) -> None:
-        self._stop_timer()
-        if not self.ending.done():
-            if result.tool_name != self.tool_name:  # of a refused message, whose header anybody may have written
-                result = result.model_copy(update={"tool_name": self.tool_name})
-            self.ending.set_result(audited(self.call_id, result))
-
-    def _expire(self) -> None:
-        if self._is_guest:
-            self.refuse(fleet_results.unanswered(self._call))
-        else:
-            self._spawn(self._end_as(fleet_results.at_deadline(self._call)))
-            self._spawn(self._revoke(self.call_id))  # nobody waits for it any more
-
-    def _take_back(self) -> asyncio.Task[None]:
-        """The flag in the ledger holds for workers that are not up yet; the order to those that are makes it faster."""
-        self._spawn(self._revoke(self.call_id))
-        seconds = min(_TAKE_BACK_SECONDS, max(self._call.deadline_at - fleet_clock.now(), PEEK_SECONDS))
-        return self._spawn(self._end_as(fleet_results.taken_back(self._call), seconds=seconds))
-
-    async def _end_as(self, ending: CallEnding, *, seconds: float = PEEK_SECONDS) -> None:
-        """End the call in the ledger, and here with what stands there then; where it does not answer, with what we know."""
-        try:
-            async with self._ledger.window.place(seconds):
-                stored = await self._in_ledger(self._ledger.end, ending)
-            result = read_stored(stored, self.tool_name) if stored else ending.unknown
-        except (OSError, ResponseError):
-            result = ending.unknown
-        self._listener.forget(self._expected)
-        self._end(result)
-
-    async def _in_ledger(self, end: Callable[..., Coroutine[Any, Any, S]], ending: CallEnding) -> S:
-        """Send an end until it is answered; each connection may lead to a Redis that has lost the record."""
-        identity = self._listener.identity
-        while True:
-            await identity.known()
-            try:
-                return await end(self._call, ending, data_id=self._sure_data())
-            except RedisConnectionClosed:
-                raise
-            except RedisConnectionLost:
-                continue
-
-    def _sure_data(self) -> str:
-        """With which data Redis cannot have lost the call's record; "": that is not known. Who came later cannot know it by themselves."""
-        if self._data_id is not None:
-            return self._data_id
-        identity = self._listener.identity
-        return identity.data_id if not self._is_guest and identity.is_same_since(self._expected.since) else ""
-
-
-def new_call_id() -> str:
-    """An id that no other call has; also the id of its task in Celery."""
-    return randomness.uuid4_text()
-
-
-def audited(call_id: str, result: ToolResult) -> ToolResult:
-    """The result with what is known of the call: a worker's own audit and hint, or ours."""
-    is_seen = bool(result.audit.call_id)
-    if is_seen and (result.success or result.hint):
-        return result
-    audit = result.audit if is_seen else Audit(call_id=call_id, tool=result.tool_name, ts=fleet_clock.now())
-    return result.model_copy(update={"audit": audit, "hint": result.hint or hint_for(result)})

@@ -18,7 +18,8 @@ from toolfleet_registry.contracts.spoken_names import UNSPOKEN, Spoken
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.calls.handle import CallHandle, PendingCall, audited
+from toolfleet_tasks.calls.handle import CallHandle
+from toolfleet_tasks.calls.pending_call import PendingCall, audited
 from toolfleet_tasks.calls.status import DONE, CallStatus
 from toolfleet_tasks.results.listener import ResultListener
 from toolfleet_tasks.results.reader import ResultReader
@@ -80,6 +81,10 @@ class JoinedHandle(CallHandle):
         """Where the other call is now."""
         source = self._joined.source
         return DONE if source is None or self._joined.ending.done() else await source.status()
+
+    @property
+    def _followed(self) -> PendingCall | None:
+        return self._joined.source
 
     async def progress(self) -> AsyncGenerator[Progress]:
         """How far the other call is, until it ends, or the waiting for it."""

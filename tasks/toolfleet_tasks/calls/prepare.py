@@ -26,7 +26,7 @@ from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.context import as_before, context_for, size_fault_with
 from toolfleet_tasks.calls.conversation import conversation_for, models_part
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, Evaluation
-from toolfleet_tasks.calls.handle import new_call_id
+from toolfleet_tasks.calls.pending_call import new_call_id
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.queues import lane_of, limit_of
 
@@ -115,7 +115,7 @@ class CallPreparation:
             decisions=noted,
             job_id=None if step is None else step.job_id,
             tool_version=call.tool_version,
-            **self._facts_of(tool, arguments, limit, around),
+            **self._facts_of(tool, arguments, limit, around, takes_input=call.takes_input and step is None),
         )
 
     def judge(
@@ -179,7 +179,13 @@ class CallPreparation:
         return await self._gate.refusal(tool, judged.arguments, user_id, around, seconds=seconds, first=limited)
 
     def _facts_of(
-        self, tool: ToolDefinition, arguments: Mapping[str, Any], limit: float, around: Circumstances
+        self,
+        tool: ToolDefinition,
+        arguments: Mapping[str, Any],
+        limit: float,
+        around: Circumstances,
+        *,
+        takes_input: bool,  # a job's step has nobody who answers
     ) -> dict[str, Any]:
         """What a call's message says of its tool, and when."""
         return {
@@ -193,6 +199,7 @@ class CallPreparation:
             "hides_results": has_sensitive_results(tool),
             "context": context_for(tool, around, self._settings.context_modules),
             "newer_job": is_newer_job(tool.name, arguments),
+            "takes_input": takes_input,
         }
 
 

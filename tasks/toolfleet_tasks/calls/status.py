@@ -2,26 +2,29 @@
 
 from typing import Literal, Self
 
+from toolfleet_registry.contracts.inputs.messages import PendingInput
 from toolfleet_registry.contracts.progress import Progress
 
-Place = Literal["queued", "running", "retrying", "done", "unknown"]
+Place = Literal["queued", "running", "retrying", "input_required", "done", "unknown"]
 
 
 class CallStatus(str):
-    """`queued`, `running`, `retrying`, `done`, or `unknown`: Redis does not answer now. Equal to that plain text."""
+    """`queued`, `running`, `retrying`, `input_required`, `done`, or `unknown`: Redis does not answer now. Equal to that plain text."""
 
-    __slots__ = ("progress",)
+    __slots__ = ("inputs", "progress")
 
     progress: Progress | None
     """What the call said last of how far it is, while it has not ended; `None` if it says nothing."""
+    inputs: PendingInput | None
+    """What the call asks, while it is `input_required`."""
 
-    def __new__(cls, place: Place, progress: Progress | None = None) -> Self:  # noqa: D102 - the class says it
+    def __new__(cls, place: Place, progress: Progress | None = None, inputs: PendingInput | None = None) -> Self:  # noqa: D102 - the class says it
         status = super().__new__(cls, place)
-        status.progress = progress
+        status.progress, status.inputs = progress, inputs
         return status
 
-    def __getnewargs__(self) -> tuple[str, Progress | None]:  # type: ignore[override] # what `__new__` takes
-        return str(self), self.progress
+    def __getnewargs__(self) -> tuple[str, Progress | None, PendingInput | None]:  # type: ignore[override] # what `__new__` takes
+        return str(self), self.progress, self.inputs
 
 
 DONE = CallStatus("done")

@@ -14,9 +14,11 @@ from toolfleet_registry.tags.tags import ToolContext
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.calls.audit_trail import refused_without_redis
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGate
-from toolfleet_tasks.calls.handle import CallHandle, PendingCall
+from toolfleet_tasks.calls.handle import CallHandle
 from toolfleet_tasks.calls.idempotency import Joined, end_of, handle_of
+from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.calls.prepare import check_timeout
+from toolfleet_tasks.client.call_listeners import OnInput, listening
 from toolfleet_tasks.client.fleet_settings import fleet_settings
 from toolfleet_tasks.client.loop_runner import LoopRunner
 from toolfleet_tasks.client.namespaces.begun_calls import FleetBegunCalls
@@ -26,7 +28,7 @@ from toolfleet_tasks.client.namespaces.hooks import FleetHooks
 from toolfleet_tasks.client.namespaces.jobs import FleetJobs, SyncFleetJobs
 from toolfleet_tasks.client.namespaces.modules import FleetModules, SyncFleetModules
 from toolfleet_tasks.client.namespaces.wakeups import FleetWakeups, SyncFleetWakeups
-from toolfleet_tasks.client.progress_listener import OnProgress, telling
+from toolfleet_tasks.client.progress_listener import OnProgress
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking, blocking_with_progress
 from toolfleet_tasks.client.sync_handle import SyncCallHandle
@@ -120,6 +122,7 @@ class ToolFleet:
         timeout: float | None = None,  # noqa: ASYNC109 - the call's deadline: travels to the worker and the module
         waits_for_worker: bool = False,
         on_progress: OnProgress | None = None,
+        on_input: OnInput | None = None,
     ) -> ToolResult:
         """Run a tool and bring its result, by `timeout` seconds at the latest. Never raises for what happens to the call.
 
@@ -129,7 +132,8 @@ class ToolFleet:
         With an idempotency key that this user has used before it brings that call's result, or waits for it. `context` is
         for the gate, and for functions of the fleet's own that take it: beside the arguments, where no model writes.
         `on_progress`, async or plain, gets each `Progress` that the tool reports, in order; whatever it raises
-        is logged, and the result comes all the same.
+        is logged, and the result comes all the same. `on_input` answers what the tool's module asks before it goes on, within the call's
+        time; where it raises, or returns `None`, the call is taken back.
 
         Where no worker serves the tool's module it waits for one, and is `busy` once there has been none for
         `unserved_seconds`; one that `waits_for_worker` waits in the queue, within its time.
@@ -137,11 +141,13 @@ class ToolFleet:
         If the awaiting task is cancelled, the call is taken back; one that waits for another's result only waits no more.
         """
         around = Circumstances(context) if context is not None else NOTHING_MORE
+        if on_input is not None:
+            call = call.model_copy(update={"takes_input": True})
         asked = call, caller, conversation, timeout
         follow = await self._begin(*asked, waits=True, waits_for_worker=waits_for_worker, around=around)
-        if on_progress is None or isinstance(follow, ToolResult):
+        if (on_progress is None and on_input is None) or isinstance(follow, ToolResult):
             return as_spoken(await end_of(follow), call.spoken)
-        async with telling(handle_of(follow).progress(), on_progress):
+        async with listening(handle_of(follow), on_progress, on_input):
             return as_spoken(await end_of(follow), call.spoken)
 
     async def call_around(

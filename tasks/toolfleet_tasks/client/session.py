@@ -26,11 +26,12 @@ from toolfleet_tasks.admission.control import AdmissionControl
 from toolfleet_tasks.admission.limits import limits_among
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.aio.fork_safety import Sockets, leave_behind
+from toolfleet_tasks.calls.answers import InputAnswers
 from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.begun_calls import BegunCalls, Owner
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGate, Evaluation
-from toolfleet_tasks.calls.handle import PendingCall
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
+from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.calls.prepare import CallPreparation
 from toolfleet_tasks.client.quota import read_remaining, refusal_now
 from toolfleet_tasks.clock.synchronisation import Timekeeper
@@ -92,12 +93,12 @@ class Session:
         self._receipts = Receipts(self._connection, settings)
         admission = AdmissionControl(settings)
         self._publisher = self._make_publisher(admission)
+        self.answers = InputAnswers(self._ledger, self._publisher, settings)
         self._follow = self._make_follow()
         reader = ResultReader(self._connect_to(url, "begun"), lambda *_: None)
-        begun = BegunCalls(
+        self.begun = BegunCalls(
             self._connection, self._listener, settings, reader=reader, receipts=self._receipts, follow=self._follow
         )
-        self.begun = begun
         self._keyed_calls = self._make_joins(ResultReader(self._connect_to(url, "joins"), lambda *_: None))
         workers = WorkerWait(self._connection, settings, known, spawn=self._spawn)
         parts = self._publisher, admission, self._keyed_calls, workers, settings
@@ -266,7 +267,7 @@ class Session:
     def _make_follow(self) -> Callable[..., PendingCall]:
         """What follows a call. Its methods are bound once, or each call in flight would hold some of its own."""
         follow = functools.partial(PendingCall, listener=self._listener, ledger=self._ledger, spawn=self._say_last)
-        return functools.partial(follow, revoke=self._publisher.revoke, had=self._had)
+        return functools.partial(follow, revoke=self._publisher.revoke, had=self._had, answers=self.answers)
 
     def _had(self, call: PublishedCall, result: ToolResult, text: str) -> None:
         had = self.begun.had if call.call_id in self.begun else self._receipts.had

@@ -18,6 +18,8 @@ class SyncCallHandle(SyncFace[CallHandle]):
     result = blocking(CallHandle.result)
     cancel = blocking(CallHandle.cancel)
     status = blocking(CallHandle.status)
+    next_stop = blocking(CallHandle.next_stop)
+    answer = blocking(CallHandle.answer)
 
     def progress(self) -> Generator[Progress]:
         """As `CallHandle.progress`: `for progress in handle.progress()` ends with the call."""

@@ -18,8 +18,8 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.admission.control import AdmissionControl, Refusal, refused
-from toolfleet_tasks.calls.handle import PendingCall
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
+from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.dispatch.backpressure import Backpressure, Hold
 from toolfleet_tasks.dispatch.worker_wait import WorkerWait
 from toolfleet_tasks.fairness.wait_queue import CallerLane, WaitQueue

@@ -29,9 +29,9 @@ Granted = Literal["go", "accepted", "unknown", "exhausted", "open", "killed"]
 """What a claim was granted for: to run an attempt, to ask where one is that the module goes on with, or to end a call that must not be run again, or not now, or kills workers."""
 
 _NEVER = (-math.inf, -math.inf)
-Refusal = Literal["done", "early", "busy", "full", "away", "queued", "newer"]
+Refusal = Literal["done", "early", "busy", "full", "away", "queued", "newer", "stale"]
 """Why there is no claim: the call has ended, its module goes on with it and is asked later, another worker is at it, or its module runs as many calls as it may, is away and will
-be looked for soon, or is back and lets calls in one after the other; or its record is for workers of a newer version."""
+be looked for soon, or is back and lets calls in one after the other; its record is for workers of a newer version; or its message brings no answer to what it has asked."""
 
 _RENEWALS = 4  # a lease is begun anew so often within its time: some may fail
 _SCATTERED = 2  # what `MOVE` says if an earlier attempt may have gone to another process
@@ -83,6 +83,8 @@ class Claim:
         self.granted, self.so_far = cast("Granted", granted.decode()), cast("EffectState", so_far.decode())
         self.log, self.rest_seconds = log_.decode(), rest_ms / 1000
         self.replica, self.is_scattered = replica.decode(), scattered == b"1"
+        if self.call.inputs is not None and self.so_far == "none":  # its record may be lost, and it has asked before
+            self.so_far = self.call.inputs.so_far
 
     async def move(self, replica: str) -> None:
         """As `Lease`. Waits until Redis has taken it, however long that is away."""

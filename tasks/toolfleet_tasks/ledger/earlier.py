@@ -21,20 +21,23 @@ class EarlierAttempts:
 
     def signed(self, call_id: str, attempt: AcceptedAttempt) -> str:
         """An accepted attempt as it is kept."""
-        text = attempt.written()
+        return self.signed_text(call_id, attempt.written())
+
+    def signed_text(self, call_id: str, text: str) -> str:
+        """A JSON object about an attempt as it is kept."""
         return f"{self.signature(call_id, text)} {text}".lstrip()
 
     async def last(self, call_id: str, found: bytes) -> ToolResult | None:
         """What the last ended attempt came to; `None` if nobody has signed that."""
-        text = await self._believed(call_id, found)
+        text = await self.believed(call_id, found)
         return json_text.load(ToolResult, text) if text else None
 
     async def accepted(self, call_id: str, found: bytes) -> AcceptedAttempt | None:
         """The attempt that the module goes on with; `None` if nobody has signed that."""
-        text = await self._believed(call_id, found)
+        text = await self.believed(call_id, found)
         return AcceptedAttempt.read(text) if text else None
 
-    async def _believed(self, call_id: str, found: bytes) -> str:
+    async def believed(self, call_id: str, found: bytes) -> str:
         """The text, which may have a signature and a space before it; "" if it is not believed."""
         signature, _, text = found.decode(errors="replace").partition(" ")
         if found.startswith(b"{"):

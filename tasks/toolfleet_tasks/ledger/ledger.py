@@ -21,6 +21,7 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.admission.limits import limits_of, refused_by
 from toolfleet_tasks.ledger import parameters as build
+from toolfleet_tasks.ledger.asked import AskedCalls
 from toolfleet_tasks.ledger.audit import Auditor, PartsOfLine, tail_of
 from toolfleet_tasks.ledger.claims import Claim, Claims, NotClaimed, Refusal
 from toolfleet_tasks.ledger.dead_letters import dead_letter, is_dead
@@ -79,6 +80,7 @@ class Ledger:
         self.verifier = Verifier(connection, settings)
         self._earlier = EarlierAttempts(settings, self.verifier)
         self.parked = ParkedCalls(connection, settings.keys, self.claims, self._earlier)
+        self.asked = AskedCalls(connection, settings.keys, self.claims, self._earlier)
         self._auditor = Auditor(settings)
         self._unanswered = dict[str, str]()  # by call id: the token of an end that was sent, and its answer lost
         self._name, self._wait_queue = randomness.uuid4().hex, itertools.count()
@@ -104,7 +106,7 @@ class Ledger:
             kind = answer[0].decode()
             if kind == "done":
                 return NotClaimed("done", result=await self.verifier.believed(call.call_id, answer[1]))
-            if kind in {"early", "busy", "full", "away", "queued", "newer"}:
+            if kind in {"early", "busy", "full", "away", "queued", "newer", "stale"}:
                 return NotClaimed(cast("Refusal", kind), rest_seconds=answer[1] / 1000 if answer[1:] else 0)
             if answer[3]:  # else nobody has tried it before
                 claim.last = await self._earlier.last(call.call_id, answer[3])
@@ -266,7 +268,7 @@ class Ledger:
         await self._connection.connected()
 
     async def state_of(self, call_id: str) -> str:
-        """Where a call is: `queued`, `running`, `retrying` or `done`."""
+        """Where a call is: `queued`, `running`, `retrying`, `input_required` or `done`."""
         found: bytes = await self._run(READ, READ.parameters(record=self._keys.call(call_id)))
         return found.decode()
 

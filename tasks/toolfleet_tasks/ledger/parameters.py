@@ -72,6 +72,7 @@ def of_claim(
         patience_ms=round((call.published_at + _PATIENCE_SECONDS - fleet_clock.now()) * 1000),
         can_reach=int(can_reach),
         replica=replica,
+        round=0 if call.inputs is None else call.inputs.round,
     )
 
 

@@ -12,6 +12,8 @@ The record is a hash:
 - `known`, `known_line`: Celery's value and the end of the audit line of what its worker knows, which it asks the module about now
 - `accepted`: under which handle its module goes on with it, with its signature before it where the fleet signs; `ask_at` (ms): when it
   is asked for again; `parked`: who has asked last; `recalled`: who has told the module that nobody wants it any more
+- `question`: what its module asks, and the call waits for (`token` is `asked`), with its signature as above; `round`: how many it has asked;
+  `message`: the call as it travels once it is answered; `answered`: `;<round> <digest>` for each answer
 - `v`: the version of these fields that whoever claims the call must know, if the first will not do
 - `replica`: the note about which of its module's processes has the attempts that may have done something, from before anything is sent
   there; `scattered`: `1` if an earlier one of them may have gone to another process
@@ -25,7 +27,8 @@ from toolfleet_tasks.lua.files import script
 
 CLAIM = script("ledger/claim")
 """Returns `done` with the stored result; `early` with the ms until somebody asks where the call is; `busy` with the rest of another's lease (ms); `full`; `away` with the ms that its module is
-likely to be so, or `queued` if that is back and lets calls in one after the other; `newer` for a record of a later version; or, with
+likely to be so, or `queued` if that is back and lets calls in one after the other; `newer` for a record of a later version; `stale` for a message that does not bring the
+answer to what the call has asked last; or, with
 attempts begun, what they may have done, the last one's result (its signature and a space before it, if there is one), the log, the
 breaker's rest (ms), what is `accepted`, the replica that counts and `1` if earlier attempts may have been elsewhere: `accepted` (the module
 is to be asked where the call is), `go` (an attempt is begun), `unknown` (one was never closed, and must not be repeated), `exhausted`, `open` or
@@ -50,13 +53,22 @@ MOVE = script("ledger/move")
 """Returns 1, 2 if an earlier attempt may have gone to another process, or 0 if others have the call by now."""
 
 READ = script("ledger/read")
-"""Returns `queued`, `running`, `retrying` or `done`."""
+"""Returns `queued`, `running`, `retrying`, `input_required` or `done`."""
 
 PARK = script("ledger/park")
 """Returns 1; 2 if the call has ended meanwhile; or 0 if others have it by now."""
 
 RECALL = script("ledger/recall")
 """Returns `recalled` with what is `accepted` and the replica's note, `open` if that call has not ended, or `none`."""
+
+ASK = script("ledger/ask")
+"""Returns 1; 2 if the call has ended meanwhile; or 0 if others have it by now."""
+
+ASKED = script("ledger/asked")
+"""Returns what a call asks, its text, and 1 if it waits for that; two empty texts if it asks nothing."""
+
+ANSWER = script("ledger/answer")
+"""Returns `taken`; `again` if it was answered so before; `answered` if otherwise; `not_asked`; `ended`; or `unknown`."""
 
 UNCLAIM = script("ledger/unclaim")
 LET_GO = script("ledger/let_go")

@@ -1,4 +1,4 @@
-"""Follows calls that their modules go on with by themselves: each comes back, is asked for, and waits on without a slot."""
+"""Follows calls that their modules go on with by themselves, or ask something about: they wait on without a slot."""
 
 import asyncio
 import contextlib
@@ -9,10 +9,10 @@ from celery.exceptions import Ignore, Reject
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.outcomes import (
-    Acceptance,
     Attempt,
     Health,
     Outcome,
+    Question,
     Standing,
     StatusMissing,
     StillAtWork,
@@ -66,9 +66,13 @@ def granted_to(task: RunningTask, claim: Claim) -> Granted:
     return "unknown" if is_lost and claim.call.effect not in {"read", "idempotent"} else claim.granted
 
 
-async def begin(task: RunningTask, ledger: Ledger, claim: Claim, acceptance: Acceptance, *, begun_at: float) -> None:
-    """Have a call come back that was accepted just now. Returns only if it is others' by now."""
+async def begin(task: RunningTask, ledger: Ledger, claim: Claim, attempt: Attempt, *, begun_at: float) -> None:
+    """Have a call come back that was accepted just now, or wait for its answer. Returns only if it is others' by now."""
     seconds = fleet_clock.now() - begun_at
+    if attempt.question is not None:
+        await _ask(task, ledger, claim, attempt.question, seconds)
+    if (acceptance := attempt.acceptance) is None:
+        return
     accepted = AcceptedAttempt.of(acceptance, begun_at=begun_at)
     log.info("tool_call_accepted", call_id=claim.call.call_id, tool=claim.call.tool_name)
     await _park(task, ledger, claim, accepted, _heard(task.app.settings, seconds))
@@ -106,6 +110,17 @@ async def ask(task: RunningTask, ledger: Ledger, claim: Claim) -> End | None:
     ended = _heard(task.app.settings, seconds, is_away=is_away) if is_heard else Ended()
     await _park(task, ledger, claim, accepted.after(found), ended)
     return None
+
+
+async def _ask(task: RunningTask, ledger: Ledger, claim: Claim, question: Question, seconds: float) -> None:
+    call, text = claim.call, str(task.request.args[0])
+    longest_ms = round(task.app.settings.breaker_seconds * 1000)
+    ended = Ended(f"input_required {seconds * 1000:.0f}", 0, task.app.settings.breaker_failures, longest_ms)
+    with contextlib.suppress(CallEnded):  # nobody is at work on it: there is nothing to recall
+        if not await ledger.asked.ask(claim, question, ended, text=text):
+            return
+    log.info("tool_call_asks", call_id=call.call_id, tool=call.tool_name)
+    raise Ignore
 
 
 async def recall(task: RunningTask, ledger: Ledger, call: PublishedCall) -> None:

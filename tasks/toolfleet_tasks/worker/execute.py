@@ -10,7 +10,7 @@ from functools import partial
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult, decisions
-from toolfleet_registry.contracts.outcomes import Acceptance, Attempt, Outcome
+from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.contracts.progress import report_to
 from toolfleet_registry.errors import MessageRefused, NotPublished
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN
@@ -34,7 +34,7 @@ from toolfleet_tasks.worker import accepted, ledgers, rejected
 from toolfleet_tasks.worker.audits import audit_of
 from toolfleet_tasks.worker.health_checks import checks_of
 from toolfleet_tasks.worker.progress import Reports
-from toolfleet_tasks.worker.reconciliation import as_said, is_asked, seconds_to_ask
+from toolfleet_tasks.worker.reconciliation import as_said, asked_so_far, is_asked, seconds_to_ask
 from toolfleet_tasks.worker.refusals import refusal_of
 from toolfleet_tasks.worker.republish import publish_again
 from toolfleet_tasks.worker.returned import returned, stored_end
@@ -128,7 +128,7 @@ class _Execution:
             return await self._finish(self._settled(claim.last))
         happened = await self._reconciled()
         if happened is not None:
-            return await self._finish(as_said(happened, self._call.effect))
+            return await self._finish(as_said(happened, self._call))
         lost = fleet_results.outcome_unknown(tool_name, "the worker that ran it was lost.")
         return await self._finish(self._settled(lost))
 
@@ -137,9 +137,9 @@ class _Execution:
         so_far = self._claim.so_far
         happened = None if so_far == "none" else await self._reconcile()
         if happened is not None and happened.result.success:
-            return await self._finish(as_said(happened, self._call.effect))
+            return await self._finish(as_said(happened, self._call))
         if happened is not None and happened.outcome is Outcome.NOT_SENT:
-            so_far = "none"
+            so_far = asked_so_far(self._call)
         log.error("call_killed_workers", call_id=self._call.call_id, tool=self._call.tool_name, effect_state=so_far)
         return await self._finish(fleet_results.workers_died(self._call.tool_name, so_far))
 
@@ -167,11 +167,11 @@ class _Execution:
         follows = self._decide(attempt)
         if end.is_left_behind and follows.delay is not None:
             return await self._retry(attempt, follows, follows.delay, seconds)
-        return await self._finish(as_said(attempt, self._call.effect), attempt=attempt, seconds=seconds)
+        return await self._finish(as_said(attempt, self._call), attempt=attempt, seconds=seconds)
 
-    async def _accepted(self, acceptance: Acceptance) -> Ignore | Reject:
+    async def _left(self, attempt: Attempt) -> Ignore | Reject:
         """Have the call come back, whose module goes on with it."""
-        await accepted.begin(self._task, self._ledger, self._claim, acceptance, begun_at=self._started_at)
+        await accepted.begin(self._task, self._ledger, self._claim, attempt, begun_at=self._started_at)
         return self._late()
 
     async def _on_lease(self) -> None:
@@ -201,8 +201,8 @@ class _Execution:
 
     async def _follow(self, attempt: Attempt, *, seconds: float) -> str:
         """What the table says: the retry, or the end. Where that would be unknown, the module is asked before."""
-        if attempt.acceptance is not None:
-            raise await self._accepted(attempt.acceptance)
+        if attempt.goes_on:
+            raise await self._left(attempt)
         if attempt.unreached is not None:  # to be known before others may take the retry
             await checks_of(self._task.app, self._ledger).missed(self._call, attempt.unreached)
         follows = self._decide(attempt)
@@ -213,7 +213,7 @@ class _Execution:
             # Until the module has said something, it is this that holds: for whoever cannot wait so long.
             self._ledger.note(self._claim, follows.result.model_copy(update={"audit": self._audit()}))
             happened = await self._reconciled(attempt)
-        result = follows.result if happened is None else as_said(happened, self._call.effect)
+        result = follows.result if happened is None else as_said(happened, self._call)
         return await self._finish(result, attempt=attempt, seconds=seconds)
 
     def _decide(self, attempt: Attempt) -> Next:
@@ -236,8 +236,8 @@ class _Execution:
     async def _reconciled(self, attempt: Attempt | None = None) -> Attempt | None:
         """What the call came to; where its module goes on with it, it comes back."""
         happened = await self._reconcile(attempt)
-        if happened is not None and happened.acceptance is not None:
-            raise await self._accepted(happened.acceptance)
+        if happened is not None and happened.goes_on:
+            raise await self._left(happened)
         return happened
 
     async def _reconcile(self, attempt: Attempt | None = None) -> Attempt | None:

@@ -1,6 +1,6 @@
 """Bounds the question to a module what became of a call whose end no worker has seen, and judges its answer. Pure functions."""
 
-from toolfleet_registry.contracts import Effect, PublishedCall, ToolResult
+from toolfleet_registry.contracts import EffectState, PublishedCall, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.policy.hints import hint_for
 from toolfleet_tasks.ledger.retry import settled
@@ -25,12 +25,21 @@ def seconds_to_ask(call: PublishedCall, attempt: Attempt | None, *, now: float) 
     return min(_SECONDS_AFTER_SILENCE if is_silent else _SECONDS, call.deadline_at - now)
 
 
-def as_said(happened: Attempt, effect: Effect | None) -> ToolResult:
+def asked_so_far(call: PublishedCall) -> EffectState:
+    """What the call may have done before its module asked for the answer that it brings; nothing, without one."""
+    return "none" if call.inputs is None else call.inputs.so_far
+
+
+def as_said(happened: Attempt, call: PublishedCall) -> ToolResult:
     """The end of a call as its module says, when asked. One that has not executed it will refuse this call's id from now on.
 
-    So its word counts for all attempts, also for a request that is still on its way; and no further one is made.
+    So its word counts for all attempts since it was answered last, also for a request that is still on its way; and no further one
+    is made.
     """
+    effect, so_far = call.effect, asked_so_far(call)
     if happened.outcome is not Outcome.NOT_SENT:
         return settled(happened, effect, "none")
+    if so_far != "none":
+        return settled(happened, effect, so_far)
     result = happened.result.model_copy(update={"effect_state": "none", "retryable": True})
     return result.model_copy(update={"hint": hint_for(result, effect)})

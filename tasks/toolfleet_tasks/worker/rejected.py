@@ -82,7 +82,10 @@ async def leave_to_newer(task: RunningTask, ledger: Ledger, newer: json_text.New
 
 
 async def put_off(task: RunningTask, call: PublishedCall, answer: NotClaimed) -> NoReturn:
-    """Have a call come back that cannot be run now."""
+    """Have a call come back that cannot be run now. A message that another one has replaced is dropped."""
+    if answer.reason == "stale":
+        log.info("tool_call_message_stale", call_id=call.call_id, tool=call.tool_name)
+        raise Ignore
     seconds = answer.rest_seconds or _FULL_SECONDS
     await _again(task, seconds, call_id=call.call_id, tool=call.tool_name, reason=answer.reason)
 

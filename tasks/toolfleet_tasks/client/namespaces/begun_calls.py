@@ -1,7 +1,10 @@
 """Begins calls that any process may go on with, and goes on with those: `fleet.begun_calls`."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDefinition
-from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.errors import FleetUnavailable, InputNotTaken
 from toolfleet_tasks.calls.begun_calls import Owner
 from toolfleet_tasks.calls.begun_handle import BegunHandle
 from toolfleet_tasks.calls.prepare import check_timeout
@@ -46,6 +49,23 @@ class FleetBegunCalls:
         begun = (await self._sessions.opened()).begun
         record = await begun.find(call_id, owner)
         return None if record is None else BegunHandle(await begun.attach(record), is_guest=record.is_guest)
+
+    async def answer(
+        self,
+        call_id: str,
+        owner: Owner,
+        number: int | None,
+        responses: Mapping[str, Any],
+    ) -> bool:
+        """Answer question `number` of a call of the owner's, or whichever it asks now, by one object for each key of its requests.
+
+        False if somebody has answered the same before. Raises `InputNotTaken`, `ValueError` for what is no answer to what is asked,
+        and `FleetUnavailable`: then it may have been taken, and the same answer may be given again.
+        """
+        session = await self._sessions.opened()
+        if await session.begun.find(call_id, owner) is None:
+            raise InputNotTaken(call_id, "unknown")
+        return await session.answers.answer(call_id, number, responses)
 
     async def ping(self) -> bool:
         """Whether Redis answers now."""

@@ -16,9 +16,12 @@ from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.calls.handle import CallHandle, PendingCall
+from toolfleet_tasks.calls.answers import InputAnswers
+from toolfleet_tasks.calls.handle import CallHandle
+from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed
+from toolfleet_tasks.publish.redis_publisher import RedisPublisher
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.results.listener import ResultListener
 from toolfleet_tasks.results.verifier import Verifier
@@ -36,6 +39,7 @@ class Desk:
     def __init__(self, url: str) -> None:
         settings = Settings(redis_url=url)
         self.line = PipelinedConnection(connection_factory(url), name="test")
+        self.settings = settings
         self.reads = PipelinedConnection(connection_factory(url), name="reads")
         self.listener = ResultListener(self.line, self.reads, Verifier(self.line, settings), handlers={}, keys=Keys())
         self.ledger = Ledger(self.line, settings, writes_results=False)
@@ -60,6 +64,7 @@ class Desk:
             revoke=self.revoke,
             spawn=self.spawn,
             had=lambda *_: None,
+            answers=InputAnswers(self.ledger, RedisPublisher(self.line, keys=Keys(), database=0), self.settings),
             is_guest=is_guest,
         )
         await asyncio.wait_for(self.listener.listening("call-1"), 20)

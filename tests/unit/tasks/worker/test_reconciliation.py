@@ -5,6 +5,7 @@ import pytest
 from support.published_call import published
 from support.workers.ledgers import SUCCESS, attempt
 from toolfleet_registry.contracts import Effect
+from toolfleet_registry.contracts.inputs.messages import CallInputs
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_tasks.worker.reconciliation import as_said, is_asked, seconds_to_ask
 
@@ -49,9 +50,18 @@ def test_only_what_nobody_knows_is_asked(last: Attempt, state: str, expected: bo
 @pytest.mark.parametrize("effect", [None, "read", "idempotent", "once"])
 def test_a_modules_word_ends_the_call(effect: Effect | None) -> None:
     """What it has executed is its result; what it has not, and never will, may be repeated by anybody."""
-    nothing = as_said(NOT_BEGUN, effect)
+    nothing = as_said(NOT_BEGUN, published(effect=effect))
 
-    assert as_said(SUCCESS, effect) == SUCCESS.result
+    assert as_said(SUCCESS, published(effect=effect)) == SUCCESS.result
     assert (nothing.effect_state, nothing.retryable) == ("none", True)
     assert nothing.hint is not None
     assert "may be repeated" in nothing.hint
+
+
+def test_that_nothing_was_begun_since_an_answer_says_nothing_of_before() -> None:
+    """A call that had asked something may have done something by then, unless its module has said that it had not."""
+    unsure = published(inputs=CallInputs(round=1, responses={}, so_far="unknown"))
+    untouched = published(inputs=CallInputs(round=1, responses={}, so_far="none"))
+
+    assert (as_said(NOT_BEGUN, unsure).effect_state, as_said(NOT_BEGUN, unsure).retryable) == ("unknown", False)
+    assert (as_said(NOT_BEGUN, untouched).effect_state, as_said(NOT_BEGUN, untouched).retryable) == ("none", True)

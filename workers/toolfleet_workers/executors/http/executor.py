@@ -262,7 +262,7 @@ class HttpExecutor:
     def _judged(self, judge: Callable[[PublishedCall, bytes], _End], call: PublishedCall, body: bytes) -> _End:
         """The end of the call. An error that quotes what only the module and we shall know is read without it."""
         attempt = judge(call, body)
-        if attempt is None or attempt.outcome is Outcome.SUCCESS or attempt.acceptance is not None:
+        if attempt is None or attempt.outcome is Outcome.SUCCESS or attempt.goes_on:
             return attempt
         shown = self._headers_of(call).hide(body)
         return attempt if shown is body else judge(call, shown)

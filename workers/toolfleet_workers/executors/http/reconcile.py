@@ -2,7 +2,7 @@
 
 `POST {url}/reconcile` with `{"call_id"}`. The answer is `{"call_id", "state"}` and for a call that is `done` what
 `/execute` would have answered: `success`, `result`, `error`, `effect_state`, `retryable`; for one that is `running` and was accepted, its
-`handle`. The endpoint is optional; whatever is not such an answer is none.
+`handle`; for one that is `input_required`, what it asks. Of a call that was answered `round` says which attempt is meant. The endpoint is optional; whatever is not such an answer is none.
 """
 
 import json
@@ -15,6 +15,7 @@ from toolfleet_registry.contracts.outcomes import Acceptance, Attempt, Outcome, 
 from toolfleet_registry.system.http_bodies import loads_strict
 from toolfleet_registry.time.lease import UNBOUNDED, Lease
 from toolfleet_workers.executors.http.acceptance import accepted
+from toolfleet_workers.executors.http.input_reply import judge_question
 from toolfleet_workers.executors.http.reply import ModuleReply, attempt_of, why_invalid
 from toolfleet_workers.executors.http.request import COMMON_HEADERS, CallerToken, ModuleRequest, request_about
 from toolfleet_workers.executors.http.target import Target
@@ -32,7 +33,10 @@ def build_question(
     caller_token: CallerToken | None = None,
 ) -> ModuleRequest:
     """The request that asks after `call`; `target` is its module's `/reconcile`."""
-    body = json.dumps({"call_id": call.call_id}).encode()
+    about: dict[str, Any] = {"call_id": call.call_id}
+    if call.inputs is not None:
+        about["round"] = call.inputs.round
+    body = json.dumps(about).encode()
     return request_about(call, target, body, seconds=seconds, lease=lease, caller_token=caller_token)
 
 
@@ -51,6 +55,8 @@ def judge_answer(call: PublishedCall, body: bytes) -> Attempt | None:
                 return unsuccessful(call, Outcome.NOT_SENT, "module_error", text)
             case "running" if is_handle(answer.handle):
                 return accepted(call, Acceptance(answer.handle))
+            case "input_required":
+                return _asked(call, answer)
             case "running" | "unknown":
                 return None
     except ValidationError as exc:
@@ -63,19 +69,25 @@ class ReconcileAnswer(ModuleMessage):
     model_config = ConfigDict(strict=True)
 
     call_id: str
-    state: Literal["done", "none", "running", "unknown"]
+    state: Literal["done", "none", "running", "unknown", "input_required"]
     success: Any = None
     result: Any = None
     error: Any = None
     effect_state: Any = None
     retryable: Any = None
     handle: Any = None
+    input_required: Any = None
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> "ReconcileAnswer":
         if self.call_id != info.context:
             raise ValueError("it is for another call")
         return self
+
+
+def _asked(call: PublishedCall, answer: ReconcileAnswer) -> Attempt:
+    fields = {"tool_name": call.tool_name, **answer.model_dump(include={"input_required", "effect_state"})}
+    return judge_question(call, fields)
 
 
 def attempt_done(call: PublishedCall, answer: ReconcileAnswer) -> Attempt:

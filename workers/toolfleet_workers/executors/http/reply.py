@@ -11,6 +11,7 @@ from toolfleet_registry.errors import BodyTooLarge
 from toolfleet_registry.system.http_bodies import loads_strict
 from toolfleet_workers.executors.error_text import readable
 from toolfleet_workers.executors.http.acceptance import is_acceptance, judge_acceptance
+from toolfleet_workers.executors.http.input_reply import is_question, judge_question
 from toolfleet_workers.executors.http.reply_files import files_of
 from toolfleet_workers.runner.attempts import unsuccessful
 
@@ -62,6 +63,8 @@ def judge_reply(call: PublishedCall, body: bytes) -> Attempt:
         document = loads_strict(body)
         if is_acceptance(document):
             return judge_acceptance(call, document)
+        if is_question(document):
+            return judge_question(call, document)
         reply = ModuleReply.model_validate(document, context=call.tool_name)
     except ValidationError as exc:
         return _unusable(call, why_invalid(exc))

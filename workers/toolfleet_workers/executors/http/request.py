@@ -58,6 +58,8 @@ def build_request(
 ) -> ModuleRequest:
     """`{tool_name, arguments, user_id, context}` as JSON; without `user_id` and `context` for a call that has none.
 
+    `takes_input: true` tells the module that it may ask; `inputs: {round, responses, state}` is what it was answered last.
+
     The same call id goes with every attempt, so that a module can tell a repeat; the time left lets it give up
     when we do; a caller's token lets it trust the user id; what is written as it is sent lets it refuse one that comes too
     late. Raises `ValueError`, with a reason that can be shown, if the arguments are not JSON or the call's id would end its
@@ -88,6 +90,10 @@ def _dump(call: PublishedCall) -> bytes:
         body["user_id"] = call.user_id
     if call.context is not None:
         body["context"] = call.context.model_dump(mode="json", exclude_defaults=True)
+    if call.takes_input:
+        body["takes_input"] = True
+    if (inputs := call.inputs) is not None:
+        body["inputs"] = {"round": inputs.round, "responses": inputs.responses, "state": inputs.state}
     try:
         text = to_json(body, ensure_ascii=True)
     except ValueError:  # half a surrogate pair, a circle, or what is no JSON

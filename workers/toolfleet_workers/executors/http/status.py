@@ -143,7 +143,7 @@ def judge_status_answer(call: PublishedCall, body: bytes) -> Attempt | StillAtWo
                 return attempt_done(call, answer)
             case "running":
                 return _at_work(answer)
-            case "none" | "unknown":
+            case "none" | "unknown" | "input_required":  # a call that goes on by itself has nobody to ask
                 return _not_known(call)
     except ValidationError as exc:
         raise ValueError(why_invalid(exc)) from exc

@@ -20,7 +20,7 @@ log = get_logger(__name__)
 async def judge_error(call: PublishedCall, response: ModuleResponse, own: ModuleHeaders) -> Attempt:
     """The attempt's end, by an error whose body is still to be read; `own` was sent with the request, and is not shown."""
     body = await start_of_error(response)
-    if response.status == HTTPStatus.ACCEPTED and (attempt := judge_reply(call, body)).acceptance is not None:
+    if response.status == HTTPStatus.ACCEPTED and (attempt := judge_reply(call, body)).goes_on:
         return attempt
     attempt = judge_status(call, response, own.hide(body))
     if response.status != HTTPStatus.UNAUTHORIZED:

@@ -4,8 +4,9 @@
 -- patience_ms: how long the call may wait for a module that is away.
 -- can_reach: '1' if this worker can connect to the module, as far as it knows.
 -- replica: which of its module's processes the worker would ask; '' where the module has one address.
+-- round: which question of the call's the message answers, 0 for none.
 -- keys: record, result, caller_limit, running, breaker
--- args: token, call_id, lease_ms, effect, seconds, bound, most_attempts, killed, patience_ms, can_reach, replica
+-- args: token, call_id, lease_ms, effect, seconds, bound, most_attempts, killed, patience_ms, can_reach, replica, round
 -- include: now
 -- lazily: ledger/kept_success(kept_success), breaker/pass(breaker_pass), breaker/state(breaker_state)
 -- lazily: overload/running(running_take, running_renew, running_leave)
@@ -31,6 +32,9 @@ if state == 'done' then
   if caller_limit ~= record then redis.call('ZREM', caller_limit, call_id) end -- it may have been let in after its end
   return {'done', found[10] or kept_success(result)}
 end
+-- A module has asked something: only the message that brings the last answer may begin the call.
+local has_asked = log ~= '' and string.find(log, ' input_required ', 1, true)
+if has_asked and (holder == 'asked' or redis.call('HGET', record, 'round') ~= round) then return {'stale'} end
 if holder == token then -- the answer was lost, and the lease may have run out meanwhile
   redis.call('HSET', record, 'lease', lease_end)
   if bound > 0 then running_renew(running, call_id, lease_end) end

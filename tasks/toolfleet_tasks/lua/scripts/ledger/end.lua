@@ -25,7 +25,7 @@ local nothing_happened = not is_open and (found[4] or 'none') == 'none'
 local is_whole = data == '*' or data ~= '' and redis.call('GET', data_id) == data
 if not found[2] and not is_whole then nothing_happened = mode == 'refused' end
 redis.call('HSET', record, 'state', 'done', 'by', token, 'log', log)
-redis.call('HDEL', record, 'token', 'lease', 'as', 'last', 'last_signature', 'known', 'known_line')
+redis.call('HDEL', record, 'token', 'lease', 'as', 'last', 'last_signature', 'known', 'known_line', 'question', 'message')
 local value, line_end = unknown, line_unknown
 if nothing_happened and begun then
   value, line_end = undone, line_undone

@@ -23,7 +23,8 @@ if found[2] ~= token then log = noted(log) end
 redis.call('HSET', record, 'state', 'done', 'by', token, 'begun', attempt, 'log', log)
 redis.call('HDEL', record, 'token', 'lease', 'as')
 if redis.call('HLEN', record) > FIELDS_OF_ONE_ATTEMPT then
-  redis.call('HDEL', record, 'last', 'last_signature', 'known', 'known_line', 'accepted', 'ask_at', 'parked', 'granted')
+  redis.call('HDEL', record, 'last', 'last_signature', 'known', 'known_line', 'accepted', 'ask_at', 'parked', 'granted',
+    'question', 'message', 'answered')
 end
 if value == '' then
   redis.call('HSET', record, 'result', announcement)

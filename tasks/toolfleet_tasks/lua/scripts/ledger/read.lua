@@ -2,4 +2,5 @@
 -- keys: record
 
 local found = redis.call('HMGET', record, 'state', 'token', 'begun', 'accepted')
+if not found[1] and found[2] == 'asked' then return 'input_required' end
 return found[1] or ((found[2] or found[4]) and 'running') or (found[3] and 'retrying') or 'queued'

@@ -1,0 +1,86 @@
+"""Answers what calls ask: each question once, whoever answers, from any process."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.contracts.inputs.bounds import check_responses
+from toolfleet_registry.contracts.inputs.messages import CallInputs, PendingInput
+from toolfleet_registry.errors import FleetUnavailable, InputNotTaken, MessageRefused, NotPublished, PublishUnconfirmed
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.ledger.asked import AskedCall, Verdict
+from toolfleet_tasks.ledger.ledger import Ledger
+from toolfleet_tasks.messages.envelope import Label, args_shown, call_message, sender
+from toolfleet_tasks.messages.signing import seal_of
+from toolfleet_tasks.publish.publisher import Delivered, Publisher
+from toolfleet_tasks.queues import nets_around, queue_for
+
+_SECONDS = 10.0  # for Redis to take an answer
+
+
+class InputAnswers:
+    """Those of one session. Where the ledger's Redis has the queues, an answer and the call's message are one step in it."""
+
+    def __init__(self, ledger: Ledger, publisher: Publisher, settings: Settings) -> None:
+        self._asked, self._publisher = ledger.asked, publisher
+        self._seal, self._origin = seal_of(settings), sender()
+        self._has_queues = settings.is_fast and settings.broker == settings.redis_url
+
+    async def pending(self, call_id: str) -> PendingInput | None:
+        """What the call asks now; `None` if it asks nothing. Raises what Redis does, and has no deadline."""
+        found = await self._asked.find(call_id)
+        return None if found is None or not found.is_open else found.pending
+
+    async def answer(self, call_id: str, number: int | None, responses: Mapping[str, Any]) -> bool:
+        """Answer question `number` of the call, or whichever it asks now. False if it was answered so before.
+
+        Raises `InputNotTaken`, `ValueError` for what is no answer to it, and `FleetUnavailable`: then it may have been taken, and
+        the same answer may be given again.
+        """
+        try:
+            async with asyncio.timeout(_SECONDS):
+                return await self._answer(call_id, number, responses)
+        except (OSError, ResponseError, NotPublished, PublishUnconfirmed) as exc:  # TimeoutError is an OSError
+            raise FleetUnavailable("Redis has not confirmed the answer: give it again.") from exc
+
+    async def _answer(self, call_id: str, number: int | None, responses: Mapping[str, Any]) -> bool:
+        found = await self._asked.find(call_id)
+        if found is None or (not found.is_open if number is None else found.pending.round != number):
+            return await self._judged(call_id, number or 0, responses)
+        check_responses(found.pending, responses)
+        call = self._answered(call_id, found, responses)
+        if call.deadline_at <= fleet_clock.now():
+            raise InputNotTaken(call_id, "ended")
+        queue, text = queue_for(call), self._seal.seal(call)
+        message = call_message(call, queue, text=text, origin=self._origin) if self._has_queues else ""
+        verdict = await self._asked.answer(call_id, found.pending.round, responses, queue=queue, message=message)
+        is_new = self._verdict(call_id, verdict)
+        if not self._has_queues:  # twice does no harm, and an earlier try may have been lost
+            label = Label(call_id, call.tool_name, args_shown(call), queue, nets_around(call.limit_seconds))
+            await self._publisher.republish(Delivered(text, label), delay=0, retries=0)
+        return is_new
+
+    async def _judged(self, call_id: str, number: int, responses: Mapping[str, Any]) -> bool:
+        """What becomes of an answer to a question that the call does not ask now."""
+        verdict = await self._asked.answer(call_id, number, responses, queue="", message="")
+        return self._verdict(call_id, verdict)
+
+    def _verdict(self, call_id: str, verdict: Verdict) -> bool:
+        if verdict in {"taken", "again"}:
+            return verdict == "taken"
+        raise InputNotTaken(call_id, verdict)  # type: ignore[arg-type] # the two others are not among them
+
+    def _answered(self, call_id: str, found: AskedCall, responses: Mapping[str, Any]) -> PublishedCall:
+        """The call as it goes on. Raises `InputNotTaken` where nobody of the fleet has sent it."""
+        try:
+            call = self._seal.open(found.text, task_id=call_id)
+        except (MessageRefused, ValueError) as exc:
+            raise InputNotTaken(call_id, "unknown") from exc
+        inputs = CallInputs(
+            round=found.pending.round, responses=dict(responses), state=found.state, so_far=found.so_far
+        )
+        return call.model_copy(update={"inputs": inputs})

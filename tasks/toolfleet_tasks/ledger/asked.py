@@ -1,0 +1,130 @@
+"""Keeps calls in the ledger whose modules wait for an answer, and takes each answer once."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from pydantic import ValidationError
+
+from toolfleet_registry.contracts import EffectState, Message
+from toolfleet_registry.contracts.inputs.messages import InputRequest, PendingInput
+from toolfleet_registry.contracts.outcomes import Question
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks.ledger.claims import Claim, Claims
+from toolfleet_tasks.ledger.earlier import EarlierAttempts
+from toolfleet_tasks.ledger.parameters import Ended
+from toolfleet_tasks.ledger.parked import CallEnded
+from toolfleet_tasks.ledger.retry import combined
+from toolfleet_tasks.lua.ledger import ANSWER, ASK, ASKED
+from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis.durable_write import run_durably
+
+SIGNAL = b"input_required"
+"""What is announced where a call's progress is, when it asks something."""
+
+Verdict = Literal["taken", "again", "answered", "not_asked", "ended", "unknown"]
+"""What becomes of an answer, as `ANSWER` says it."""
+
+
+class _Kept(Message):
+    """A question as its record has it."""
+
+    round: int
+    requests: dict[str, InputRequest]
+    state: str = ""
+    so_far: EffectState = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class AskedCall:
+    """What a call asks; `state` and `so_far` go back to its module. `text`: the call, sealed, as its attempt had it.
+
+    `is_open`: nobody has answered that yet.
+    """
+
+    pending: PendingInput
+    state: str
+    so_far: EffectState
+    text: str
+    is_open: bool
+
+
+class AskedCalls:
+    """Those of one Redis, over the ledger's connection."""
+
+    def __init__(self, connection: PipelinedConnection, keys: Keys, claims: Claims, earlier: EarlierAttempts) -> None:
+        self._connection, self._keys = connection, keys
+        self._claims, self._earlier = claims, earlier
+
+    async def ask(self, claim: Claim, question: Question, ended: Ended, *, text: str) -> bool:
+        """Let go of a call until `question` is answered; `text` is the call, sealed, and `ended` how its attempt ended.
+
+        False if others have the call by now. Raises `CallEnded`.
+        """
+        call, so_far = claim.call, combined(claim.so_far, question.effect_state)
+        number = 1 if call.inputs is None else call.inputs.round + 1
+        kept = _Kept(round=number, requests=question.requests, state=question.state, so_far=so_far)
+        content = json_text.dump(kept)
+        parameters = ASK.parameters_of(
+            claim.keys.of_attempt,
+            token=claim.token,
+            call_id=call.call_id,
+            attempt=claim.attempts,
+            effect=call.effect or "",
+            so_far=so_far,
+            question=self._earlier.signed_text(call.call_id, content),
+            round=number,
+            message=text,
+            until_ms=round(call.deadline_at * 1000),
+            channel=self._keys.progress(call.call_id),
+            outcome=ended.outcome,
+            away=ended.away,
+            failures=ended.failures,
+            longest_ms=ended.longest_ms,
+            seconds=claim.ttl_seconds,
+        )
+        answer = await run_durably(self._connection, ASK, parameters, size=len(text) + len(content))
+        self._claims.drop(claim)
+        if answer == _ENDED:
+            raise CallEnded
+        return bool(answer)
+
+    async def find(self, call_id: str) -> AskedCall | None:
+        """What the call asks, or has asked and is on its way over another broker; `None` if nothing, or nobody has signed that."""
+        parameters = ASKED.parameters(record=self._keys.call(call_id))
+        found, text, is_open = cast("tuple[bytes, bytes, int]", await run_durably(self._connection, ASKED, parameters))
+        content = await self._earlier.believed(call_id, found) if found else ""
+        if not content:
+            return None
+        try:
+            kept = json_text.load(_Kept, content)
+        except (ValueError, ValidationError):
+            return None
+        pending = PendingInput(round=kept.round, requests=kept.requests)
+        return AskedCall(pending, kept.state, kept.so_far, text.decode(), bool(is_open))
+
+    async def answer(
+        self, call_id: str, number: int, responses: Mapping[str, Any], *, queue: str, message: str
+    ) -> Verdict:
+        """Take the answer to question `number`, and put `message` into the call's `queue`, by its name, unless it is empty."""
+        parameters = ANSWER.parameters(
+            record=self._keys.call(call_id),
+            queue=self._keys.queue(queue),
+            notify_key=self._keys.notify_key(queue),
+            round=number,
+            digest=_digest(responses),
+            message=message,
+        )
+        verdict = cast("bytes", await run_durably(self._connection, ANSWER, parameters, size=len(message)))
+        return cast("Verdict", verdict.decode())
+
+
+def _digest(responses: Mapping[str, Any]) -> str:
+    text = json.dumps(responses, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+_ENDED = 2  # what `ASK` says of a call that has ended

@@ -1,0 +1,27 @@
+-- Keeps what a module asks whoever began a call, and lets go of the call until that is answered. It is no attempt any more.
+-- question: what it asks, with its signature and a space before it if there is one.
+-- round: which question of the call it is, from 1.
+-- message: the call as it travels once it is answered. so_far: what the call may have done.
+-- until_ms: its deadline, for workers of the first version.
+-- channel: where those are told that follow the call.
+-- outcome: `input_required <ms>`. away, failures, longest_ms: as `ledger/close` has them.
+-- keys: record, result, caller_limit, running, breaker
+-- args: token, call_id, attempt, effect, so_far, question, round, message, until_ms, channel
+-- args: outcome, away, failures, longest_ms, seconds
+-- include: now, overload/caller_limit, overload/running, ledger/noted
+
+local found = redis.call('HMGET', record, 'token', 'parked', 'log', 'begun', 'state')
+if found[2] == token then return 1 end
+if running ~= record and (found[1] == token or found[5] == 'done') then running_leave(running, call_id) end
+if found[5] == 'done' then return 2 end
+if found[1] ~= token and (found[1] or found[4]) then return 0 end
+local log = noted(found[3] or '')
+redis.call('HSET', record, 'parked', token, 'question', question, 'round', round, 'message', message, 'begun', attempt - 1,
+  'effect', effect, 'so_far', so_far, 'log', log, 'v', 2, 'token', 'asked', 'lease', until_ms, 'as', 'busy', 'granted',
+  'asked')
+redis.call('HDEL', record, 'lapsed', 'known', 'known_line', 'accepted', 'ask_at')
+redis.call('EXPIRE', record, seconds)
+-- It occupies nobody: its caller may have others in its place.
+if caller_limit ~= record then caller_leave(caller_limit, call_id) end
+redis.call('PUBLISH', channel, 'input_required')
+return 1

@@ -1,0 +1,59 @@
+"""Reads in a module's reply that it asks something before it goes on with the call."""
+
+from typing import Any
+
+from pydantic import ConfigDict, ValidationInfo, field_validator, model_validator
+
+from toolfleet_registry.contracts import EffectState, ModuleMessage, PublishedCall, ToolResult
+from toolfleet_registry.contracts.inputs.bounds import check_requests
+from toolfleet_registry.contracts.inputs.messages import MOST_ROUNDS, requests_of
+from toolfleet_registry.contracts.outcomes import Attempt, Outcome, Question
+
+
+class InputReply(ModuleMessage):
+    """What a module asks. Without a plain `effect_state` nobody knows what the call has done by now."""
+
+    model_config = ConfigDict(strict=True)
+
+    tool_name: str
+    input_required: dict[str, Any]
+    effect_state: EffectState = "unknown"
+
+    @field_validator("effect_state", mode="before")
+    @classmethod
+    def _believe_known_states(cls, value: Any) -> Any:
+        return value if value in ("none", "done", "unknown") else "unknown"
+
+    @model_validator(mode="after")
+    def _check(self, info: ValidationInfo) -> "InputReply":
+        if self.tool_name != info.context:
+            raise ValueError("it is for another tool")
+        check_requests(self.input_required.get("requests"), self.input_required.get("state", ""))
+        return self
+
+
+def is_question(document: object) -> bool:
+    """Whether a reply's JSON says that something is asked, however badly."""
+    return isinstance(document, dict) and "input_required" in document and "success" not in document
+
+
+def judge_question(call: PublishedCall, document: object) -> Attempt:
+    """What such a reply means for the call. Raises `ValidationError` if it is none."""
+    reply = InputReply.model_validate(document, context=call.tool_name)
+    return asked(call, reply.input_required, reply.effect_state)
+
+
+def asked(call: PublishedCall, question: dict[str, Any], state: EffectState) -> Attempt:
+    """An attempt whose module asks this, which is checked. Where nobody can answer, or it has asked too often, the call has failed."""
+    rounds = 0 if call.inputs is None else call.inputs.round
+    if not call.takes_input:
+        text = "Tool execution error: the tool asks for more input, and whoever called it cannot be asked"
+    elif rounds >= MOST_ROUNDS:
+        text = f"Tool execution error: the tool has asked for more input {rounds} times, and that is all it may"
+    else:
+        text = "Tool execution error: the tool asks for more input"
+    result = ToolResult.failed(call.tool_name, "module_error", text, effect_state=state)
+    if not call.takes_input or rounds >= MOST_ROUNDS:
+        return Attempt(Outcome.PERMANENT, result)
+    asked_for = Question(requests_of(question["requests"]), question.get("state", ""), state)
+    return Attempt(Outcome.UNKNOWN, result, question=asked_for)
