@@ -11,7 +11,7 @@ from toolfleet_modules.sdk.marks import tool
 from toolfleet_modules.sdk.module import Module
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.encoded_bytes import Media
-from toolfleet_registry.functions.failures import Accepted, ModuleBusy, ToolError
+from toolfleet_registry.functions.failures import Accepted, InputRequired, ModuleBusy, ToolError
 from toolfleet_registry.functions.files import Audio, File, Image
 from toolfleet_registry.once.memory import MemoryReplies
 from toolfleet_registry.once.port import OnceStore as Replies
@@ -41,6 +41,7 @@ __all__ = [
     "Context",
     "File",
     "Image",
+    "InputRequired",
     "Media",
     "MemoryReplies",
     "Module",

@@ -70,7 +70,7 @@ class IdempotentRuns:
         Raises `RunRefused`, or what turns the call away: `ModuleBusy`. With the store away, what may be repeated runs
         without memory, and nothing else begins. Is not to be cancelled: `Work.stop` stops the tool.
         """
-        call_id = work.context.call_id
+        call_id = work.key
         if call_id is None:
             return await _ended(work, tool)
         claim = RunClaim(self._store, call_id, work.fingerprint, is_repeatable=tool.is_repeatable)
@@ -106,7 +106,7 @@ class IdempotentRuns:
         return attempt >= latest
 
     async def answer(self, call_id: str, *, young_seconds: float) -> dict[str, Any]:
-        """What `/reconcile` says of a call that began at most `young_seconds` ago, if it ever did."""
+        """What `/reconcile` says of a call, or its part of this key, that began at most `young_seconds` ago, if it ever did."""
         try:
             record = await self._store.get(call_id)
             is_begun = record is not None and record.state != "open"
@@ -122,7 +122,7 @@ class IdempotentRuns:
 
     async def _begin(self, claim: RunClaim, work: Work, tool: Runnable) -> Reply | None:
         """`None` once the call is this process's to run; otherwise what is known of it."""
-        call_id = work.context.call_id or ""
+        call_id = work.key or ""
         pause, longest = _POLL_SECONDS
         why = "was not begun in time"
         while not work.is_stopped:
@@ -175,8 +175,8 @@ class IdempotentRuns:
             await claim.undo()
         elif reply.is_stopped:
             await claim.end("stopped")
-        elif reply.handle:
-            await claim.end("accepted", reply.body)
+        elif reply.handle or reply.is_question:
+            await claim.end("asked" if reply.is_question else "accepted", reply.body)
         else:
             await claim.end("done" if reply.is_success else "failed", reply.body)
         return reply
@@ -206,7 +206,7 @@ def _judged(record: Record, work: Work, tool: Runnable) -> Reply | str:
         raise KeyReused("This Idempotency-Key was used for another request.")
     if record.state == "running" and record.until > time.time():
         return "wait"
-    if record.state in {"done", "accepted"} or (record.state == "failed" and not _runs_again(tool, record)):
+    if record.state in {"done", "accepted", "asked"} or (record.state == "failed" and not _runs_again(tool, record)):
         return Reply.kept(record.reply, is_success=record.state == "done")
     if record.state == "failed" or tool.is_repeatable:
         return "again"
@@ -237,6 +237,8 @@ def _reconciliation(record: Record | None) -> dict[str, Any]:
         return {"state": "unknown"}
     if record.state in {"done", "failed"}:
         return {**json.loads(record.reply), "state": "done"}
+    if record.state == "asked":
+        return {**json.loads(record.reply), "state": "input_required"}
     if record.state == "refused":
         return {"state": "none"}
     if record.state == "accepted":

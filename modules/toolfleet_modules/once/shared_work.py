@@ -17,11 +17,12 @@ from toolfleet_registry.functions.call_context import Context
 class Work:
     """What everybody who asks for the same call shares. `task` ends with the reply, or raises what turns the call away.
 
-    `attempt` is the latest one that asks, 0 if none says which it is. `watchers` are called after each progress.
+    `key`: under which name it is remembered; `None`: it is not. `attempt` is the latest one that asks, 0 if none says which it is. `watchers` are called after each progress.
     """
 
-    def __init__(self, context: Context, fingerprint: str) -> None:
+    def __init__(self, context: Context, fingerprint: str, key: str | None = None) -> None:
         self.context = context
+        self.key = key
         self.fingerprint = fingerprint
         self.attempt = 0
         self.task: asyncio.Task[Reply]

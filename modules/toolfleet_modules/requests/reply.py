@@ -9,6 +9,8 @@ from typing import Any, Self
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from toolfleet_registry.contracts import EffectState
+from toolfleet_registry.contracts.inputs.bounds import check_requests
+from toolfleet_registry.contracts.inputs.messages import requests_of
 from toolfleet_registry.contracts.outcomes import check_acceptance
 from toolfleet_registry.contracts.result_files import MOST_FILES
 from toolfleet_registry.functions.files import File, Gathered
@@ -22,7 +24,7 @@ class Reply:
     """A reply's JSON. `is_success` is what it says; `surely_nothing`: that nothing has happened.
 
     `is_stopped`: the tool was stopped in the middle, and nobody knows how far it came. `handle`: under which name the module
-    goes on with a call that it has accepted; empty for one that has ended.
+    goes on with a call that it has accepted; empty for one that has ended. `is_question`: it asks something before it goes on.
     """
 
     body: str
@@ -30,6 +32,7 @@ class Reply:
     surely_nothing: bool = False
     is_stopped: bool = False
     handle: str = ""
+    is_question: bool = False
 
     @classmethod
     def success(cls, tool_name: str, result: Any, *, most_bytes: int, files: Sequence[File] = ()) -> Self:
@@ -94,10 +97,27 @@ class Reply:
         return cls(_written(content), handle=handle)
 
     @classmethod
+    def question(
+        cls, tool_name: str, requests: Mapping[str, Any], state: str = "", *, effect_state: EffectState = "unknown"
+    ) -> Self:
+        """The module asks whoever called before it goes on. Raises `ValueError` for what `check_requests` refuses."""
+        check_requests(requests, state)
+        asked = {key: one.model_dump() for key, one in requests_of(requests).items()}
+        content = {"tool_name": tool_name, "input_required": {"requests": asked, "state": state}}
+        return cls(_written({**content, "effect_state": effect_state}), is_question=True)
+
+    @classmethod
     def kept(cls, body: str, *, is_success: bool = False) -> Self:
         """A reply that was given before, from its JSON."""
-        handle = json.loads(body).get("handle") if not is_success and '"accepted"' in body else None
-        return cls(body, is_success=is_success, handle=handle if isinstance(handle, str) else "")
+        may_go_on = not is_success and ('"accepted"' in body or '"input_required"' in body)
+        content = json.loads(body) if may_go_on else {}
+        handle = content.get("handle")
+        return cls(
+            body,
+            is_success=is_success,
+            handle=handle if isinstance(handle, str) else "",
+            is_question="input_required" in content,
+        )
 
     def rewritten(self, rewrite: Callable[[bytes], bytes]) -> "Reply":
         """The same with its JSON as `rewrite` gives it."""

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from toolfleet_registry.contracts import Conversation, ModuleMessage
+from toolfleet_registry.contracts.inputs.messages import CallInputs
 from toolfleet_registry.contracts.outcomes import LONGEST_HANDLE
 from toolfleet_registry.contracts.tool_context import ToolContext
 
@@ -41,19 +42,36 @@ class AgentContext(ToolContext):
     model_config = ConfigDict(extra="ignore")
 
 
+class GivenInputs(CallInputs):
+    """The answers to what a module has asked, and its state; fields that are not known are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
 class ExecuteRequest(ModuleMessage):
-    """What `POST /execute` takes. `context` comes with calls of tools that take it."""
+    """What `POST /execute` takes. `context` comes with calls of tools that take it.
+
+    `takes_input`: whoever called can be asked; `inputs`: what they have answered last.
+    """
 
     tool_name: str = Field(max_length=_LONGEST_NAME)
     arguments: dict[str, Any] = Field(default_factory=dict)
     user_id: str | None = None
     context: AgentContext | None = None
+    takes_input: bool = False
+    inputs: GivenInputs | None = None
 
 
 class ReconcileRequest(ModuleMessage):
-    """What `POST /reconcile` takes."""
+    """What `POST /reconcile` takes. `round`: of a call that was answered, which question's answer the attempt had."""
 
     call_id: str = Field(max_length=_LONGEST_ID)
+    round: int = Field(default=0, ge=0)
+
+    @property
+    def key(self) -> str:
+        """Under which name the attempt is remembered."""
+        return key_of(self.call_id, self.round)
 
 
 class StatusRequest(ModuleMessage):
@@ -72,7 +90,8 @@ class HeaderRefused(Exception):
 class Call:
     """One request to run a tool. `seconds`: the time left, if the caller says so; `streams`: it takes progress.
 
-    `attempt`: which one of its call it is, 0 if it does not say so. `context`: what the agent says of the conversation.
+    `attempt`: which one of its call it is, 0 if it does not say so. `context`: what the agent says of the conversation. `takes_input`
+    and `inputs` as `ExecuteRequest` has them.
     """
 
     tool_name: str
@@ -84,6 +103,13 @@ class Call:
     fingerprint: str
     attempt: int = 0
     context: ToolContext | None = None
+    takes_input: bool = False
+    inputs: CallInputs | None = None
+
+    @property
+    def key(self) -> str | None:
+        """Under which name it is remembered: each answer makes another piece of work of a call."""
+        return None if self.call_id is None else key_of(self.call_id, 0 if self.inputs is None else self.inputs.round)
 
     @classmethod
     async def of(cls, request: Request, *, most_bytes: int) -> Self:
@@ -104,6 +130,8 @@ class Call:
             _fingerprint(asked),
             _attempt(request.headers.get("toolfleet-attempt")),
             None if asked.context is None else ToolContext(**dict(asked.context)),
+            asked.takes_input,
+            asked.inputs,
         )
 
     def split(self, own: frozenset[str]) -> tuple[dict[str, Any], Conversation]:
@@ -115,6 +143,11 @@ class Call:
         arguments = {name: value for name, value in self.arguments.items() if name not in conversation or name in own}
         texts = {name: value for name, value in conversation.items() if isinstance(value, str)}
         return arguments, Conversation(**texts)
+
+
+def key_of(call_id: str, number: int) -> str:
+    """The name of what a call does once question `number` is answered. No header has such a character, so no call has this id."""
+    return f"{call_id}\x1f{number}" if number else call_id
 
 
 async def read_body(request: Request, most_bytes: int, seconds: float | None = None) -> bytes:
@@ -161,5 +194,6 @@ __all__ = [
     "TooLarge",
     "TooSlow",
     "ValidationError",
+    "key_of",
     "read_body",
 ]

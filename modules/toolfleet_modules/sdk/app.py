@@ -74,7 +74,8 @@ class _Routes:
         return await self._answer(request, StatusRequest, self._where)
 
     async def _became(self, question: ReconcileRequest) -> dict[str, Any]:
-        answer = await self._runs.answer(question.call_id, young_seconds=self._module.longest_call_seconds)
+        answer = await self._runs.answer(question.key, young_seconds=self._module.longest_call_seconds)
+        answer["call_id"] = question.call_id
         if self.accepted is None or "handle" not in answer:
             return answer
         with contextlib.suppress(NotFollowed):  # then it is known as accepted, and no more

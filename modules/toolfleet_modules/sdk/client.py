@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -13,6 +14,7 @@ from toolfleet_modules.requests.authentication import keys_in
 from toolfleet_modules.sdk.protocol import ModuleWithApp
 from toolfleet_registry.admission_rules import admit
 from toolfleet_registry.contracts import EffectState, Level, ModuleManifest, ResultFile
+from toolfleet_registry.contracts.inputs.messages import CallInputs
 from toolfleet_registry.contracts.tool_context import ToolContext
 
 
@@ -44,6 +46,10 @@ class ModuleResult:
     """The images and other files that it returned."""
     handle: str = ""
     """Under which handle the module goes on with it, if it has accepted it; then it is neither a success nor a failure yet."""
+    requests: Mapping[str, Any] = field(default_factory=dict)
+    """What the module asks before it goes on, by keys; then it is neither, too."""
+    state: str = ""
+    """What comes back to the module with the answers."""
 
 
 class ModuleClient:
@@ -90,11 +96,20 @@ class ModuleClient:
         seconds: float = 30,
         permission: str | None = None,
         context: ToolContext | None = None,
+        takes_input: bool = False,
+        inputs: CallInputs | None = None,
     ) -> ModuleResult:
-        """The same with everything that the fleet says: the call's id, which a repeat shares, the time left, and an agent's context."""
+        """The same with everything that the fleet says: the call's id, which a repeat shares, the time left, and an agent's context.
+
+        `takes_input`: the module may ask; `inputs`: what it was answered last.
+        """
         tool_name = method if method.startswith(f"{self._module.name}.") else f"{self._module.name}.{method}"
         call_id = call_id or uuid4().hex
-        body = {"tool_name": tool_name, "arguments": arguments}
+        body: dict[str, Any] = {"tool_name": tool_name, "arguments": arguments}
+        if takes_input:
+            body["takes_input"] = True
+        if inputs is not None:
+            body["inputs"] = inputs.model_dump(exclude={"so_far"})
         if user_id is not None:
             body["user_id"] = user_id
         if context is not None:
@@ -109,9 +124,9 @@ class ModuleClient:
         response = await self.http.post("/execute", json=body, headers=headers)
         return _result(response, tool_name, call_id)
 
-    async def reconcile(self, call_id: str) -> dict[str, Any]:
-        """What the module says became of a call."""
-        return await self._ask("/reconcile", {"call_id": call_id})
+    async def reconcile(self, call_id: str, *, number: int = 0) -> dict[str, Any]:
+        """What the module says became of a call, or of what it did once question `number` was answered."""
+        return await self._ask("/reconcile", {"call_id": call_id} | ({"round": number} if number else {}))
 
     async def status(self, call_id: str, handle: str, *, cancel: bool = False) -> dict[str, Any]:
         """Where the module says that a call is that it has accepted. `cancel`: nobody wants it any more."""
@@ -155,6 +170,16 @@ def _result(response: httpx.Response, tool_name: str, call_id: str) -> ModuleRes
             status=response.status_code,
             retry_after_seconds=float(wait) if wait else None,
             call_id=call_id,
+        )
+    if (asked := last.get("input_required")) is not None:
+        return ModuleResult(
+            tool_name,
+            success=False,
+            effect_state=last.get("effect_state"),
+            call_id=call_id,
+            progress=progress,
+            requests=asked["requests"],
+            state=asked["state"],
         )
     if last.get("accepted") is True:
         wait = last.get("poll_after_seconds")

@@ -43,7 +43,7 @@ _GRACE_SECONDS = 1.0  # for a tool whose time is over to end by itself
 class Counts:
     """What became of the calls since the module started. `cancelled`: the client went away before the end.
 
-    `accepted`: they went on by themselves; how they ended is not counted.
+    `accepted`: they went on by themselves; how they ended is not counted. `asked`: they had a question first.
     """
 
     running: int = 0
@@ -51,6 +51,7 @@ class Counts:
     failed: int = 0
     cancelled: int = 0
     accepted: int = 0
+    asked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class Execute:
         """The response to an attempt that comes too late: after a later one, or after its end. `None` if it does not."""
         tool = self._offer().get(call.tool_name)
         is_harmless = tool is not None and tool.definition.effect == "read"
-        if not await self._runs.admits(call.call_id, call.attempt, is_harmless=is_harmless):
+        if not await self._runs.admits(call.key, call.attempt, is_harmless=is_harmless):
             return self._counted(overtaken(call.tool_name))
         if begin_by is not None and fleet_clock.suspend_aware() > begin_by:
             return self._counted(not_begun(call.tool_name))
@@ -147,6 +148,7 @@ class Execute:
         arguments, conversation = call.split(tool.argument_names)
         context = Context(call.tool_name, call.call_id, call.user_id, permission, conversation)
         context._agent_context = call.context if tool.definition.takes_context else None  # noqa: SLF001 - made for this call
+        context.takes_input, context.inputs = call.takes_input, call.inputs
         run = tool.begin(arguments, context, self._means)
         if isinstance(run, Reply):
             return self._counted(run)
@@ -157,17 +159,17 @@ class Execute:
 
     def _work_for(self, call: Call, run: Runnable, context: Context) -> Work:
         """The work of this call id in this process, which is begun if there is none. Raises `KeyReused`, `ModuleBusy`."""
-        known = self._works.get(call.call_id) if call.call_id else None
+        known = self._works.get(call.key) if call.key else None
         if known is not None and not known.task.done() and not known.is_stopped:
             if known.fingerprint != call.fingerprint:
                 raise KeyReused("This Idempotency-Key was used for another request.")
             return known
         if len(self._all) >= self._limits.calls:
             raise ModuleBusy(_FULL_SECONDS)
-        work = Work(context, call.fingerprint)
+        work = Work(context, call.fingerprint, call.key)
         work.task = asyncio.ensure_future(self._runs.settle(work, run))
-        if call.call_id:
-            self._works[call.call_id] = work
+        if call.key:
+            self._works[call.key] = work
         self._all.add(work)
         self.counts.running += 1
         work.task.add_done_callback(lambda _: self._close(work))
@@ -175,9 +177,8 @@ class Execute:
 
     def _close(self, work: Work) -> None:
         self._all.discard(work)
-        call_id = work.context.call_id
-        if call_id is not None and self._works.get(call_id) is work:
-            del self._works[call_id]
+        if work.key is not None and self._works.get(work.key) is work:
+            del self._works[work.key]
         self.counts.running -= 1
         if work.task.cancelled():
             self.counts.cancelled += 1
@@ -214,6 +215,8 @@ class Execute:
             self.counts.cancelled += 1
         elif reply.handle:
             self.counts.accepted += 1
+        elif reply.is_question:
+            self.counts.asked += 1
         elif reply.is_success:
             self.counts.succeeded += 1
         else:

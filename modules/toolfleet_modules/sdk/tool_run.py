@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from toolfleet_modules.requests.question import question_reply
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.task_guard import TaskExit
 from toolfleet_modules.sdk.served_run import DefinedTool, ServedRun
-from toolfleet_registry.functions.failures import Accepted, ModuleBusy, ToolError
+from toolfleet_registry.functions.failures import Accepted, InputRequired, ModuleBusy, ToolError
 from toolfleet_registry.functions.signature import Signature
 from toolfleet_registry.functions.threads import NotBegun, Threads
 
@@ -80,8 +81,8 @@ class ToolRun(ServedRun[FunctionTool]):
             )
             if inspect.isawaitable(result):  # a plain function that makes a coroutine, as a decorated one may
                 result = await result
-        except (ToolError, Accepted) as exc:
-            return self._acceptance(exc) if isinstance(exc, Accepted) else self._error_reply(exc)
+        except (ToolError, Accepted, InputRequired) as exc:
+            return self._error_reply(exc) if isinstance(exc, ToolError) else self._going_on(exc)
         except (ModuleBusy, NotBegun, asyncio.CancelledError, GeneratorExit):
             raise
         except TaskExit as exc:
@@ -93,9 +94,12 @@ class ToolRun(ServedRun[FunctionTool]):
         return self._result_reply(result)
 
     def _result_reply(self, result: Any) -> Reply:
-        if isinstance(result, Accepted):
-            return self._acceptance(result)
+        if isinstance(result, Accepted | InputRequired):
+            return self._going_on(result)
         return Reply.success(self.name, result, most_bytes=self.means.most_bytes)
+
+    def _going_on(self, how: Accepted | InputRequired) -> Reply:
+        return self._acceptance(how) if isinstance(how, Accepted) else question_reply(self.name, self.context, how)
 
     def _acceptance(self, accepted: Accepted) -> Reply:
         if self.means.accepts:

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 
 from toolfleet_registry.contracts import Conversation
+from toolfleet_registry.contracts.inputs.messages import CallInputs
 from toolfleet_registry.contracts.progress import Sink, progress_of
 from toolfleet_registry.contracts.tool_context import ToolContext
 from toolfleet_registry.time import fleet_clock, machine_clock
@@ -25,6 +26,10 @@ class Context:
     """Where the call comes from, as the agent's core tells this module: platform and channel if `TOOLFLEET_CONTEXT_MODULES` names it, else nothing."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The values of the secrets that the tool has named, by name."""
+    takes_input: bool = False
+    """Whether whoever called can be asked: else raising `InputRequired` ends the call."""
+    inputs: CallInputs | None = None
+    """What was answered last: `inputs.responses` by the keys of the requests, `inputs.state`, and `inputs.round`, from 1. `None` if nothing was asked yet."""
     _ends_at: float | None = None  # on the monotonic clock
     _begin_by: float | None = None  # on the one that counts suspension
     _held_until: Callable[[], float] | None = None  # until when no other process can have it, on the same clock

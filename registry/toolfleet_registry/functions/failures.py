@@ -1,6 +1,10 @@
 """Defines what a tool may raise that means something to its caller. Anything else is a bug, and is reported as one."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from toolfleet_registry.contracts import EffectState
+from toolfleet_registry.contracts.inputs.bounds import check_requests
 from toolfleet_registry.contracts.outcomes import check_acceptance
 
 
@@ -46,6 +50,23 @@ class Accepted(Exception):
         check_acceptance(handle, poll_after_seconds)
         self.handle, self.poll_after_seconds = handle, poll_after_seconds
         super().__init__(f"It goes on as {handle!r}.")
+
+
+class InputRequired(Exception):
+    """A tool asks whoever called before it goes on: `requests` by keys, each `{"method": …, "params": {…}}` as MCP has it.
+
+    Raise it, or return it. The tool is called again with the answers and the `state` in `context.inputs`, perhaps in another process;
+    nobody can read the state on its way but the fleet, and models never see it. `effect_state`: `none` if nothing was done yet.
+    Raises `ValueError` for requests that are none, and for too much of them.
+    """
+
+    def __init__(self, requests: Mapping[str, Any], state: str = "", *, effect_state: EffectState = "unknown") -> None:
+        check_requests(requests, state)
+        if effect_state not in {"none", "done", "unknown"}:
+            raise ValueError(f"effect_state must be 'none', 'done' or 'unknown', not {effect_state!r}")
+        self.requests, self.state = requests, state
+        self.effect_state: EffectState = effect_state
+        super().__init__(f"It asks for {', '.join(map(repr, requests))}.")
 
 
 _LONGEST_SECONDS = 86_400  # more is no coming back
