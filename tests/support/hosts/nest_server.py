@@ -86,6 +86,8 @@ class Nest:
         note(f"{params.name} {text}")
         if params.name not in self.names:
             raise MCPError(-32602, f"there is no tool {params.name}")
+        if params.input_responses and isinstance(answer := params.input_responses["who"], types.ElicitResult):
+            return types.CallToolResult(content=said(f"Hello {(answer.content or {})['name']}, {params.request_state}"))
         special = getattr(self, f"do_{params.name}", None)
         result = await special(ctx, text) if special is not None else None
         return result or types.CallToolResult(content=said(f"{params.name}: {text} from {os.getpid()}"))

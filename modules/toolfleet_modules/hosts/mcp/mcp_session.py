@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from types import MappingProxyType
 from typing import Any, cast
 
 import mcp_types as types
@@ -14,6 +15,7 @@ from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 from pydantic import TypeAdapter, ValidationError
 
 from toolfleet_modules.hosts.mcp.screening_dispatcher import ScreeningDispatcher
+from toolfleet_modules.hosts.mcp.server_inputs import TAKES_INPUT, asking
 from toolfleet_modules.hosts.mcp.transports.call_lane import CallLane, OnProgress
 from toolfleet_modules.hosts.mcp.transports.http_errors import is_session_lost
 from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
@@ -28,6 +30,8 @@ _EXTENSIONS: dict[str, dict[str, Any]] = {TASKS: {}}
 _NEWER = ("resultType", "inputRequests", "requestState")  # of an answer: means nothing where an older version is spoken
 _CLOSE_SECONDS = 15.0  # for a session to end, with its process
 _RAW = TypeAdapter(dict[str, Any])
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 OpenTransport = Callable[[], AbstractAsyncContextManager[MessageStreams]]
 OnChanged = Callable[[str], None]
@@ -97,16 +101,28 @@ class McpSession:
         """The tools of the lists so far that are none, each with the reason."""
         return self._dispatcher.refused_tools
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], on_progress: OnProgress) -> dict[str, Any]:
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        on_progress: OnProgress,
+        *,
+        takes_input: bool = False,
+        answers: Mapping[str, Any] = _NOTHING,
+    ) -> dict[str, Any]:
         """Call a tool once, and return the server's answer as it is, task or not. Cancelled, the server is told.
 
-        Raises `ServerAway` if nothing was sent, `MCPError`, and `ValidationError` for an answer that is none.
+        `takes_input`: a server of a newer version may ask something in its place; `answers`: what it is answered. Raises `ServerAway` if nothing was sent, `MCPError`, and `ValidationError` for an answer that is none.
         """
         if self._lane is None:
-            params = types.CallToolRequestParams(name=tool, arguments=dict(arguments))
-            return await self.request(types.CallToolRequest(params=params), on_progress=_awaitable(on_progress))
+            params = {"name": tool, "arguments": dict(arguments), **answers}
+            if takes_input:
+                params["_meta"] = {TAKES_INPUT: True}
+            request = types.Request[Any, Any](method="tools/call", params=params)
+            return await self.request(request, on_progress=_awaitable(on_progress))
         self._check_open()
-        answer = await self._lane.call(tool, arguments, on_progress)
+        meta = asking(self._lane.meta) if takes_input else None
+        answer = await self._lane.call(tool, arguments, on_progress, more=answers, meta=meta)
         if self.session.discover_result is None:
             for name in _NEWER:
                 answer.pop(name, None)

@@ -11,10 +11,12 @@ from pydantic import ValidationError
 
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
 from toolfleet_modules.hosts.mcp.results import reply_of, result_of
+from toolfleet_modules.hosts.mcp.server_inputs import answers_of, question_of
 from toolfleet_modules.hosts.mcp.server_tasks import ServerTask, poll_seconds
 from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
 from toolfleet_modules.hosts.mcp.transports.http_errors import BROKEN, REFUSED, TURNED_AWAY, did_nothing
 from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.requests.question import question_reply
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.sdk.served_run import ServedRun
 from toolfleet_modules.sdk.tool_run import RunMeans
@@ -65,12 +67,19 @@ class McpRun(ServedRun[McpTool]):
     async def _run_in(self, connection: McpSession) -> Reply:
         self.check_begin()
         try:
-            answer = await connection.call(self.tool.original, self.arguments, self._report)
+            answers = answers_of(self.context.inputs)
+        except ValueError:
+            return Reply.failure(self.name, f"{self.name} was answered what it has not asked.", effect_state="none")
+        try:
+            takes_input = self.context.takes_input
+            answer = await connection.call(
+                self.tool.original, self.arguments, self._report, takes_input=takes_input, answers=answers
+            )
             kind = answer.get("resultType")
             if kind == "task":
                 return self._accepted(answer)
             if kind == "input_required":
-                return self._unknown("its server asks for input, which nobody here can give")
+                return self._asked(answer)
             return reply_of(self.tool.definition, result_of(answer), most_bytes=self.most_bytes)
         except ServerAway:
             raise ModuleBusy(RETURN_SECONDS) from None
@@ -88,6 +97,15 @@ class McpRun(ServedRun[McpTool]):
         if task is None:
             return self._unknown("its server goes on with it under a name that nobody could ask for")
         return Reply.accepted(self.name, task.handle, poll_after_seconds=poll_seconds(raw))
+
+    def _asked(self, raw: Mapping[str, Any]) -> Reply:
+        """The server is called again once that is answered."""
+        if not self.context.takes_input:
+            return self._unknown("its server asks for input, which nobody here can give")
+        try:
+            return question_reply(self.name, self.context, question_of(raw, effect_state=self._effect_state))
+        except ValueError as exc:
+            return self._unknown(f"its server asks what cannot be passed on: {exc}")
 
     def _failure_of(self, error: MCPError) -> Reply:
         """What an error comes to. Raises `ModuleBusy` where nothing was begun, and may be later."""

@@ -12,6 +12,8 @@ from mcp_types import methods
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from toolfleet_modules.hosts.mcp.server_inputs import TAKES_INPUT, asking
+
 
 class ScreeningDispatcher(JSONRPCDispatcher):
     """Takes tools that are none out of a server's lists, so that the others are served. `ended` is set when nothing comes any more."""
@@ -31,6 +33,8 @@ class ScreeningDispatcher(JSONRPCDispatcher):
         _related_request_id: types.RequestId | None = None,
     ) -> dict[str, Any]:
         """As the SDK's. Raises `MCPError`."""
+        if method == "tools/call" and params is not None:
+            params = _declared(params)
         raw = await super().send_raw_request(method, params, opts, _related_request_id=_related_request_id)
         if self.version in MODERN_PROTOCOL_VERSIONS:
             raw.setdefault("resultType", "complete")  # as the protocol has clients assume; the SDK's models do not
@@ -72,6 +76,14 @@ class ScreeningDispatcher(JSONRPCDispatcher):
             place = ".".join(str(part) for part in first["loc"] if part != "tools" and not isinstance(part, int))
             return f"{first['msg']} ({place})" if place else first["msg"]
         return None
+
+
+def _declared(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A call's parameters, by which its client declares that it can be asked where its caller can."""
+    meta = params.get("_meta") or {}
+    if TAKES_INPUT not in meta:
+        return params
+    return {**params, "_meta": asking({key: value for key, value in meta.items() if key != TAKES_INPUT})}
 
 
 def _name_of(tool: object) -> str:

@@ -13,6 +13,7 @@ from support.hosts.bare_server import bare_server
 from support.hosts.mcp_server import HostedServer, hosted_server, http_nest, stdio
 from support.waiting import wait_until
 from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer
+from toolfleet_registry.contracts.inputs.messages import CallInputs
 from toolfleet_registry.functions.passed_errors import PassedError, passed_error
 
 pytestmark = pytest.mark.asyncio
@@ -88,6 +89,36 @@ async def test_a_server_that_asks_for_input_is_refused(tmp_path: Path, kind: str
 
         assert (asked.success, asked.effect_state) == (False, "unknown")
         assert any(words in str(asked.error) for words in ("input", "not supported"))
+
+
+@pytest.mark.parametrize("kind", ["stdio", "http"])
+async def test_what_a_server_asks_is_passed_on_where_the_caller_can_be_asked(tmp_path: Path, kind: str) -> None:
+    """It is called again with the answer and its own state; a repeat of the question or of the answer calls it no more."""
+    answer = {"who": {"action": "accept", "content": {"name": "Ada"}}}
+    async with nest(kind, tmp_path) as served:
+        for _ in range(2):
+            asked = await served.client.send("nest.ask", {}, call_id="call-1", takes_input=True)
+            request = asked.requests["who"]
+            assert (request["method"], request["params"]["message"]) == ("elicitation/create", "Who?")
+        inputs = CallInputs(round=1, responses=answer, state=asked.state)
+        for _ in range(2):
+            told = await served.client.send("nest.ask", {}, call_id="call-1", takes_input=True, inputs=inputs)
+            assert (told.success, told.result) == (True, "Hello Ada, s")
+        assert served.noted().count("ask ") == 2
+
+        odd = CallInputs(round=1, responses=answer, state="of somebody else")
+        refused = await served.client.send("nest.ask", {}, call_id="call-2", takes_input=True, inputs=odd)
+        assert (refused.success, refused.effect_state) == (False, "none")
+
+
+async def test_a_server_is_told_whether_the_caller_can_be_asked(tmp_path: Path) -> None:
+    """Its client declares it with the call."""
+    key, seen = "io.modelcontextprotocol/clientCapabilities", list[set[str]]()
+    async with hosted_server(StdioServer((sys.executable, str(MIRROR))), tmp_path / "notes") as served:
+        for takes_input in (False, True):
+            mirrored = await served.client.send("nest.mirror", {}, takes_input=takes_input)
+            seen.append(set(mirrored.result["seen"][-1]["params"]["_meta"][key]))
+    assert seen[1] - seen[0] == {"elicitation", "sampling", "roots"}
 
 
 async def test_results_keep_what_they_are(tmp_path: Path) -> None:

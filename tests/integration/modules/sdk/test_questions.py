@@ -89,7 +89,8 @@ async def test_inputs_that_are_none_are_refused() -> None:
     """Before anything runs."""
     seen = list[CallInputs | None]()
     async with make_desk(seen).client() as client:
-        for inputs in ({"round": 0, "responses": {}}, {"round": 99, "responses": {}}, {"responses": {}}, "Ada"):
+        wrong: list[Any] = [{"round": 0, "responses": {}}, {"round": 99, "responses": {}}, {"responses": {}}, "Ada"]
+        for inputs in wrong:
             body = {"tool_name": "desk.greet", "arguments": {}, "inputs": inputs}
             assert (await client.http.post("/execute", json=body)).status_code == 422
     assert seen == []

@@ -5,6 +5,7 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from mcp.shared.exceptions import MCPError
@@ -16,6 +17,8 @@ FIRST_ID = 2**30
 """Of a call's request. The SDK counts from 1 in the same session; some servers take no more than 32 bits."""
 
 _DIGITS = re.compile(r"[0-9]{1,18}")
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 OnProgress = Callable[[float, float | None, str | None], None]
 """Is told how far a call is, of how much if that is known, and in words."""
@@ -37,14 +40,25 @@ class CallLane:
         self._next_id = FIRST_ID
         self._is_ended = False
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], on_progress: OnProgress) -> dict[str, Any]:
-        """The server's answer as it is. Cancelled, the server is told. Raises `MCPError`."""
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        on_progress: OnProgress,
+        *,
+        more: Mapping[str, Any] = _NOTHING,
+        meta: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The server's answer as it is; `more` parameters go beside the arguments, and another `meta` than usual.
+
+        Cancelled, the server is told. Raises `MCPError`.
+        """
         if self._is_ended:
             raise _closed()
         number, self._next_id = self._next_id, self._next_id + 1
-        meta = {**self.meta, "progressToken": number}
-        inject(meta)  # the trace, where the host is traced
-        params = {"name": tool, "arguments": arguments, "_meta": meta}
+        sent = {**(self.meta if meta is None else meta), "progressToken": number}
+        inject(sent)  # the trace, where the host is traced
+        params = {"name": tool, "arguments": arguments, **more, "_meta": sent}
         written = to_json({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._pending[number] = _Pending(answer, on_progress)
