@@ -55,8 +55,8 @@ class Accepted(Exception):
 class InputRequired(Exception):
     """A tool asks whoever called before it goes on: `requests` by keys, each `{"method": …, "params": {…}}` as MCP has it.
 
-    Raise it, or return it. The tool is called again with the answers and the `state` in `context.inputs`, perhaps in another process;
-    nobody can read the state on its way but the fleet, and models never see it. `effect_state`: `none` if nothing was done yet.
+    Raise it, or return it. The tool is called again with the answers and the `state` in `context.inputs`, perhaps in another process.
+    The state stays in the fleet: whoever answers never sees it. `effect_state`: `none` if nothing was done yet.
     Raises `ValueError` for requests that are none, and for too much of them.
     """
 

@@ -10,6 +10,7 @@ import pytest
 from support.documents import programs
 from support.files.pictures import JPEG, PNG, base64
 from toolfleet.sdk import Module, ModuleResult
+from toolfleet_registry.contracts.inputs.messages import CallInputs
 
 PAGE = "docs/guides/sdk.md"
 GUIDE = (Path(__file__).parents[4] / PAGE).read_text()
@@ -67,6 +68,22 @@ def test_a_lifespan_is_entered_and_left() -> None:
     assert (first.result, second.result) == (1, 2)
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         names["database"].execute("SELECT 1")
+
+
+def test_a_tool_asks() -> None:
+    """Whoever can be asked, and it goes on with the answer."""
+    module, yes = program("post")["module"], {"ok": {"action": "accept", "content": {"agrees": True}}}
+
+    async def run() -> None:
+        async with module.client() as client:
+            letters = {"to": ["Ada", "Bob"]}
+            asked = await client.send("send", letters, call_id="c1", takes_input=True)
+            assert (asked.requests["ok"]["params"]["message"], asked.effect_state) == ("Send 2 letters?", "none")
+            inputs = CallInputs(round=1, responses=yes, state=asked.state)
+            told = await client.send("send", letters, call_id="c1", takes_input=True, inputs=inputs)
+            assert told.result == "2 letters sent."
+
+    asyncio.run(run())
 
 
 def test_work_goes_on() -> None:
