@@ -2,6 +2,8 @@
 
 import logging
 import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from importlib.metadata import version
 from io import TextIOWrapper
 from typing import Annotated
@@ -9,39 +11,58 @@ from typing import Annotated
 import structlog
 import typer
 
-from toolfleet_cli.commands import audit, call, config, create, dead, jobs, keys, status, wakes
-from toolfleet_cli.commands.modules import listing as modules
-from toolfleet_cli.commands.tools import listing as tools
 from toolfleet_cli.console.output import fail
-from toolfleet_cli.processes import fleet, host, logs, processes, redis_cli
-from toolfleet_cli.serving import gateway, mcp
 from toolfleet_registry.errors import FleetError
 
-app = typer.Typer(
-    name="toolfleet",
-    help="A message-queue worker fleet that executes the tool calls of LLM agents.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-fleet.register(app)
-processes.register(app)
-gateway.register(app)
-mcp.register(app)
-logs.register(app)
-config.register(app)
-status.register(app)
-redis_cli.register(app)
-call.register(app)
-app.add_typer(audit.app, name="audit")
-app.add_typer(create.app, name="create")
-app.add_typer(dead.app, name="dead")
-app.add_typer(host.app, name="host")
-app.add_typer(jobs.app, name="jobs")
-app.add_typer(keys.app, name="keys")
-app.add_typer(modules.app, name="modules")
-app.add_typer(tools.app, name="tools")
-app.add_typer(wakes.app, name="wakes")
+_COMMANDS: Mapping[str, Sequence[str]] = {
+    "toolfleet_cli.processes.fleet": ["up", "demo"],
+    "toolfleet_cli.processes.processes": ["worker", "beat", "flower"],
+    "toolfleet_cli.serving.gateway": ["gateway"],
+    "toolfleet_cli.serving.mcp": ["mcp"],
+    "toolfleet_cli.processes.logs": ["logs", "restart"],
+    "toolfleet_cli.commands.config": ["config"],
+    "toolfleet_cli.commands.status": ["status"],
+    "toolfleet_cli.processes.redis_cli": ["redis-cli"],
+    "toolfleet_cli.commands.call": ["call"],
+}
+"""The modules that `register` commands, and which ones, in the order of the help."""
+
+_GROUPS: Mapping[str, str] = {
+    "toolfleet_cli.commands.audit": "audit",
+    "toolfleet_cli.commands.create": "create",
+    "toolfleet_cli.commands.dead": "dead",
+    "toolfleet_cli.processes.host": "host",
+    "toolfleet_cli.commands.jobs": "jobs",
+    "toolfleet_cli.commands.keys": "keys",
+    "toolfleet_cli.commands.modules.listing": "modules",
+    "toolfleet_cli.commands.tools.listing": "tools",
+    "toolfleet_cli.commands.wakes": "wakes",
+}
+"""The modules whose `app` is a group of commands, and its name."""
+
+
+def command_line(first_word: str | None = None) -> typer.Typer:
+    """Make the command line with every command; if `first_word` names one, or a group, with that alone.
+
+    The modules of all commands take twice as long to load as those of one.
+    """
+    app = typer.Typer(
+        name="toolfleet",
+        help="A message-queue worker fleet that executes the tool calls of LLM agents.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_common)
+    known = {name for names in _COMMANDS.values() for name in names} | set(_GROUPS.values())
+    wanted = {first_word} & known or known
+    for module, names in _COMMANDS.items():
+        if wanted.intersection(names):
+            import_module(module).register(app)
+    for module, name in _GROUPS.items():
+        if name in wanted:
+            app.add_typer(import_module(module).app, name=name)
+    return app
 
 
 def main() -> None:
@@ -51,12 +72,11 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     _log_errors_only()
     try:
-        app()
+        command_line(first_word=next(iter(sys.argv[1:]), None))()
     except (FleetError, OSError) as exc:  # a folder that cannot be written, a disk that is full
         fail(str(exc), code=2)
 
 
-@app.callback()
 def _common(
     *,
     _version: Annotated[

@@ -15,7 +15,7 @@ import yaml
 
 from modules.files import FileSettings
 from support.modules.dockerfiles import read_stages
-from toolfleet_cli.app import app
+from toolfleet_cli.app import command_line
 from toolfleet_cli.local.examples import SLOW_EXAMPLES, find_examples
 from toolfleet_gateway.http.health import LIVE
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
@@ -86,7 +86,7 @@ def parse(words: list[str]) -> tuple[str, dict[str, Any]]:
     """The command and its options, as our command line reads them. Fails for what it does not know."""
     program, name, *options = words
     assert program == "toolfleet"
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(command_line())
     with command.commands[name].make_context(name, options) as context:
         return name, dict(context.params)
 
@@ -141,7 +141,7 @@ def test_the_gateway_asks_for_a_key_and_has_time_for_its_requests() -> None:
     assert "127.0.0.1" in settings.gateway_hosts
     assert seconds(service["stop_grace_period"]) > settings.gateway_leave_seconds + settings.gateway_stop_seconds
     assert f":{DEFAULT_PORT}{LIVE}'" in service["healthcheck"]["test"][-1]
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(command_line())
     with command.commands["keys"].commands["create"].make_context("create", words[3:]) as context:
         assert (context.params["user"], context.params["role"]) == ("me", "admin")
 
@@ -364,7 +364,7 @@ def _check_host(host: dict[str, Any]) -> None:
     assert {"queues", "modules"} <= set(host["networks"])
     assert set(host["environment"]) == {"TOOLFLEET_REDIS_URL", "TOOLFLEET_MODULE_KEY", "TOOLFLEET_ANNOUNCE_KEY"}
     assert host["volumes"] == ["./tools:/tools:ro"]
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(command_line())
     with command.commands["host"].commands["folder"].make_context("folder", words[4:]) as context:
         assert context.params["announce_url"] == f"http://tools:{context.params['port']}"
 

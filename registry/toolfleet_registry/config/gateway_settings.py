@@ -45,7 +45,7 @@ DEFAULT_CLAIMS: Final[dict[ClaimUse, str]] = {
 }
 
 
-class GatewaySettings(BaseSettings):
+class GatewaySettings(BaseSettings, defer_build=True):
     """Where a gateway is, who issues tokens for it, and how much a request may be."""
 
     gateway_url: str | None = None

@@ -15,7 +15,7 @@ from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 ToolSecurity = Literal["off", "warn", "strict"]
 
 
-class HostSettings(BaseSettings):
+class HostSettings(BaseSettings, defer_build=True):
     """What is hosted, and how tool folders are read and watched."""
 
     hosts: Annotated[dict[str, HostSpec], NoDecode] = {}

@@ -13,7 +13,7 @@ from toolfleet_registry.redis.urls import is_http_url
 _SECRET_BYTES, _LONGEST_SECRET_BYTES = 24, 64  # as Standard Webhooks has it
 
 
-class JobSettings(BaseSettings):
+class JobSettings(BaseSettings, defer_build=True):
     """What jobs may do, and how wake-ups of their ends are sent."""
 
     core_url: str | None = Field(default=None, repr=False)

@@ -4,7 +4,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings
 
 
-class LocalSettings(BaseSettings):
+class LocalSettings(BaseSettings, defer_build=True):
     """What a worker imports and runs itself. An agent imports nothing: it reads what workers say of their tools."""
 
     local_tools: str | None = None

@@ -10,7 +10,7 @@ from toolfleet_registry.config.setting_values import read_json
 from toolfleet_registry.headers.rules import check_headers
 
 
-class ModuleSettings(BaseSettings):
+class ModuleSettings(BaseSettings, defer_build=True):
     """Where modules may be, and what they are sent with each request."""
 
     module_headers: Annotated[dict[str, dict[str, SecretStr]], NoDecode] = Field(default={}, repr=False)

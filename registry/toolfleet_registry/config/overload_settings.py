@@ -9,7 +9,7 @@ from toolfleet_registry.config.setting_values import Count, read_json
 from toolfleet_registry.contracts import CostClass
 
 
-class OverloadSettings(BaseSettings):
+class OverloadSettings(BaseSettings, defer_build=True):
     """Bounds of callers, modules and workers, and when a module counts as away."""
 
     worker_concurrency: Annotated[int, Field(gt=0, le=100_000)] = 1000

@@ -6,7 +6,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings
 
 
-class ProbeSettings(BaseSettings):
+class ProbeSettings(BaseSettings, defer_build=True):
     """A Unix socket, which only its user reaches, is always there; `toolfleet worker --check` asks at that."""
 
     probe_port: Annotated[int, Field(gt=0, lt=2**16)] | None = None

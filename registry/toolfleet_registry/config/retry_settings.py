@@ -3,7 +3,7 @@
 from pydantic_settings import BaseSettings
 
 
-class RetrySettings(BaseSettings):
+class RetrySettings(BaseSettings, defer_build=True):
     """What is repeated beyond what can do no harm."""
 
     retry_undeclared: bool = False

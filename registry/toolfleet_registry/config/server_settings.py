@@ -4,7 +4,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings
 
 
-class ServerSettings(BaseSettings):
+class ServerSettings(BaseSettings, defer_build=True):
     """What a worker insists on."""
 
     allow_eviction: bool = False

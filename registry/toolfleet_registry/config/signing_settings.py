@@ -11,7 +11,7 @@ _SHORTEST_KEY = 32  # characters
 _SIGNS_IN_A_KEY = 8  # different ones: blanks and a repeated letter are no secret
 
 
-class SigningSettings(BaseSettings):
+class SigningSettings(BaseSettings, defer_build=True):
     """Keys, and what is refused without a signature."""
 
     signing_key: str | None = Field(default=None, repr=False, min_length=_SHORTEST_KEY)

@@ -13,7 +13,7 @@ from toolfleet_registry.redis.urls import is_http_url
 MOST_WEBHOOKS = 20  # each has a queue and connections of its own, in every worker
 
 
-class WebhookSettings(BaseSettings):
+class WebhookSettings(BaseSettings, defer_build=True):
     """Who is told of what happens to the fleet's tools."""
 
     # A URL may hold a token in its path: neither is shown anywhere.

@@ -1,0 +1,28 @@
+"""The command line: its commands, and that a word brings only what it names."""
+
+import typer
+
+from toolfleet_cli.app import command_line
+
+
+def commands_of(word: str | None) -> dict[str, str | None]:
+    """The commands for a first word, and what each is about."""
+    made = typer.main.get_command(command_line(word))
+    assert isinstance(made, typer.core.TyperGroup)
+    return {name: command.help for name, command in made.commands.items()}
+
+
+def test_a_command_is_made_alone_and_is_the_same() -> None:
+    """Its name as the first word brings it, and what its module has besides, as among all commands."""
+    whole = commands_of(None)
+
+    for name in whole:
+        alone = commands_of(name)
+        assert alone[name] == whole[name]
+        assert len(alone) <= 3
+        assert alone.items() <= whole.items()
+
+
+def test_any_other_first_word_brings_all_commands() -> None:
+    """A mistake is answered with what there is, and options stand before any command."""
+    assert commands_of("caal") == commands_of("--version") == commands_of("") == commands_of(None)
