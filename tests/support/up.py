@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from support.processes import is_gone
+from support.programs.fork_server import Process, run
 from support.waiting import wait_until_sync
 from toolfleet_registry.config.run_file import RunFile
 
@@ -90,7 +91,7 @@ def up(folder: Path, env: Mapping[str, str] | None = None, *options: str) -> Gen
         yield fleet
 
 
-def leave_nothing(process: subprocess.Popen[bytes]) -> None:
+def leave_nothing(process: Process) -> None:
     """End it and all that it has started."""
     if process.poll() is None:
         children = psutil.Process(process.pid).children(recursive=True)
@@ -103,15 +104,8 @@ def leave_nothing(process: subprocess.Popen[bytes]) -> None:
 
 def toolfleet(*words: object, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run another command to its end."""
-    return subprocess.run(
-        [*COMMAND, *map(str, words)],
-        cwd=cwd,
-        env={**os.environ, **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=_CALL_SECONDS,
-        check=False,
-    )
+    argv = [sys.executable, "-m", "toolfleet_cli", *map(str, words)]
+    return run(argv, cwd=cwd, env=env or {}, timeout_seconds=_CALL_SECONDS)
 
 
 def call(tool: str, *words: str, cwd: Path) -> dict[str, object]:

@@ -1,13 +1,13 @@
 """`toolfleet host folder` as a process of its own."""
 
-import os
-import subprocess
+import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.up import COMMAND, leave_nothing
+from support.programs.fork_server import Process, start
+from support.up import leave_nothing
 
 OWL_TOOL = '''
 from toolfleet.sdk import tool
@@ -24,7 +24,7 @@ class HostProcess:
     """A host that serves `folder`, and what it has written."""
 
     folder: Path
-    process: subprocess.Popen[bytes]
+    process: Process
     output: Path
 
     def said(self) -> str:
@@ -41,15 +41,8 @@ def folder_host_process(
         (folder / "hoot.py").write_text(OWL_TOOL)
     output = folder.parent / f"{folder.name}-{len([*folder.parent.glob('*.txt')])}.txt"
     with output.open("wb") as file:
-        process = subprocess.Popen(
-            [*COMMAND, "host", "folder", str(folder), "--name", name, *options],
-            cwd=folder.parent,
-            env={**os.environ, **env},
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        command = [sys.executable, "-m", "toolfleet_cli", "host", "folder", str(folder), "--name", name, *options]
+        process = start(command, cwd=folder.parent, env=env, output=file)
     try:
         yield HostProcess(folder, process, output)
     finally:

@@ -1,7 +1,7 @@
 """Starts programs whose imports are done: forks of one process that has them, each in all else a process of its own.
 
 What a program imports takes most of the processor time of its start, and tests start hundreds. Tests of the start itself
-(`toolfleet up`, the command) start programs as users do, and so do those whose interpreter has variables of its own.
+(`toolfleet up`, what a command loads) start programs as users do, and so do those whose interpreter has variables of its own.
 """
 
 import atexit
@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import IO, Any, Protocol
 
 from support.programs.preloads import preload, program_of
@@ -24,6 +25,11 @@ _TESTS = Path(__file__).parents[2]
 _AT_START = ("PYTHON", "LD_", "FAKETIME")
 _LATER = {"PYTHONPATH", "PYTHONUNBUFFERED"}
 """Of the variables with such names an interpreter reads all but these before it runs anything."""
+
+
+class _File(Protocol):
+    @property
+    def name(self) -> str: ...
 
 
 class Process(Protocol):
@@ -42,10 +48,38 @@ class Process(Protocol):
 def start(argv: Sequence[str | Path], *, env: Mapping[str, str], output: IO[bytes], cwd: Path | None = None) -> Process:
     """As `spawn`; a program whose imports are listed begins with them done, if it can."""
     words, variables = [str(word) for word in argv], {**os.environ, **env}
-    program = program_of(words)
-    if sys.platform != "linux" or program is None or _early(variables) != _early(os.environ):
+    program = _program(words, variables)
+    if program is None:
         return spawn(argv, env=env, cwd=cwd, output=output)
-    return _server(program).start(words, variables, str(cwd or Path.cwd()), output)
+    return _server(program).start(words, variables, str(cwd or Path.cwd()), output, output)
+
+
+def run(
+    argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout_seconds: float
+) -> subprocess.CompletedProcess[str]:
+    """Run such a program to its end, with its streams apart; anew if `env` says where modules are, as that may change imports."""
+    variables = {**os.environ, **env}
+    program = None if "PYTHONPATH" in env else _program(argv, variables)
+    if program is None:
+        return subprocess.run(
+            argv, cwd=cwd, env=variables, capture_output=True, text=True, timeout=timeout_seconds, check=False
+        )
+    with NamedTemporaryFile() as output, NamedTemporaryFile() as errors:
+        process = _server(program).start(argv, variables, str(cwd), output, errors)
+        try:
+            code = process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        said = [Path(file.name).read_text() for file in (output, errors)]
+    return subprocess.CompletedProcess(argv, code, *said)
+
+
+def _program(argv: Sequence[str], variables: Mapping[str, str]) -> str | None:
+    """Name the program that may begin with its imports done."""
+    if sys.platform != "linux" or _early(variables) != _early(os.environ):
+        return None
+    return program_of(argv)
 
 
 def end(process: Process, *, patience_seconds: float) -> int:
@@ -73,9 +107,9 @@ class ForkServer:
         )
         atexit.register(self.close)
 
-    def start(self, argv: list[str], env: Mapping[str, str], cwd: str, output: IO[bytes]) -> "Fork":
+    def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, output: _File, errors: _File) -> "Fork":
         assert self._process.stdin is not None
-        order = {"argv": argv, "env": dict(env), "cwd": cwd, "output": output.name}
+        order = {"argv": list(argv), "env": dict(env), "cwd": cwd, "output": output.name, "errors": errors.name}
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         self._process.stdin.flush()
         while not self._started:
@@ -197,8 +231,8 @@ def _become(order: Mapping[str, Any], path: Sequence[str]) -> None:
     """Go on as the process that was ordered."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    output = os.open(order["output"], os.O_WRONLY | os.O_APPEND)
-    for number, target in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
+    output, errors = (os.open(order[name], os.O_WRONLY | os.O_APPEND) for name in ("output", "errors"))
+    for number, target in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (errors, 2)):
         os.dup2(number, target)
     os.chdir(order["cwd"])
     os.environ.clear()

@@ -36,6 +36,16 @@ _SERVER = (
     "uvicorn.protocols.http.auto",
     "uvicorn.protocols.websockets.auto",
 )
+_COMMAND = (
+    "httpx",
+    "rich.markdown",
+    "rich.progress",
+    "rich.table",
+    "toolfleet_registry.catalog.operator",
+    "toolfleet_registry.settings",
+    "toolfleet_tasks.client.fleet",
+    "typer.core",
+)
 _PRELOADS = {
     "toolfleet_workers": _WORKER,
     # Celery's own command: workers of the pool's tests, and beat.
@@ -49,6 +59,10 @@ _PRELOADS = {
     ),
     # What serves modules, and what all of them are made of.
     "uvicorn": (*_SERVER, "toolfleet.sdk"),
+    # The command, but for what shows things: that looks at the terminal.
+    "toolfleet_cli": _COMMAND,
+    "toolfleet_cli gateway": (*_COMMAND, *_SERVER, "toolfleet_gateway.gateway"),
+    "toolfleet_cli host": (*_COMMAND, *_SERVER, "toolfleet.sdk", "toolfleet_cli.hosting.folder"),
     # What serves an agent's core.
     "core": (
         *_SERVER,
@@ -68,7 +82,10 @@ def program_of(argv: Sequence[str]) -> str | None:
     """Name the program of a command line, if its imports are listed."""
     if list(argv[:2]) != [sys.executable, "-m"]:
         return None
-    return "core" if argv[2] == "uvicorn" and argv[3] in _CORES else argv[2] if argv[2] in _PRELOADS else None
+    if argv[2] == "uvicorn" and argv[3] in _CORES:
+        return "core"
+    longer = " ".join(argv[2:4])
+    return longer if longer in _PRELOADS else argv[2] if argv[2] in _PRELOADS else None
 
 
 def preload(program: str) -> None:
