@@ -20,7 +20,7 @@ MAX_LINES = 40
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """A fleet with the small module, as the programs' own words start it."""
-    with up(tmp_path_factory.mktemp("small"), None, "--module", str(EXAMPLES / "larks")) as fleet:
+    with up(tmp_path_factory.mktemp("small"), None, "--module", str(EXAMPLES / "larks"), "--no-gateway") as fleet:
         yield fleet
 
 

@@ -24,7 +24,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """The fleet that the tutorial begins with, started as its reader starts it."""
     folder = tmp_path_factory.mktemp("tutorial") / "fleet"
     shutil.copytree(HERE / "fleet", folder)
-    with up(folder, None, "--module", "owls") as fleet:
+    with up(folder, None, "--module", "owls", "--no-gateway") as fleet:
         yield fleet
 
 

@@ -22,7 +22,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     (folder / "toolfleet.toml").write_text('[hosts.owls]\nfolder = "nest"\nreplicas = 2\n')
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOOLFLEET_SIGNING_KEY", "a secret of more than thirty-two characters")
-        with up(folder) as running:
+        with up(folder, None, "--no-gateway") as running:
             yield running
 
 

@@ -101,7 +101,7 @@ def test_each_server_of_a_file_is_a_module_with_a_process_of_its_own(tmp_path: P
 def test_up_serves_the_file_that_lies_there(tmp_path: Path) -> None:
     """One line says so, and its servers are modules as any others."""
     file = write(tmp_path, "nest")
-    with up(tmp_path) as fleet:
+    with up(tmp_path, None, "--no-gateway") as fleet:
         said = " ".join(fleet.said().split())
         assert f"The MCP servers of {file} are modules: nest" in said
         assert call("nest.echo", "text=hoot", cwd=tmp_path)["success"]

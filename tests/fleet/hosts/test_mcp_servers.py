@@ -28,7 +28,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     subprocess.run([*git, "add", "."], check=True, timeout=30)
     subprocess.run([*git, "commit", "-q", "-m", "Lay an egg"], check=True, timeout=30)
     (folder / "toolfleet.toml").write_text(SETTINGS)
-    with up(folder, {"PATH": f"{BIN}:{os.environ['PATH']}"}) as running:
+    with up(folder, {"PATH": f"{BIN}:{os.environ['PATH']}"}, "--no-gateway") as running:
         yield running
 
 

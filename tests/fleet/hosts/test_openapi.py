@@ -54,7 +54,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
             f'\n[hosts.birds]\ndocument = "birds.json"\nbase = "{birds.url}"\nauth = {{ key = "${{BIRD_KEY}}" }}\n'
         )
         (folder / "toolfleet.toml").write_text(settings)
-        with up(folder, {"BIRD_KEY": SECRET}) as running:
+        with up(folder, {"BIRD_KEY": SECRET}, "--no-gateway") as running:
             yield running
 
 

@@ -67,7 +67,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     (folder / "birds" / "crows" / "leaking.py").write_text(LEAKING)
     (folder / "token").write_text(f"{VALUE}\n")
     (folder / "toolfleet.toml").write_text(TOML)
-    with up(folder, None, "--tools", "owls") as running:
+    with up(folder, None, "--tools", "owls", "--no-gateway") as running:
         yield running
 
 

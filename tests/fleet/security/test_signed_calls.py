@@ -280,7 +280,7 @@ def test_a_fleet_keeps_its_key_to_itself(tmp_path_factory: pytest.TempPathFactor
     old = "the key before: " + KEY[::-1]
     env = {"TOOLFLEET_SIGNING_KEY": KEY, "TOOLFLEET_SIGNING_KEYS_OLD": old}
     words = ["call", "file_manager.create_document", "name=owls.txt", "content=hoot", "--user", "ada", "--json"]
-    with up(home, env) as fleet:
+    with up(home, env, "--no-gateway") as fleet:
         processes = fleet.processes()
         modules = {
             psutil.Process(fleet.pid("sdk.serve", name)) for name in fleet.run_file().settings["module_services"]

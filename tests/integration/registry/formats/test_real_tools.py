@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.schemas.json_schemas import is_valid
 from support.schemas.provider_judges import accepts_result, accepts_tools, made_call
 from support.schemas.real_tools import SERVERS, example_tools, sample_arguments, server_tools
@@ -66,9 +68,14 @@ def table(tools: Sequence[ToolDefinition]) -> str:
     return HEAD + "".join(rows)
 
 
-async def test_real_tools_go_through_every_format_and_back() -> None:
+@pytest.fixture(scope="module")
+def tools() -> list[ToolDefinition]:
+    return asyncio.run(real_tools())
+
+
+def test_real_tools_go_through_every_format_and_back(tools: list[ToolDefinition]) -> None:
     """Of the example modules and three MCP servers; the table in the documentation says what became of them."""
-    made = table(await real_tools())
+    made = table(tools)
     assert made == TABLE.read_text()
     assert made.count("\n| `") >= 20
 
@@ -79,9 +86,8 @@ def strings_in(value: Any) -> set[str]:
     return set[str]().union(*map(strings_in, value)) if isinstance(value, list) else set()
 
 
-async def test_no_list_has_what_its_provider_refuses() -> None:
+def test_no_list_has_what_its_provider_refuses(tools: list[ToolDefinition]) -> None:
     """The keywords that have made whole requests fail."""
-    tools = await real_tools()
     for provider in DIALECTS:
         if provider == "mcp":
             continue

@@ -1,13 +1,13 @@
 """Several processes that change one registry at the same time."""
 
 import itertools
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -23,40 +23,32 @@ shared = pytest.mark.parametrize("kind", ["redis", "sqlite", "postgresql"], indi
 
 
 @contextmanager
-def racers(url: str, key_prefix: str) -> Generator[list[subprocess.Popen[str]]]:
-    words = [sys.executable, str(Path(racing_registry.__file__)), url, key_prefix]
-    started = [
-        subprocess.Popen(
-            [*words, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
-        for number in range(PROCESSES)
-    ]
+def racers(url: str, key_prefix: str) -> Generator[subprocess.Popen[str]]:
+    """The processes, by the one that has forked them."""
+    words = [sys.executable, str(Path(racing_registry.__file__)), url, key_prefix, str(PROCESSES)]
+    started = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        with ThreadPoolExecutor(PROCESSES) as readers:
-            assert [*readers.map(lambda racer: line_of(racer.stdout), started, timeout=60)] == ["ready"] * PROCESSES
-            yield started
+        assert said_by(started) == ["ready"] * PROCESSES
+        yield started
     finally:
-        for racer in started:
-            stop(racer, patience_seconds=0)  # type: ignore[arg-type] # text or bytes is nothing to it
-            for stream in (racer.stdin, racer.stdout):
-                if stream:
-                    stream.close()
+        stop(started, patience_seconds=0)  # type: ignore[arg-type] # text or bytes is nothing to it
+        for stream in (started.stdin, started.stdout):
+            assert stream is not None
+            stream.close()
 
 
-def line_of(stream: IO[str] | None) -> str:
-    assert stream is not None
-    return stream.readline().strip()
+def said_by(started: subprocess.Popen[str]) -> list[str]:
+    assert started.stdout is not None
+    with ThreadPoolExecutor(1) as reader:
+        said: list[str] = json.loads(reader.submit(started.stdout.readline).result(60))
+    return said
 
 
-def race(started: list[subprocess.Popen[str]], name: str) -> list[str]:
-    for racer in started:
-        assert racer.stdin is not None
-        racer.stdin.write(f"{name}\n")
-    for racer in started:
-        assert racer.stdin is not None
-        racer.stdin.flush()
-    with ThreadPoolExecutor(PROCESSES) as readers:
-        return [*readers.map(lambda racer: line_of(racer.stdout), started, timeout=60)]
+def race(started: subprocess.Popen[str], name: str) -> list[str]:
+    assert started.stdin is not None
+    started.stdin.write(f"{name}\n")
+    started.stdin.flush()
+    return said_by(started)
 
 
 @shared
