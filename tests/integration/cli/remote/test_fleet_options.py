@@ -7,7 +7,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from support.command import Run
-from toolfleet_cli.app import app
+from toolfleet_cli.app import command_line
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.system.listening import listening_socket
 
@@ -55,7 +55,7 @@ OF_OPERATORS = ("audit", "dead", "jobs", "keys", "modules", "status", "tools", "
 
 def commands() -> Iterator[tuple[str, set[str]]]:
     """Each command by its words, with its options."""
-    root = get_command(app)
+    root = get_command(command_line())
     assert isinstance(root, TyperGroup)
     for name, command in root.commands.items():
         parts = command.commands if isinstance(command, TyperGroup) else {"": command}
