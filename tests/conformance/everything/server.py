@@ -1,5 +1,6 @@
 """Assembles the server of tools, prompts and resources."""
 
+from itertools import count
 from typing import Any
 
 import mcp_types as types
@@ -63,14 +64,14 @@ def _server(tools: Tools, prompts: Prompts, resources: Resources, bus: Subscript
 
 
 def _add_changing_tools(tools: Tools, prompts: Prompts) -> None:
-    """Offer two that change what is offered."""
+    """Offer two that change what is offered, and one that changes."""
+    changes = count(1)
 
-    async def passing(call: Call) -> Answer:
-        return said("It comes and goes.")
+    async def changing(call: Call) -> Answer:
+        return said("It is the same in all its forms.")
 
     async def change_tools(call: Call) -> Answer:
-        if tools.listed.pop("test_passing_tool", None) is None:
-            tools.add("test_passing_tool", passing, "Comes and goes.")
+        tools.add("test_changing_tool", changing, f"Has changed {next(changes)} times.")
         await tools.bus.publish(ToolsListChanged())
         return said("The tools have changed.")
 
@@ -79,6 +80,7 @@ def _add_changing_tools(tools: Tools, prompts: Prompts) -> None:
         await tools.bus.publish(PromptsListChanged())
         return said("The prompts have changed.")
 
+    tools.add("test_changing_tool", changing, "Has never changed.")
     tools.add("test_trigger_tool_change", change_tools, "Changes what tools there are.")
     tools.add("test_trigger_prompt_change", change_prompts, "Changes what prompts there are.")
 
