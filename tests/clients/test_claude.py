@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -66,7 +66,7 @@ def environment(installed: Path, url: str, home: Path) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def running(installed: Path, bed: TestBed, url: str, home: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+async def running(installed: Path, bed: TestBed, url: str, home: Path) -> AsyncGenerator[asyncio.subprocess.Process]:
     """The guide's program, ended with the test."""
     command = [sys.executable, str(LOCK.with_name("run.py")), TEXT, bed.redis_url, "Ask the owl."]
     env, pipe = environment(installed, url, home), asyncio.subprocess.PIPE

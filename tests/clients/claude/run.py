@@ -4,7 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from support.written_program import import_program
+from support.frameworks.written_program import import_program
 from toolfleet import ToolFleet
 
 

@@ -11,9 +11,9 @@ from agents import set_tracing_disabled
 from support.documents import programs
 from support.frameworks.chat_script import script
 from support.frameworks.pydantic_script import PydanticScript
+from support.frameworks.written_program import import_program
 from support.local_tools.talkers import Talker
 from support.module_server import ModuleServer
-from support.written_program import import_program
 from toolfleet import ToolFleet
 
 GUIDE = programs("docs/guides/agent-frameworks.md")
@@ -34,14 +34,19 @@ def _langchain_model() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "make_model"),
-    [("pydantic-ai", _pydantic_model), ("openai-agents", _openai_model), ("langchain", _langchain_model)],
+    ("text", "make_model"),
+    [
+        (GUIDE["pydantic-ai"], _pydantic_model),
+        (GUIDE["openai-agents"], _openai_model),
+        (GUIDE["langchain"], _langchain_model),
+    ],
+    ids=["pydantic-ai", "openai-agents", "langchain"],
 )
 async def test_a_program_has_its_model_call_the_fleet(
-    fleet: ToolFleet, owls: ModuleServer, tmp_path: Path, name: str, make_model: Any
+    fleet: ToolFleet, owls: ModuleServer, tmp_path: Path, text: str, make_model: Any
 ) -> None:
     """The model calls a tool, and the program returns what it says then."""
-    program = import_program(GUIDE[name], tmp_path)
+    program = import_program(text, tmp_path)
 
     assert await program.ask(fleet, make_model(), "Ask the owl.") == "done"
     assert [call["arguments"] for call in owls.calls("echo")] == [{"text": "hoo"}]

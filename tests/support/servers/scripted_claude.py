@@ -1,7 +1,7 @@
 """A server that answers as Anthropic's Messages API does, by a script: Claude Code asks it as it would ask the real one."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,7 +39,7 @@ class ScriptedClaude:
 
 
 @asynccontextmanager
-async def scripted_claude(*steps: Step) -> AsyncIterator[ScriptedClaude]:
+async def scripted_claude(*steps: Step) -> AsyncGenerator[ScriptedClaude]:
     """Serve the script on a free port."""
     script = ScriptedClaude(steps)
     app = web.Application()
