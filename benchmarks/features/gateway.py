@@ -25,6 +25,7 @@ import httpx
 import psutil
 
 from benchmarks.environments import install, python_of
+from benchmarks.features.gateway_figures import AGENT, FASTMCP, IN_FLIGHT, MCP, REST, SDK, STREAMS, GatewayFigures
 from benchmarks.features.rest_client import RestClient
 from benchmarks.machine import wait_for_quiet
 from toolfleet import Caller, ToolCall, ToolFleet
@@ -36,12 +37,8 @@ from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.settings import Settings
 
 _ROUNDS, _SECONDS, _WARM_SECONDS = 7, 4.0, 2.0
-_IN_FLIGHT = 200
-_STREAMS, _STREAMED_CALLS = 1_000, 20
+_STREAMED_CALLS = 20
 _QUIET_SECONDS, _START_SECONDS = 30, 60.0
-_LEAST_RATIO, _LEAST_OF_FASTMCP, _MOST_MS, _MOST_MB = 0.55, 1.1, 2.0, 150
-_AGENT, _REST, _MCP = "a Python agent", "over REST", "over MCP"
-_FASTMCP, _SDK = "FastMCP, directly", "the MCP SDK, directly"
 _OK = 200
 _REVISION, _PREFIX = "2026-07-28", "io.modelcontextprotocol/"
 _ANYBODY = Caller(user_id="operator", permission="owner", allowed_modules="*")
@@ -62,58 +59,12 @@ class _Gateway:
         return psutil.Process(self.pid).memory_info().rss / 2**20
 
 
-@dataclass(frozen=True)
-class _Found:
-    """What was measured of each way, by round: calls a second, p50 in ms of calls one at a time, CPU ms a call; and MB of the gateway."""
-
-    rates: dict[str, list[float]]
-    latencies: dict[str, list[float]]
-    cpu_ms: dict[str, list[float]]
-    megabytes: tuple[float, float]
-
-    def ratio(self, one: str, other: str) -> float:
-        """How many times as many calls a second, in the same rounds."""
-        return statistics.median(a / b for a, b in zip(self.rates[one], self.rates[other], strict=True))
-
-    def added_ms(self, one: str) -> float:
-        """By how much calls take longer than a Python agent's."""
-        pairs = zip(self.latencies[one], self.latencies[_AGENT], strict=True)
-        return statistics.median(a - b for a, b in pairs)
-
-    @property
-    def is_missed(self) -> bool:
-        """Whether a goal is."""
-        slow = [way for way in (_REST, _MCP) if self.ratio(way, _AGENT) < _LEAST_RATIO or self.added_ms(way) > _MOST_MS]
-        return bool(slow) or self.ratio(_MCP, _FASTMCP) < _LEAST_OF_FASTMCP or self.megabytes[1] > _MOST_MB
-
-    def _goals(self) -> str:
-        own = f"Goals: {_REST} and {_MCP} at least {_LEAST_RATIO:g} of the agent's rate, at most {_MOST_MS:g} ms longer"
-        return f"{own}; {_MCP} at least {_LEAST_OF_FASTMCP:g} times {_FASTMCP} ({self.ratio(_MCP, _FASTMCP):.2f})."
-
-    def lines(self) -> list[str]:
-        """The table, and what of it is a goal."""
-        median, (empty, full) = statistics.median, self.megabytes
-        rows = [
-            f"| {way} | {median(self.rates[way]):,.0f} | {self.ratio(way, _AGENT):.2f} | {median(self.cpu_ms[way]):.2f} "
-            f"| {median(self.latencies[way]):.2f} | {self.added_ms(way):+.2f} |"
-            for way in self.rates
-        ]
-        return [
-            f"| | calls/s, {_IN_FLIGHT} in flight | of the agent's | CPU ms a call, all processes | p50 ms, one at a time | longer than the agent's |",
-            "|---|---:|---:|---:|---:|---:|",
-            *rows,
-            "",
-            self._goals(),
-            f"The gateway has {full:.0f} MB with {_STREAMS:,} streams (goal {_MOST_MB}), {empty:.0f} without.",
-        ]
-
-
 def main() -> None:
     """Measure, print, and fail if a target is missed."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rounds", type=int, default=_ROUNDS)
     options.add_argument("--seconds", type=float, default=_SECONDS)
-    options.add_argument("--streams", type=int, default=_STREAMS)
+    options.add_argument("--streams", type=int, default=STREAMS)
     chosen = options.parse_args()
     for name in [name for name in os.environ if name.startswith("TOOLFLEET_")]:
         del os.environ[name]
@@ -123,12 +74,14 @@ def main() -> None:
     how = f"one worker, one gateway; medians of {chosen.rounds} rounds of {chosen.seconds:g} s, in turns"
     text = "\n".join([f"The gateway beside a Python agent (`make bench-gateway`): {how}:\n", *found.lines()])
     print(text)
-    if (chosen.rounds, chosen.seconds, chosen.streams) == (_ROUNDS, _SECONDS, _STREAMS):
+    if (chosen.rounds, chosen.seconds, chosen.streams) == (_ROUNDS, _SECONDS, STREAMS):
         (Path(__file__).parents[1] / "results" / "gateway.md").write_text(text + "\n")
     sys.exit(found.is_missed)
 
 
-async def _measure(settings: Settings, gateway: _Gateway, peers: dict[str, int], chosen: argparse.Namespace) -> _Found:
+async def _measure(
+    settings: Settings, gateway: _Gateway, peers: dict[str, int], chosen: argparse.Namespace
+) -> GatewayFigures:
     async with AsyncExitStack() as stack:
         fleet = await stack.enter_async_context(ToolFleet(settings=settings))
         await fleet.modules.refresh()
@@ -138,21 +91,21 @@ async def _measure(settings: Settings, gateway: _Gateway, peers: dict[str, int],
             return client
 
         own, own_mcp = client_of(gateway.url.port or 0, gateway.key), client_of(gateway.url.port or 0, gateway.key)
-        ways = {_AGENT: _by_agent(fleet), _REST: _over_rest(own), _MCP: _over_mcp(own_mcp, _TOOL)}
+        ways = {AGENT: _by_agent(fleet), REST: _over_rest(own), MCP: _over_mcp(own_mcp, _TOOL)}
         ways |= {name: _over_mcp(client_of(port), "echo") for name, port in peers.items()}
         with_streams = await _with_streams(own, gateway, chosen.streams)  # before MCP's code is loaded
         for way in ways.values():
-            await _times(way, _IN_FLIGHT, _WARM_SECONDS)
+            await _times(way, IN_FLIGHT, _WARM_SECONDS)
         rates, latencies, cpu_ms = ({name: list[float]() for name in ways} for _ in range(3))
         for _ in range(chosen.rounds):
             for name, way in ways.items():
                 before = _cpu_seconds()
-                calls = len(await _times(way, _IN_FLIGHT, chosen.seconds))
+                calls = len(await _times(way, IN_FLIGHT, chosen.seconds))
                 rates[name].append(calls / chosen.seconds)
                 cpu_ms[name].append((_cpu_seconds() - before) / calls * 1000)
             for name, way in ways.items():
                 latencies[name].append(statistics.median(await _times(way, 1, chosen.seconds / 2)) * 1000)
-        return _Found(rates, latencies, cpu_ms, with_streams)
+        return GatewayFigures(rates, latencies, cpu_ms, with_streams)
 
 
 def _cpu_seconds() -> float:
@@ -235,14 +188,14 @@ async def _open_stream(gateway: _Gateway, call_id: str) -> asyncio.StreamWriter:
 @contextmanager
 def _fleet(folder: Path) -> Generator[tuple[Settings, _Gateway, dict[str, int]]]:
     """Redis, a module, a worker and a gateway; and peers that call the module directly, by their names."""
-    port, ports = free_port(), {_FASTMCP: free_port(), _SDK: free_port()}
+    port, ports = free_port(), {FASTMCP: free_port(), SDK: free_port()}
     (folder / "redis").mkdir()
     base = f"http://127.0.0.1:{port}"
     module = [sys.executable, "-m", "benchmarks.module.app", str(port)]
     gateway = [sys.executable, "-m", "toolfleet_cli", "gateway", "--port", "0"]
     said = [f"{base}/instant"]
-    fastmcp = [str(python_of("fastmcp")), "-m", "benchmarks.peers.fastmcp.server", str(ports[_FASTMCP]), *said]
-    sdk = [sys.executable, "-m", "benchmarks.features.sdk_server", str(ports[_SDK]), *said]
+    fastmcp = [str(python_of("fastmcp")), "-m", "benchmarks.peers.fastmcp.server", str(ports[FASTMCP]), *said]
+    sdk = [sys.executable, "-m", "benchmarks.features.sdk_server", str(ports[SDK]), *said]
     with (
         redis_server(folder / "redis") as url,
         _running(folder, "module", module, {}),

@@ -161,16 +161,7 @@ def _result(response: httpx.Response, tool_name: str, call_id: str) -> ModuleRes
     *before, last = [json.loads(line) for line in response.content.split(b"\n") if line] or [{}]
     progress = tuple((line["progress"], line["message"]) for line in before)
     if not response.is_success:
-        wait = response.headers.get("Retry-After")
-        return ModuleResult(
-            tool_name,
-            success=False,
-            error=str(last.get("detail")),
-            effect_state="none",
-            status=response.status_code,
-            retry_after_seconds=float(wait) if wait else None,
-            call_id=call_id,
-        )
+        return _refused(response, last, tool_name, call_id)
     if (asked := last.get("input_required")) is not None:
         return ModuleResult(
             tool_name,
@@ -201,4 +192,17 @@ def _result(response: httpx.Response, tool_name: str, call_id: str) -> ModuleRes
         progress=progress,
         retryable=last.get("retryable", False),
         files=tuple(ResultFile.model_validate(each) for each in last.get("files", ())),
+    )
+
+
+def _refused(response: httpx.Response, said: Mapping[str, Any], tool_name: str, call_id: str) -> ModuleResult:
+    wait = response.headers.get("Retry-After")
+    return ModuleResult(
+        tool_name,
+        success=False,
+        error=str(said.get("detail")),
+        effect_state="none",
+        status=response.status_code,
+        retry_after_seconds=float(wait) if wait else None,
+        call_id=call_id,
     )

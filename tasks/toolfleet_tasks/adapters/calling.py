@@ -25,7 +25,7 @@ _take_backs = set[asyncio.Task[None]]()  # nobody else holds these
 
 
 @dataclass(frozen=True, slots=True)
-class AskedCall:
+class FrameworkCall:
     """One tool call as a framework has it: the tool, as its model was shown it, and the framework's own ids.
 
     `arguments` may be anything: they are judged here, once. `seconds`: by when the run wants an end, `None` for no wish.
@@ -69,7 +69,7 @@ class AdapterCalls:
         self._timeout = timeout
         self._defer_after = defer_after
 
-    async def call(self, asked: AskedCall) -> ToolResult:
+    async def call(self, asked: FrameworkCall) -> ToolResult:
         """Bring the call's result. Raises `StillRunning`, and nothing for what becomes of the call."""
         call, where = asked.as_call(), asked.conversation
         seconds = _sooner(self._timeout, asked.seconds)

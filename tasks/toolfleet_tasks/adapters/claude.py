@@ -10,7 +10,7 @@ from mcp.server.lowlevel import Server
 from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.formats import convert, from_result
-from toolfleet_tasks.adapters.calling import AdapterCalls, AskedCall, no_such_tool
+from toolfleet_tasks.adapters.calling import AdapterCalls, FrameworkCall, no_such_tool
 from toolfleet_tasks.adapters.offers import ToolOffers
 from toolfleet_tasks.adapters.result_text import result_text
 from toolfleet_tasks.client.fleet import ToolFleet
@@ -84,7 +84,7 @@ class _ServedCalls:
 
     async def call(self, tool: ToolDefinition, params: types.CallToolRequestParams, ctx: Asking) -> ToolResult:
         call_id: object = {**ctx.meta}.get(_CALL_ID) if ctx.meta else None
-        asked = AskedCall(
+        asked = FrameworkCall(
             tool,
             params.name,
             params.arguments or {},

@@ -13,7 +13,7 @@ from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_tasks.adapters.calling import (
     AdapterCalls,
-    AskedCall,
+    FrameworkCall,
     StillRunning,
     caller_of,
     conversation_of,
@@ -76,7 +76,7 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         tool = tools.get(name)
         if tool is None:
             return _message(request, no_such_tool(name, tools.values()))
-        asked = AskedCall(
+        asked = FrameworkCall(
             tool,
             name,
             request.tool_call["args"],

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from agents import Agent, FunctionTool, RunContextWrapper, Tool
 from agents.tool import ToolOutputFileContent, ToolOutputImage, ToolOutputText
 from agents.tool_context import ToolContext
 
-from agents import Agent, FunctionTool, RunContextWrapper, Tool
 from toolfleet_registry.contracts import Caller, Conversation, ResultFile, ToolDefinition, ToolResult
 from toolfleet_registry.formats.calls import spoken_arguments
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.system import randomness
-from toolfleet_tasks.adapters.calling import AdapterCalls, AskedCall, caller_of, conversation_of
+from toolfleet_tasks.adapters.calling import AdapterCalls, FrameworkCall, caller_of, conversation_of
 from toolfleet_tasks.adapters.offers import ToolOffers
 from toolfleet_tasks.adapters.result_text import shown_parts
 from toolfleet_tasks.client.fleet import ToolFleet
@@ -76,7 +76,7 @@ class FleetTools:
     async def _invoke(
         self, run_id: str, tool: ToolDefinition, name: str, run: ToolContext[Any], arguments: str
     ) -> _Output:
-        asked = AskedCall(
+        asked = FrameworkCall(
             tool,
             name,
             spoken_arguments(arguments),

@@ -19,7 +19,7 @@ from toolfleet_registry.formats.calls import spoken_arguments
 from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.time import machine_clock
-from toolfleet_tasks.adapters.calling import AdapterCalls, AskedCall, StillRunning, caller_of, conversation_of
+from toolfleet_tasks.adapters.calling import AdapterCalls, FrameworkCall, StillRunning, caller_of, conversation_of
 from toolfleet_tasks.adapters.offers import ToolOffers
 from toolfleet_tasks.adapters.result_text import result_text, shown_parts
 from toolfleet_tasks.client.fleet import ToolFleet
@@ -78,7 +78,7 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
     ) -> Any:
         """Run a call. Raises `ToolFailed` for one that failed, which the framework shows its model and does not repeat, and `CallDeferred`."""
         definition = _definition_of(tool)
-        asked = AskedCall(
+        asked = FrameworkCall(
             definition,
             name,
             tool_args,

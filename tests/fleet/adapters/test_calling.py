@@ -11,15 +11,15 @@ from support.waiting import wait_until
 from toolfleet import Caller, ToolDefinition, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.contracts import Effect
-from toolfleet_tasks.adapters.calling import AdapterCalls, AskedCall, StillRunning
+from toolfleet_tasks.adapters.calling import AdapterCalls, FrameworkCall, StillRunning
 
 
 def asked(
     caller: Caller, method: str, arguments: object, call_id: str | None, *, seconds: float | None = None
-) -> AskedCall:
+) -> FrameworkCall:
     effect: Effect = "once" if method in {"nap_once", "talk"} else "read"
     tool = ToolDefinition(name=f"owls.{method}", effect=effect)
-    return AskedCall(tool, f"owls__{method}", arguments, caller, "run", call_id, seconds=seconds)
+    return FrameworkCall(tool, f"owls__{method}", arguments, caller, "run", call_id, seconds=seconds)
 
 
 async def test_a_call_that_may_be_deferred_is_taken_back_with_its_run(

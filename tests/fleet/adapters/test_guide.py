@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agents import set_tracing_disabled
 from agents.testing import ScriptedModel, assistant_message, function_call
 from pydantic_ai import ToolCallPart
 
-from agents import set_tracing_disabled
 from support.documents import programs
 from support.frameworks.chat_script import script
 from support.frameworks.pydantic_script import PydanticScript
