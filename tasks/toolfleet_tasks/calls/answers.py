@@ -12,7 +12,7 @@ from toolfleet_registry.contracts.inputs.messages import CallInputs, PendingInpu
 from toolfleet_registry.errors import FleetUnavailable, InputNotTaken, MessageRefused, NotPublished, PublishUnconfirmed
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.ledger.asked import AskedCall, Verdict
+from toolfleet_tasks.ledger.asked import KeptQuestion, Verdict
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.messages.envelope import Label, args_shown, call_message, sender
 from toolfleet_tasks.messages.signing import seal_of
@@ -74,7 +74,7 @@ class InputAnswers:
             return verdict == "taken"
         raise InputNotTaken(call_id, verdict)  # type: ignore[arg-type] # the two others are not among them
 
-    def _answered(self, call_id: str, found: AskedCall, responses: Mapping[str, Any]) -> PublishedCall:
+    def _answered(self, call_id: str, found: KeptQuestion, responses: Mapping[str, Any]) -> PublishedCall:
         """The call as it goes on. Raises `InputNotTaken` where nobody of the fleet has sent it."""
         try:
             call = self._seal.open(found.text, task_id=call_id)

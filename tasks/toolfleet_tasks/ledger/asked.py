@@ -39,7 +39,7 @@ class _Kept(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class AskedCall:
+class KeptQuestion:
     """What a call asks; `state` and `so_far` go back to its module. `text`: the call, sealed, as its attempt had it.
 
     `is_open`: nobody has answered that yet.
@@ -92,7 +92,7 @@ class AskedCalls:
             raise CallEnded
         return bool(answer)
 
-    async def find(self, call_id: str) -> AskedCall | None:
+    async def find(self, call_id: str) -> KeptQuestion | None:
         """What the call asks, or has asked and is on its way over another broker; `None` if nothing, or nobody has signed that."""
         parameters = ASKED.parameters(record=self._keys.call(call_id))
         found, text, is_open = cast("tuple[bytes, bytes, int]", await run_durably(self._connection, ASKED, parameters))
@@ -104,7 +104,7 @@ class AskedCalls:
         except (ValueError, ValidationError):
             return None
         pending = PendingInput(round=kept.round, requests=kept.requests)
-        return AskedCall(pending, kept.state, kept.so_far, text.decode(), bool(is_open))
+        return KeptQuestion(pending, kept.state, kept.so_far, text.decode(), bool(is_open))
 
     async def answer(
         self, call_id: str, number: int, responses: Mapping[str, Any], *, queue: str, message: str
