@@ -143,9 +143,9 @@ async def test_a_call_does_not_ask_for_ever(fleet: ToolFleet, desk: Asker, owner
 async def test_each_question_is_answered_once(fleet: ToolFleet, desk: Asker, owner: Caller) -> None:
     """Of several at once one is taken; the same again changes nothing, and another one is refused, also after the end."""
     handle = await fleet.submit(GREET, owner, timeout=SECONDS)
+    await asked(handle)
     with pytest.raises(InputNotTaken) as caught:
         await handle.answer(ADA, number=2)
-    await asked(handle)
     with pytest.raises(ValueError, match="'who'"):
         await handle.answer({"whom": {}}, number=1)
     desk.held.add(1)
@@ -162,7 +162,7 @@ async def test_each_question_is_answered_once(fleet: ToolFleet, desk: Asker, own
     with pytest.raises(InputNotTaken) as late:
         await handle.answer(taken, number=1)
 
-    assert [each.value.reason for each in (caught, otherwise, late)] == ["unknown", "answered", "ended"]
+    assert [each.value.reason for each in (caught, otherwise, late)] == ["not_asked", "answered", "ended"]
     assert desk.done == [taken]
 
 

@@ -94,7 +94,9 @@ async def test_a_message_that_brings_no_answer_is_dropped(ledger: Ledger) -> Non
 async def test_each_question_takes_one_answer(ledger: Ledger, redis: Redis) -> None:
     """The same again changes nothing, also of an earlier question; another one is refused, and so is one that nobody has asked for."""
     assert await answer(ledger) == "unknown"
-    await asked(ledger)
+    claim = await begun(ledger, CALL)
+    assert await answer(ledger) == "not_asked"
+    assert await ledger.asked.ask(claim, UNTOUCHED, HEARD, text="a text")
     assert await answer(ledger, 2) == "not_asked"
     assert await answer(ledger) in TAKEN
     assert (await answer(ledger), await answer(ledger, 1, BOB)) == ("again", "answered")

@@ -7,7 +7,7 @@
 
 local found = redis.call('HMGET', record, 'state', 'token', 'round', 'answered')
 if found[1] == 'done' then return 'ended' end
-if not found[3] then return 'unknown' end
+if not found[3] then return redis.call('EXISTS', record) == 1 and 'not_asked' or 'unknown' end
 local asked, answered = tonumber(found[3]), found[4] or ''
 round = tonumber(round)
 local said = string.match(answered, ';' .. round .. ' (%x+)')
