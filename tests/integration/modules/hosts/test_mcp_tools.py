@@ -96,11 +96,11 @@ async def test_what_a_server_asks_is_passed_on_where_the_caller_can_be_asked(tmp
     """It is called again with the answer and its own state; a repeat of the question or of the answer calls it no more."""
     answer = {"who": {"action": "accept", "content": {"name": "Ada"}}}
     async with nest(kind, tmp_path) as served:
-        for _ in range(2):
-            asked = await served.client.send("nest.ask", {}, call_id="call-1", takes_input=True)
-            request = asked.requests["who"]
-            assert (request["method"], request["params"]["message"]) == ("elicitation/create", "Who?")
-        inputs = CallInputs(round=1, responses=answer, state=asked.state)
+        asked = [await served.client.send("nest.ask", {}, call_id="call-1", takes_input=True) for _ in range(2)]
+        request = asked[0].requests["who"]
+        assert (request["method"], request["params"]["message"]) == ("elicitation/create", "Who?")
+        assert asked[1].requests == asked[0].requests
+        inputs = CallInputs(round=1, responses=answer, state=asked[1].state)
         for _ in range(2):
             told = await served.client.send("nest.ask", {}, call_id="call-1", takes_input=True, inputs=inputs)
             assert (told.success, told.result) == (True, "Hello Ada, s")
