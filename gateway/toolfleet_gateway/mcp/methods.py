@@ -8,7 +8,9 @@ from redis.asyncio import Redis
 
 from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
 from toolfleet_gateway.mcp.calls.followed_calls import FollowedCalls
+from toolfleet_gateway.mcp.calls.input_rounds import InputRounds
 from toolfleet_gateway.mcp.calls.repeat_window import RepeatWindow
+from toolfleet_gateway.mcp.calls.sealed_state import SealedStates
 from toolfleet_gateway.mcp.calls.tool_calls import ToolCalls
 from toolfleet_gateway.mcp.listing import McpListing
 from toolfleet_gateway.mcp.meta_tools import MetaTools
@@ -38,7 +40,8 @@ class McpMethods:
         keys = GatewayKeys(settings.keys)
         abandoned = AbandonedCalls(fleet, redis, keys, settings, closing)
         window = RepeatWindow(fleet, redis, keys, seconds=settings.mcp_repeat_window_seconds)
-        calls = ToolCalls(fleet, settings, abandoned, window)
+        rounds = InputRounds(fleet, SealedStates(redis, keys, settings.signing_keys))
+        calls = ToolCalls(fleet, settings, abandoned, window, rounds)
         listing, followed = McpListing(fleet, settings), FollowedCalls(fleet, settings)
         tools = ToolMethods(calls, listing, MetaTools(fleet), followed, view_of)
         return cls(tools, TaskMethods(fleet, settings, view_of), ModuleMethods(fleet, view_of), abandoned)

@@ -6,14 +6,15 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import Field
 
-from toolfleet_gateway.calls.attaching import attached
+from toolfleet_gateway.calls.attaching import attached, owner_of
 from toolfleet_gateway.mcp.calls.call_results import call_result
 from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION, lacks_tasks, task_facts
 from toolfleet_gateway.mcp.calls.passed_failures import passed_failure
 from toolfleet_gateway.mcp.subscriptions import Context, ViewOf
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.contracts.inputs.messages import PendingInput
+from toolfleet_registry.errors import FleetUnavailable, InputNotTaken
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.calls.begun_handle import BegunHandle
 from toolfleet_tasks.client.fleet import ToolFleet
@@ -52,8 +53,28 @@ class TaskMethods:
     async def update(self, context: Context, params: TaskUpdateParams) -> dict[str, Any]:
         """Take what a task has asked for. One that asks for nothing takes nothing."""
         handle = await self._attached(context, params.task_id)
-        handle.leave()
-        return {"resultType": "complete"}
+        try:
+            asked = (await handle.status()).inputs
+            if asked is not None:
+                await self._answer(context, handle, asked, params.input_responses)
+            return {"resultType": "complete"}
+        finally:
+            handle.leave()
+
+    async def _answer(
+        self, context: Context, handle: BegunHandle, asked: PendingInput, responses: dict[str, Any]
+    ) -> None:
+        """Answer the question that a task asks now, whole: keys are those of `tasks/get`, each for one question only."""
+        given = {key: responses[name] for key in asked.requests if (name := _key_of(asked, key)) in responses}
+        if not given:
+            return
+        try:
+            owner = owner_of(self._view_of(context).who)
+            await self._fleet.begun_calls.answer(handle.id, owner, asked.round, given)
+        except (ValueError, InputNotTaken) as exc:
+            raise MCPError(types.INVALID_PARAMS, f"inputResponses: {exc}") from None
+        except FleetUnavailable:
+            raise MCPError(types.INTERNAL_ERROR, "The fleet's Redis does not answer.") from None
 
     async def cancel(self, context: Context, params: TaskIdParams) -> dict[str, Any]:
         """Take a task back. One that has ended stays as it ended."""
@@ -87,6 +108,12 @@ class TaskMethods:
             status = await handle.status()
             message = None if status.progress is None else status.progress.message or None
             result = await handle.end_within(0)  # it may have ended meanwhile
+        if result is None and status.inputs is not None:
+            requests = {
+                _key_of(status.inputs, key): request.model_dump(mode="json")
+                for key, request in status.inputs.requests.items()
+            }
+            return {**task_facts(handle, "input_required", now=now, kept_seconds=kept), "inputRequests": requests}
         if result is None:
             return task_facts(handle, "working", now=now, kept_seconds=kept, message=message)
         if result.error_code == "cancelled":
@@ -101,6 +128,11 @@ def capabilities_of(params: Any) -> dict[str, Any]:
     meta = (params or {}).get("_meta")
     stated = meta.get(types.CLIENT_CAPABILITIES_META_KEY) if isinstance(meta, dict) else None
     return stated if isinstance(stated, dict) else {}
+
+
+def _key_of(asked: PendingInput, key: str) -> str:
+    """A request's key for the life of a task, which may ask the same again."""
+    return key if asked.round == 1 else f"{key}-{asked.round}"
 
 
 def _result_of(handle: BegunHandle, result: ToolResult) -> dict[str, Any]:

@@ -10,7 +10,9 @@ from mcp.shared.exceptions import MCPError
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_gateway.mcp.calls.call_keys import WrongKey
 from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION
+from toolfleet_gateway.mcp.calls.client_kinds import kinds_of
 from toolfleet_gateway.mcp.calls.followed_calls import FOLLOWING_TOOLS, FollowedCalls
+from toolfleet_gateway.mcp.calls.sealed_state import WrongState
 from toolfleet_gateway.mcp.calls.tool_calls import McpCall, Report, ToolCalls, UnknownTool
 from toolfleet_gateway.mcp.listing import McpListing
 from toolfleet_gateway.mcp.meta_tools import CALL, META_TOOLS, MetaTools
@@ -45,12 +47,17 @@ class ToolMethods:
     async def call(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
         """Run a tool, and bring its result or what the call has become."""
         meta = (context.params or {}).get("_meta") or {}
+        declared, said = capabilities_of(context.params), context.params or {}
+        responses = said.get("inputResponses")
         asked = McpCall(
             params.name,
             params.arguments or {},
             meta,
             progress_token=meta.get("progressToken"),
-            takes_tasks=EXTENSION in (capabilities_of(context.params).get("extensions") or {}),
+            takes_tasks=EXTENSION in (declared.get("extensions") or {}),
+            kinds=kinds_of(declared),
+            state=params.request_state,
+            responses=responses if isinstance(responses, dict) else {},
             began=None if context.request is None else context.request.scope.get(BEGAN),
         )
 
@@ -66,7 +73,7 @@ class ToolMethods:
             if asked.name in _OWN and asked.name in await self._listing.own_names(view):
                 return await self._own(view, asked, report)
             return await self._calls.run(view, asked, report)
-        except (UnknownTool, WrongKey) as exc:
+        except (UnknownTool, WrongKey, WrongState) as exc:
             raise MCPError(types.INVALID_PARAMS, str(exc)) from None
 
     async def _own(self, view: McpView, asked: McpCall, report: Report) -> dict[str, Any]:

@@ -38,6 +38,11 @@ class GatewayKeys:
         return f"{self.keys.prefix}{OURS}mcp-request:{_digest(f'{session_id} {request_id!r}')}"
 
     @property
+    def mcp_state_key(self) -> str:
+        """What seals the states that MCP clients carry, in a fleet that does not sign."""
+        return f"{self.keys.prefix}{OURS}mcp-state-key"
+
+    @property
     def _begin(self) -> str:
         return f"{self.keys.prefix}{OURS}gateway-"
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from toolfleet_gateway.calls.attaching import owner_of
@@ -11,6 +11,7 @@ from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
 from toolfleet_gateway.mcp.calls.call_keys import call_key, client_key
 from toolfleet_gateway.mcp.calls.call_results import call_result
 from toolfleet_gateway.mcp.calls.call_tasks import lacks_tasks, task_facts
+from toolfleet_gateway.mcp.calls.input_rounds import InputRounds, Kinds
 from toolfleet_gateway.mcp.calls.passed_failures import passed_failure
 from toolfleet_gateway.mcp.calls.progress_notes import ProgressNotes
 from toolfleet_gateway.mcp.calls.repeat_window import RepeatWindow
@@ -18,6 +19,7 @@ from toolfleet_gateway.mcp.calls.running_calls import running_result
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.contracts import Conversation, ErrorCode, ToolCall, ToolResult
+from toolfleet_registry.contracts.inputs.messages import PendingInput
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.calls.begun_handle import BegunHandle
@@ -40,7 +42,7 @@ class UnknownTool(Exception):
 class McpCall:
     """What a client asks for. `progress_token`: it wants to know how far the call is; `takes_tasks`: it can follow a task.
 
-    `began` is told the call's id once it is under way.
+    `kinds`: what it can be asked; `state` and `responses`: what it goes on with. `began` is told the call's id once it is under way.
     """
 
     name: str
@@ -48,6 +50,9 @@ class McpCall:
     meta: Mapping[str, Any]
     progress_token: str | int | None = None
     takes_tasks: bool = False
+    kinds: Kinds = frozenset()
+    state: str | None = None
+    responses: Mapping[str, Any] = field(default_factory=dict)
     began: Callable[[str], Awaitable[None]] | None = None
 
 
@@ -55,9 +60,15 @@ class ToolCalls:
     """The calls that one gateway runs for MCP clients."""
 
     def __init__(
-        self, fleet: ToolFleet, settings: GatewaySettings, abandoned: AbandonedCalls, window: RepeatWindow
+        self,
+        fleet: ToolFleet,
+        settings: GatewaySettings,
+        abandoned: AbandonedCalls,
+        window: RepeatWindow,
+        rounds: InputRounds,
     ) -> None:
         self._window = window
+        self._rounds = rounds
         self._fleet = fleet
         self._settings = settings
         self._abandoned = abandoned
@@ -65,34 +76,43 @@ class ToolCalls:
     async def run(self, view: McpView, asked: McpCall, report: Report) -> dict[str, Any]:
         """The result of `tools/call`, or the task that the call has become. Whoever is cancelled here has left the call.
 
-        Raises `UnknownTool` and `WrongKey`, and `MCPError` where a server of the protocol has answered with one, or the client lacks what the tool needs.
+        Raises `UnknownTool`, `WrongKey` and `WrongState`, and `MCPError` where a server of the protocol has answered with one, or the client lacks what the tool needs.
         """
-        given = client_key(asked.meta)
         name = await self._meant(view, asked.name)
         if not asked.takes_tasks and await self._needs_task(view, name):
             raise lacks_tasks()
         try:
-            given = given or await self._window.key(view, name, asked.arguments)
-        except FleetUnavailable as exc:
-            return call_result(fleet_results.fleet_unavailable(name, str(exc)), "")
-        key = None if given is None else call_key(given, name, asked.arguments)
-        call = ToolCall(tool_name=name, arguments=dict(asked.arguments), idempotency_key=key)
-        try:
-            handle = await self._begun(view, call)
+            if asked.state is not None:
+                handle = await self._rounds.resume(view, name, asked.arguments, asked.state, asked.responses)
+                return await self._waited(view, handle, asked, report, has_key=True)  # the state names it
+            key = await self._key(view, name, asked)
+            handle = await self._begun(view, name, asked, key)
         except FleetUnavailable as exc:
             return call_result(fleet_results.fleet_unavailable(name, str(exc)), "")
         if handle.refusal is not None:
             return _refused(view, asked.name, handle.id, handle.refusal)
         if handle.has_joined:
             await self._abandoned.joined(handle.id)
+        return await self._waited(view, handle, asked, report, has_key=key is not None)
+
+    async def _waited(
+        self, view: McpView, handle: BegunHandle, asked: McpCall, report: Report, *, has_key: bool
+    ) -> dict[str, Any]:
         with self._abandoned.following(handle.id):
             try:
                 if asked.began is not None:
                     await asked.began(handle.id)
-                return await self._followed(handle, asked, report, has_key=key is not None)
+                return await self._followed(view, handle, asked, report, has_key=has_key)
             except asyncio.CancelledError:
-                self._abandoned.leave(handle, owner_of(view.who), has_key=key is not None)
+                self._abandoned.leave(handle, owner_of(view.who), has_key=has_key)
                 raise
+            finally:
+                if asked.state is not None:
+                    handle.leave()
+
+    async def _key(self, view: McpView, name: str, asked: McpCall) -> str | None:
+        given = client_key(asked.meta) or await self._window.key(view, name, asked.arguments)
+        return None if given is None else call_key(given, name, asked.arguments)
 
     async def _meant(self, view: McpView, shown: str) -> str:
         tools = [] if view.module is not None or "." in shown else await self._fleet.tools(view.who.caller)
@@ -106,18 +126,25 @@ class ToolCalls:
             return False
         return await self._fleet.begun_calls.tool(name, view.who.caller) is not None
 
-    async def _begun(self, view: McpView, call: ToolCall) -> BegunHandle:
+    async def _begun(self, view: McpView, name: str, asked: McpCall, key: str | None) -> BegunHandle:
         who = view.who
+        call = ToolCall(
+            tool_name=name, arguments=dict(asked.arguments), idempotency_key=key, takes_input=bool(asked.kinds)
+        )
         where = None if who.conversation_id is None else Conversation(conversation_id=who.conversation_id)
         return await self._fleet.begun_calls.begin(call, who.caller, owner_of(who), conversation=where)
 
-    async def _followed(self, handle: BegunHandle, asked: McpCall, report: Report, *, has_key: bool) -> dict[str, Any]:
+    async def _followed(
+        self, view: McpView, handle: BegunHandle, asked: McpCall, report: Report, *, has_key: bool
+    ) -> dict[str, Any]:
         settings = self._settings
         seconds = settings.mcp_task_seconds if asked.takes_tasks else settings.mcp_wait_seconds
         async with _telling(handle, asked.progress_token, report):
-            result = await handle.end_within(seconds)
-        if result is not None:
-            return _ended(handle, result)
+            stop = await (handle.next_stop(seconds) if asked.kinds else handle.end_within(seconds))
+        if isinstance(stop, PendingInput):
+            return await self._rounds.ask(view, handle, stop, asked.kinds, asked.arguments)
+        if stop is not None:
+            return _ended(handle, stop)
         is_kept = await handle.is_kept_within(_CONFIRMATION_SECONDS)
         if (result := await handle.end_within(0)) is not None:
             return _ended(handle, result)

@@ -9,6 +9,7 @@ import mcp_types as types
 from mcp_types.version import LATEST_MODERN_VERSION
 
 from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION
+from toolfleet_gateway.mcp.calls.client_kinds import kinds_of
 from toolfleet_gateway.mcp.calls.tool_calls import McpCall
 
 Headers = list[tuple[bytes, bytes]]
@@ -60,8 +61,9 @@ def lane_request(body: bytes, name: str) -> LaneRequest | None:
         return None
     if not isinstance(meta, dict) or not _is_enveloped(meta):
         return None
-    extensions = meta[types.CLIENT_CAPABILITIES_META_KEY].get("extensions") or {}
-    call = McpCall(name, arguments, meta, meta.get(_PROGRESS), takes_tasks=EXTENSION in extensions)
+    declared = meta[types.CLIENT_CAPABILITIES_META_KEY]
+    takes_tasks = EXTENSION in (declared.get("extensions") or {})
+    call = McpCall(name, arguments, meta, meta.get(_PROGRESS), takes_tasks=takes_tasks, kinds=kinds_of(declared))
     return LaneRequest(number, call)
 
 

@@ -1,0 +1,78 @@
+"""Seals what a client carries from one round of a request to the next: it passes through other hands."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mcp.server.request_state import AESGCMRequestStateCodec, InvalidRequestState
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from toolfleet_gateway.mcp.view import McpView
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.redis.gateway_keys import GatewayKeys
+from toolfleet_registry.system import randomness
+from toolfleet_registry.time import fleet_clock
+
+_LASTS_SECONDS = 3600.0  # for whoever is asked
+
+
+class WrongState(ValueError):
+    """A client has sent back what was not given to it, for this request, or too late."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRound:
+    """Which question of which call is answered."""
+
+    call_id: str
+    number: int
+
+
+class SealedStates:
+    """Seals for one fleet: what one gateway has sealed another opens. The key is the fleet's signing key, or lies in its Redis."""
+
+    def __init__(self, redis: Redis, keys: GatewayKeys, signing_keys: tuple[str, ...]) -> None:
+        self._redis = redis
+        self._keys = keys
+        self._codec = AESGCMRequestStateCodec([_long(key) for key in signing_keys]) if signing_keys else None
+
+    async def seal(self, asked: AskedRound, view: McpView, tool: str, arguments: Mapping[str, Any]) -> str:
+        """The state for this caller and this request. Raises `FleetUnavailable`."""
+        facts = [asked.call_id, asked.number, _about(view, tool, arguments), fleet_clock.now() + _LASTS_SECONDS]
+        return (await self._opened()).seal(json.dumps(facts).encode())
+
+    async def unseal(self, state: str, view: McpView, tool: str, arguments: Mapping[str, Any]) -> AskedRound:
+        """What was sealed. Raises `WrongState` and `FleetUnavailable`."""
+        codec = await self._opened()
+        try:
+            call_id, number, about, until = json.loads(codec.unseal(state))
+        except (InvalidRequestState, ValueError):
+            raise WrongState("requestState is none that was given here.") from None
+        if about != _about(view, tool, arguments) or fleet_clock.now() > until:
+            raise WrongState("requestState is of another request, or too old.")
+        return AskedRound(call_id, number)
+
+    async def _opened(self) -> AESGCMRequestStateCodec:
+        if self._codec is None:
+            try:
+                await self._redis.set(
+                    self._keys.mcp_state_key, randomness.uuid4().hex + randomness.uuid4().hex, nx=True
+                )
+                key = await self._redis.get(self._keys.mcp_state_key)
+            except (RedisError, OSError) as exc:
+                raise FleetUnavailable("Redis does not answer.") from exc
+            self._codec = AESGCMRequestStateCodec([key if isinstance(key, bytes) else str(key)])
+        return self._codec
+
+
+def _about(view: McpView, tool: str, arguments: Mapping[str, Any]) -> str:
+    said = json.dumps([view.who.name, view.who.caller.user_id, tool, arguments], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
+def _long(key: str) -> bytes:
+    """As long as the codec wants it, whatever the operator has chosen."""
+    return hashlib.sha256(key.encode()).digest()
