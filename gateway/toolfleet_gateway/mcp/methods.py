@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
 from toolfleet_gateway.mcp.calls.followed_calls import FollowedCalls
 from toolfleet_gateway.mcp.calls.input_rounds import InputRounds
+from toolfleet_gateway.mcp.calls.partial_answers import PartialAnswers
 from toolfleet_gateway.mcp.calls.repeat_window import RepeatWindow
 from toolfleet_gateway.mcp.calls.sealed_state import SealedStates
 from toolfleet_gateway.mcp.calls.tool_calls import ToolCalls
@@ -44,7 +45,8 @@ class McpMethods:
         calls = ToolCalls(fleet, settings, abandoned, window, rounds)
         listing, followed = McpListing(fleet, settings), FollowedCalls(fleet, settings)
         tools = ToolMethods(calls, listing, MetaTools(fleet), followed, view_of)
-        return cls(tools, TaskMethods(fleet, settings, view_of), ModuleMethods(fleet, view_of), abandoned)
+        tasks = TaskMethods(fleet, settings, view_of, PartialAnswers(redis, keys))
+        return cls(tools, tasks, ModuleMethods(fleet, view_of), abandoned)
 
     def server(self, kinds: frozenset[str], subscriptions: Subscriptions) -> Server[Any]:
         """A server of tools, and of what else a module of these `kinds` has."""

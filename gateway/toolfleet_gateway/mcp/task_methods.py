@@ -9,6 +9,7 @@ from pydantic import Field
 from toolfleet_gateway.calls.attaching import attached, owner_of
 from toolfleet_gateway.mcp.calls.call_results import call_result
 from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION, lacks_tasks, task_facts
+from toolfleet_gateway.mcp.calls.partial_answers import PartialAnswers
 from toolfleet_gateway.mcp.calls.passed_failures import passed_failure
 from toolfleet_gateway.mcp.subscriptions import Context, ViewOf
 from toolfleet_registry.config.gateway_settings import GatewaySettings
@@ -37,7 +38,8 @@ class TaskUpdateParams(TaskIdParams):
 class TaskMethods:
     """The tasks of one gateway's clients: calls, of which any gateway knows."""
 
-    def __init__(self, fleet: ToolFleet, settings: GatewaySettings, view_of: ViewOf) -> None:
+    def __init__(self, fleet: ToolFleet, settings: GatewaySettings, view_of: ViewOf, partial: PartialAnswers) -> None:
+        self._partial = partial
         self._fleet = fleet
         self._settings = settings
         self._view_of = view_of
@@ -64,13 +66,15 @@ class TaskMethods:
     async def _answer(
         self, context: Context, handle: BegunHandle, asked: PendingInput, responses: dict[str, Any]
     ) -> None:
-        """Answer the question that a task asks now, whole: keys are those of `tasks/get`, each for one question only."""
+        """Answer what a task asks now, all or a part: keys are those of `tasks/get`, each for one question only."""
         given = {key: responses[name] for key in asked.requests if (name := _key_of(asked, key)) in responses}
         if not given:
             return
         try:
-            owner = owner_of(self._view_of(context).who)
-            await self._fleet.begun_calls.answer(handle.id, owner, asked.round, given)
+            whole = await self._partial.add(handle.id, asked, given)
+            if whole.keys() >= asked.requests.keys():
+                owner = owner_of(self._view_of(context).who)
+                await self._fleet.begun_calls.answer(handle.id, owner, asked.round, whole)
         except (ValueError, InputNotTaken) as exc:
             raise MCPError(types.INVALID_PARAMS, f"inputResponses: {exc}") from None
         except FleetUnavailable:
@@ -109,9 +113,11 @@ class TaskMethods:
             message = None if status.progress is None else status.progress.message or None
             result = await handle.end_within(0)  # it may have ended meanwhile
         if result is None and status.inputs is not None:
+            answered = await self._partial.answered(handle.id, status.inputs)
             requests = {
                 _key_of(status.inputs, key): request.model_dump(mode="json")
                 for key, request in status.inputs.requests.items()
+                if key not in answered
             }
             return {**task_facts(handle, "input_required", now=now, kept_seconds=kept), "inputRequests": requests}
         if result is None:

@@ -37,6 +37,10 @@ class GatewayKeys:
         """The call that a request of an older MCP client's session has become. Expires with the session."""
         return f"{self.keys.prefix}{OURS}mcp-request:{_digest(f'{session_id} {request_id!r}')}"
 
+    def mcp_answers(self, call_id: str, number: int) -> str:
+        """A hash: the answers to a task's question so far, by the requests' keys. Expires an hour after the last."""
+        return f"{self.keys.prefix}{OURS}mcp-answers:{call_id}:{number}"
+
     @property
     def mcp_state_key(self) -> str:
         """What seals the states that MCP clients carry, in a fleet that does not sign."""

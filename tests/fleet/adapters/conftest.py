@@ -1,12 +1,12 @@
-"""What tests of adapters share: a module that says how far it is, and a tool that comes while an agent runs."""
+"""What tests of adapters share: a tool that says how far it is, and one that comes while an agent runs."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
 from support.local_tools.talkers import Talker
-from support.module_server import ModuleServer, serve
-from support.owls import echo, make_module
+from support.module_server import ModuleServer
+from support.owls import echo
 from toolfleet import Caller, ToolFleet
 
 NewTool = Callable[[], Awaitable[None]]
@@ -17,12 +17,19 @@ def talker() -> Talker:
     return Talker([(0.25, "reading"), (None, "thinking")])
 
 
-@pytest.fixture(scope="session")
-def owls(talker: Talker) -> Iterator[ModuleServer]:
-    module = make_module()
-    module.add("talk", talker, effect="once")
-    with serve(module):
-        yield module
+@pytest.fixture(scope="package", autouse=True)
+def _talking(owls: ModuleServer, talker: Talker) -> Iterator[None]:
+    """The module has one more tool meanwhile."""
+    before = list(owls.definitions)
+    owls.add("talk", talker, effect="once")
+    yield
+    owls.definitions[:] = before
+
+
+@pytest.fixture(autouse=True)
+async def _known(fleet: ToolFleet) -> None:
+    """Other tests' agents and workers have looked at the module before."""
+    await fleet.modules.refresh()
 
 
 @pytest.fixture

@@ -128,12 +128,11 @@ async def test_a_run_that_is_cancelled_takes_its_call_back(fleet: ToolFleet, ada
 async def test_progress_is_a_custom_event_of_the_graph(fleet: ToolFleet, ada: Caller, talker: Talker) -> None:
     """Whoever streams the graph sees how far its calls are, and of which call it is."""
     talker.forget()
-    talker.go_on(1)
     heard: list[dict[str, Any]] = []
     graph = agent(script(("owls__talk", {}, "c1")), FleetMiddleware(fleet, ada))
     async for event in graph.astream(ASK, stream_mode="custom"):
         heard.append(event)
-        talker.go_on(2)
+        talker.go_on(1)
 
     last = {"fraction": None, "message": "thinking"}
     assert heard[-1] == {"tool_call_id": "c1", "tool_name": "owls__talk", "progress": last}

@@ -136,7 +136,6 @@ async def test_a_call_ends_by_its_runs_deadline(fleet: ToolFleet, ada: Caller, o
 async def test_progress_is_an_event_of_the_run(fleet: ToolFleet, ada: Caller, talker: Talker) -> None:
     """Whoever follows the run's events sees how far its calls are, and of which call it is."""
     talker.forget()
-    talker.go_on(1)
     script = PydanticScript([ToolCallPart("owls__talk", {}, "c1")])
     heard: list[ToolProgress] = []
     agent = Agent(script.model(), toolsets=[FleetToolset(fleet, ada)])
@@ -144,7 +143,7 @@ async def test_progress_is_an_event_of_the_run(fleet: ToolFleet, ada: Caller, ta
         async for event in events:
             if isinstance(event, ToolProgress):
                 heard.append(event)
-                talker.go_on(2)
+                talker.go_on(1)
 
     assert (heard[-1].fraction, heard[-1].message, heard[-1].tool_call_id) == (None, "thinking", "c1")
 
