@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ def gateway(bed: TestBed, worker: WorkerProcess) -> Iterator[Gateway]:
 
 
 @asynccontextmanager
-async def running(python: Path, client: str, gateway: Gateway, act: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def running(python: Path, client: str, gateway: Gateway, act: str) -> AsyncGenerator[asyncio.subprocess.Process]:
     """A client's program, ended with the test."""
     command = [str(python), str(LOCK.with_name("run.py")), client, f"{gateway.url}/mcp", gateway.key, act]
     env = {"PATH": os.environ["PATH"], "HOME": str(FOLDER), "NO_PROXY": "*"}

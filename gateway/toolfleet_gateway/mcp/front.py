@@ -59,7 +59,9 @@ class McpFront:
 
     async def _loaded(self) -> "McpEndpoint":
         async with self._loading:
-            if self._endpoint is None:
-                code = await asyncio.to_thread(import_module, "toolfleet_gateway.mcp.endpoint")
-                self._endpoint = code.McpEndpoint(self.fleet, self.settings, self.redis, self.streams, self.closing)
-        return self._endpoint
+            if self._endpoint is not None:
+                return self._endpoint
+            code = await asyncio.to_thread(import_module, "toolfleet_gateway.mcp.endpoint")
+            loaded: McpEndpoint = code.McpEndpoint(self.fleet, self.settings, self.redis, self.streams, self.closing)
+            self._endpoint = loaded
+            return loaded

@@ -18,6 +18,7 @@ from toolfleet_registry.contracts.inputs.messages import PendingInput
 from toolfleet_registry.errors import FleetUnavailable, InputNotTaken
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.calls.begun_handle import BegunHandle
+from toolfleet_tasks.calls.status import CallStatus
 from toolfleet_tasks.client.fleet import ToolFleet
 
 _NAME_HEADER = "mcp-name"
@@ -110,23 +111,28 @@ class TaskMethods:
         result = await handle.end_within(0)
         if result is None:
             status = await handle.status()
-            message = None if status.progress is None else status.progress.message or None
             result = await handle.end_within(0)  # it may have ended meanwhile
-        if result is None and status.inputs is not None:
-            answered = await self._partial.answered(handle.id, status.inputs)
-            requests = {
-                _key_of(status.inputs, key): request.model_dump(mode="json")
-                for key, request in status.inputs.requests.items()
-                if key not in answered
-            }
-            return {**task_facts(handle, "input_required", now=now, kept_seconds=kept), "inputRequests": requests}
-        if result is None:
-            return task_facts(handle, "working", now=now, kept_seconds=kept, message=message)
+            if result is None:
+                return await self._going_on(handle, status, now)
         if result.error_code == "cancelled":
             return task_facts(handle, "cancelled", now=now, kept_seconds=kept, message=result.error)
         if (error := passed_failure(result)) is not None:
             return {**task_facts(handle, "failed", now=now, kept_seconds=kept), "error": error.error.model_dump()}
         return {**task_facts(handle, "completed", now=now, kept_seconds=kept), "result": _result_of(handle, result)}
+
+    async def _going_on(self, handle: BegunHandle, status: CallStatus, now: float) -> dict[str, Any]:
+        """Where a task is that has not ended, and what it asks."""
+        kept = self._settings.gateway_result_kept_seconds
+        if status.inputs is None:
+            message = None if status.progress is None else status.progress.message or None
+            return task_facts(handle, "working", now=now, kept_seconds=kept, message=message)
+        answered = await self._partial.answered(handle.id, status.inputs)
+        requests = {
+            _key_of(status.inputs, key): request.model_dump(mode="json")
+            for key, request in status.inputs.requests.items()
+            if key not in answered
+        }
+        return {**task_facts(handle, "input_required", now=now, kept_seconds=kept), "inputRequests": requests}
 
 
 def capabilities_of(params: Any) -> dict[str, Any]:

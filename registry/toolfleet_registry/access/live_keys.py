@@ -34,6 +34,9 @@ GOOD_SECONDS = 2.0
 # Whoever has just made a key uses it at once, and waits for the next question about all keys; of those, whoever tries keys that there
 # are not gets no more asked than ten a second.
 _UNKNOWN_SECONDS = 0.1
+_EARLY_SECONDS = (
+    0.002  # by which uvloop's timers may be early: what is known would still be fresh enough, and from before the key
+)
 _PATIENCE_SECONDS = 1.0  # for an answer without which nothing can be said
 _SHORT_PATIENCE_SECONDS = 0.3  # for one without which a key is still good: nobody waits for long for a slow store
 _PAUSE_SECONDS = 0.2  # after a store has not answered, before it is asked again
@@ -111,7 +114,7 @@ class LiveKeys:
         if key_id not in self._known.entries:
             rest = self._confirmed_at + _UNKNOWN_SECONDS - fleet_clock.suspend_aware()
             if rest > 0:
-                await asyncio.sleep(rest)
+                await asyncio.sleep(rest + _EARLY_SECONDS)
             await self._confirm(_UNKNOWN_SECONDS, is_good=0)
         if key_id not in self._known.entries:
             return None

@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import sys
 from multiprocessing.connection import Connection
+from typing import Any
 
 from toolfleet.stores import RedisToolRegistry, SQLToolRegistry, ToolRegistry, ToolSpec
 from toolfleet_registry.redis.keys import Keys
@@ -16,7 +17,7 @@ from toolfleet_registry.redis.keys import Keys
 
 def main(url: str, key_prefix: str, processes: str) -> None:
     forks = multiprocessing.get_context("fork")
-    racers: list[Connection[str, str]] = []
+    racers = list[Any]()
     for number in range(int(processes)):
         ours, theirs = forks.Pipe()
         forks.Process(target=race, args=(url, key_prefix, str(number), theirs), daemon=True).start()

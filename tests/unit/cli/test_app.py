@@ -1,14 +1,15 @@
 """The command line: its commands, and that a word brings only what it names."""
 
-import typer
+from typing import Any
+
+from typer.main import get_command
 
 from toolfleet_cli.app import command_line
 
 
 def commands_of(word: str | None) -> dict[str, str | None]:
     """The commands for a first word, and what each is about."""
-    made = typer.main.get_command(command_line(word))
-    assert isinstance(made, typer.core.TyperGroup)
+    made: Any = get_command(command_line(word))
     return {name: command.help for name, command in made.commands.items()}
 
 

@@ -70,7 +70,8 @@ def _block(block: Any, files: Mapping[str, ResultFile]) -> dict[str, Any] | None
             return _resource(uri, block, file)
         case {"type": "resource_link", "uri": str(), "name": str()}:
             return block
-    return None
+        case _:
+            return None
 
 
 def _resource(uri: str, block: Mapping[str, Any], file: ResultFile | None) -> dict[str, Any] | None:
