@@ -1,4 +1,4 @@
-"""Seals what a client carries from one round of a request to the next: it passes through other hands."""
+"""Signs and hides what a client carries from one round of a request to the next: it passes through other hands."""
 
 import hashlib
 import json
