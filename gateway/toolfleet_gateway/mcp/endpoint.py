@@ -15,6 +15,7 @@ from toolfleet_gateway.mcp.header_arguments import HeaderArguments
 from toolfleet_gateway.mcp.lane.lane_request import lane_request, named_tool
 from toolfleet_gateway.mcp.lane.tool_call_lane import ToolCallLane
 from toolfleet_gateway.mcp.methods import McpMethods
+from toolfleet_gateway.mcp.old_era.client_questions import ClientQuestions
 from toolfleet_gateway.mcp.old_era.client_sessions import ClientSessions
 from toolfleet_gateway.mcp.old_era.old_endpoint import OldEndpoint
 from toolfleet_gateway.mcp.replay import again, whole_body
@@ -43,6 +44,7 @@ class McpEndpoint:
         self._sessions = ClientSessions(redis, keys, seconds=settings.mcp_session_seconds)
         self._headers = HeaderArguments(fleet)
         self._lane = ToolCallLane(self._methods.tools, SERVER_INFO)
+        self._questions = ClientQuestions(redis, keys)
         self._served: dict[frozenset[str], _Served] = {}
         self._opening = asyncio.Lock()
 
@@ -85,7 +87,8 @@ class McpEndpoint:
         async with self._opening:
             if kinds not in self._served:
                 server = self._methods.server(kinds, self._subscriptions)
-                old = OldEndpoint(server, self._sessions, self._subscriptions, self._streams, self._methods.abandoned)
+                parts = self._sessions, self._subscriptions, self._streams, self._methods.abandoned, self._questions
+                old = OldEndpoint(server, *parts)
                 served = _Served(StreamableHTTPSessionManager(server, stateless=True), old)
                 await served.open()
                 self._served[kinds] = served

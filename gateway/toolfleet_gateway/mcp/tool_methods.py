@@ -1,6 +1,6 @@
 """Answers `tools/list` and `tools/call`."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,15 +10,17 @@ from mcp.shared.exceptions import MCPError
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_gateway.mcp.calls.call_keys import WrongKey
 from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION
-from toolfleet_gateway.mcp.calls.client_kinds import kinds_of
+from toolfleet_gateway.mcp.calls.client_kinds import in_its_place, kinds_of
 from toolfleet_gateway.mcp.calls.followed_calls import FOLLOWING_TOOLS, FollowedCalls
+from toolfleet_gateway.mcp.calls.input_rounds import Kinds, lacks
 from toolfleet_gateway.mcp.calls.sealed_state import WrongState
 from toolfleet_gateway.mcp.calls.tool_calls import McpCall, Report, ToolCalls, UnknownTool
 from toolfleet_gateway.mcp.listing import McpListing
 from toolfleet_gateway.mcp.meta_tools import CALL, META_TOOLS, MetaTools
 from toolfleet_gateway.mcp.subscriptions import Context, ViewOf
 from toolfleet_gateway.mcp.task_methods import capabilities_of
-from toolfleet_gateway.mcp.view import BEGAN, McpView
+from toolfleet_gateway.mcp.view import ASK, BEGAN, McpView
+from toolfleet_registry.contracts.inputs.messages import PendingInput
 
 _OWN = FOLLOWING_TOOLS.keys() | META_TOOLS.keys()
 
@@ -48,6 +50,7 @@ class ToolMethods:
         """Run a tool, and bring its result or what the call has become."""
         meta = (context.params or {}).get("_meta") or {}
         declared, said = capabilities_of(context.params), context.params or {}
+        kinds = kinds_of(declared or _agreed(context))
         responses = said.get("inputResponses")
         asked = McpCall(
             params.name,
@@ -55,7 +58,8 @@ class ToolMethods:
             meta,
             progress_token=meta.get("progressToken"),
             takes_tasks=EXTENSION in (declared.get("extensions") or {}),
-            kinds=kinds_of(declared),
+            kinds=kinds,
+            ask=_asking(context, kinds),
             state=params.request_state,
             responses=responses if isinstance(responses, dict) else {},
             began=None if context.request is None else context.request.scope.get(BEGAN),
@@ -86,3 +90,27 @@ class ToolMethods:
             raise MCPError(types.INVALID_PARAMS, "name must be a tool's name, and arguments an object.")
         inner = replace(asked, name=name, arguments=arguments)
         return await self._calls.run(view, inner, report)
+
+
+def _agreed(context: Context) -> dict[str, Any]:
+    """What an older client has declared when it opened its session."""
+    declared = context.session.client_capabilities
+    return {} if declared is None else declared.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _asking(context: Context, kinds: Kinds) -> Callable[[PendingInput], Awaitable[dict[str, Any]]] | None:
+    """How an older client is asked; newer ones are by what their requests return."""
+    asks = None if context.request is None else context.request.scope.get(ASK)
+    if asks is None:
+        return None
+
+    async def ask(asked: PendingInput) -> dict[str, Any]:
+        given = dict[str, Any]()
+        for key, request in asked.requests.items():
+            instead = None if request.method in kinds else in_its_place(request)
+            if request.method not in kinds and instead is None:
+                raise lacks(request.method)
+            given[key] = await asks(context.request_id, request) if instead is None else instead
+        return given
+
+    return ask

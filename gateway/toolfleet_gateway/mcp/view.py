@@ -13,6 +13,10 @@ BEGAN: Final = "toolfleet.mcp_began"
 """Where there lies, in the scope of an older client's request, what is to be told the id of the call that it becomes."""
 
 
+ASK: Final = "toolfleet.mcp_ask"
+"""Where there lies what asks an older client something on the stream of a request, given the request's id and what is asked."""
+
+
 @dataclass(frozen=True, slots=True)
 class McpView:
     """What `who` sees at `/mcp`, or at `/mcp/{module}`."""

@@ -41,6 +41,10 @@ class GatewayKeys:
         """A hash: the answers to a task's question so far, by the requests' keys. Expires an hour after the last."""
         return f"{self.keys.prefix}{OURS}mcp-answers:{call_id}:{number}"
 
+    def mcp_question(self, session_id: str, number: str) -> str:
+        """A list: the answer to what an older MCP client was asked, until whoever has asked takes it. Expires a minute later."""
+        return f"{self.keys.prefix}{OURS}mcp-question:{_digest(f'{session_id} {number}')}"
+
     @property
     def mcp_state_key(self) -> str:
         """What seals the states that MCP clients carry, in a fleet that does not sign."""

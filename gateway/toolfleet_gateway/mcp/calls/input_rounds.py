@@ -18,6 +18,13 @@ from toolfleet_tasks.client.fleet import ToolFleet
 Kinds = frozenset[InputMethod]
 
 
+def lacks(method: InputMethod) -> MCPError:
+    """What a client is told that would have to declare more for the tool."""
+    needed: dict[str, Any] = {"requiredCapabilities": {capability_of(method): {}}}
+    message = "The tool asks for what this client does not declare."
+    return MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, message, needed)
+
+
 class InputRounds:
     """The rounds of one gateway's clients; another gateway goes on with them."""
 
@@ -33,9 +40,7 @@ class InputRounds:
         for request in asked.requests.values():
             if request.method not in kinds and in_its_place(request) is None:
                 await handle.cancel()
-                needed: dict[str, Any] = {"requiredCapabilities": {capability_of(request.method): {}}}
-                message = "The tool asks for what this client does not declare."
-                raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, message, needed)
+                raise lacks(request.method)
         state = await self._states.seal(AskedRound(handle.id, asked.round), view, handle.tool_name, arguments)
         requests = {key: request.model_dump(mode="json") for key, request in shown.items()}
         return {"resultType": "input_required", "inputRequests": requests, "requestState": state}
@@ -54,15 +59,16 @@ class InputRounds:
         asked = await handle.next_stop(0)
         if isinstance(asked, PendingInput) and asked.round == answered.number:
             try:
-                await self._answer(view, handle, asked, responses)
+                await self.answer(view, handle, asked, responses)
             except BaseException:
                 handle.leave()
                 raise
         return handle
 
-    async def _answer(
+    async def answer(
         self, view: McpView, handle: BegunHandle, asked: PendingInput, responses: Mapping[str, Any]
     ) -> None:
+        """Give the answers to what the call asks, if all that the client can give are there. Raises `MCPError` and `FleetUnavailable`."""
         stood_in = {key: in_its_place(request) for key, request in asked.requests.items() if key not in responses}
         given = {key: responses.get(key, stood_in.get(key)) for key in asked.requests}
         if not any(key in responses for key in asked.requests) or any(value is None for value in given.values()):

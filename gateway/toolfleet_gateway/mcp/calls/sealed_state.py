@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,6 @@ from redis.exceptions import RedisError
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
-from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
 
 _LASTS_SECONDS = 3600.0  # for whoever is asked
@@ -58,9 +58,7 @@ class SealedStates:
     async def _opened(self) -> AESGCMRequestStateCodec:
         if self._codec is None:
             try:
-                await self._redis.set(
-                    self._keys.mcp_state_key, randomness.uuid4().hex + randomness.uuid4().hex, nx=True
-                )
+                await self._redis.set(self._keys.mcp_state_key, secrets.token_hex(32), nx=True)
                 key = await self._redis.get(self._keys.mcp_state_key)
             except (RedisError, OSError) as exc:
                 raise FleetUnavailable("Redis does not answer.") from exc

@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from mcp.shared.exceptions import MCPError
+
 from toolfleet_gateway.calls.attaching import owner_of
 from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
 from toolfleet_gateway.mcp.calls.call_keys import call_key, client_key
@@ -29,6 +31,8 @@ from toolfleet_tasks.messages import fleet_results
 
 Report = Callable[[dict[str, Any]], Awaitable[None]]
 """Takes the parameters of a progress notification to the client."""
+Ask = Callable[[PendingInput], Awaitable[dict[str, Any]]]
+"""Asks the client, and brings its answers by the requests' keys. Raises `MCPError`."""
 
 _CONFIRMATION_SECONDS = 5.0  # for Redis to say that it has a call that becomes a task
 _NO_SUCH_TOOL = frozenset({"unknown_tool", "unknown_module", "invalid_tool_name"})
@@ -42,7 +46,7 @@ class UnknownTool(Exception):
 class McpCall:
     """What a client asks for. `progress_token`: it wants to know how far the call is; `takes_tasks`: it can follow a task.
 
-    `kinds`: what it can be asked; `state` and `responses`: what it goes on with. `began` is told the call's id once it is under way.
+    `kinds`: what it can be asked; `state` and `responses`: what it goes on with; `ask`: how an older one is asked. `began` is told the call's id once it is under way.
     """
 
     name: str
@@ -53,6 +57,7 @@ class McpCall:
     kinds: Kinds = frozenset()
     state: str | None = None
     responses: Mapping[str, Any] = field(default_factory=dict)
+    ask: Ask | None = None
     began: Callable[[str], Awaitable[None]] | None = None
 
 
@@ -121,6 +126,17 @@ class ToolCalls:
             raise UnknownTool(f"Unknown tool: {shown[:200]}")
         return name
 
+    async def _asked(
+        self, view: McpView, handle: BegunHandle, stop: PendingInput, ask: Ask, seconds: float
+    ) -> ToolResult | PendingInput | None:
+        """Have an older client answer, and wait on. A call whose client refuses is taken back. Raises `MCPError`."""
+        try:
+            await self._rounds.answer(view, handle, stop, await ask(stop))
+        except MCPError:
+            await handle.cancel()
+            raise
+        return await handle.next_stop(seconds)
+
     async def _needs_task(self, view: McpView, name: str) -> bool:
         if name not in self._settings.mcp_task_tools:
             return False
@@ -141,6 +157,8 @@ class ToolCalls:
         seconds = settings.mcp_task_seconds if asked.takes_tasks else settings.mcp_wait_seconds
         async with _telling(handle, asked.progress_token, report):
             stop = await (handle.next_stop(seconds) if asked.kinds else handle.end_within(seconds))
+            while isinstance(stop, PendingInput) and asked.ask is not None:
+                stop = await self._asked(view, handle, stop, asked.ask, seconds)
         if isinstance(stop, PendingInput):
             return await self._rounds.ask(view, handle, stop, asked.kinds, asked.arguments)
         if stop is not None:

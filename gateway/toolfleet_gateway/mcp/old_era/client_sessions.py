@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,6 @@ from redis.exceptions import RedisError
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
-from toolfleet_registry.system import randomness
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class ClientSessions:
 
     async def open(self, view: McpView, protocol_version: str, client_info: Any, capabilities: Any) -> ClientSession:
         """Begin a session. Raises `FleetUnavailable`."""
-        session = ClientSession(randomness.uuid4().hex, protocol_version, client_info, capabilities)
+        session = ClientSession(secrets.token_hex(16), protocol_version, client_info, capabilities)
         facts = [_holder(view), protocol_version, client_info, capabilities]
         try:
             await self._redis.set(self._keys.mcp_session(session.id), json.dumps(facts), px=self._ms)

@@ -1,6 +1,7 @@
 """Serves one request of an older MCP client by the SDK's own transport, with what its session knows."""
 
 import asyncio
+import functools
 from typing import Any
 
 from mcp.server.connection import Connection
@@ -12,7 +13,9 @@ from mcp.shared.transport_context import TransportContext
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from starlette.types import Receive, Scope, Send
 
+from toolfleet_gateway.mcp.old_era.client_questions import ClientQuestions
 from toolfleet_gateway.mcp.old_era.client_sessions import ClientSession
+from toolfleet_gateway.mcp.view import ASK
 from toolfleet_registry.system.loggers import get_logger
 
 log = get_logger(__name__)
@@ -21,8 +24,9 @@ log = get_logger(__name__)
 class Exchange:
     """Serves requests of older clients by `server`. No process keeps anything of them between two requests."""
 
-    def __init__(self, server: Server[Any]) -> None:
+    def __init__(self, server: Server[Any], questions: ClientQuestions) -> None:
         self._server = server
+        self._questions = questions
         options = NotificationOptions(tools_changed=True)
         self._options = server.create_initialization_options(options, extensions={})
 
@@ -30,7 +34,7 @@ class Exchange:
         """Answer one POST."""
         transport = StreamableHTTPServerTransport(None)
         ready = asyncio.Event()
-        running = asyncio.create_task(self._run(transport, session, ready), name="toolfleet-mcp-exchange")
+        running = asyncio.create_task(self._run(transport, session, ready, scope), name="toolfleet-mcp-exchange")
         try:
             await ready.wait()
             await transport.handle_request(scope, receive, send)
@@ -40,9 +44,15 @@ class Exchange:
             await asyncio.wait({running})
 
     async def _run(
-        self, transport: StreamableHTTPServerTransport, session: ClientSession | None, ready: asyncio.Event
+        self,
+        transport: StreamableHTTPServerTransport,
+        session: ClientSession | None,
+        ready: asyncio.Event,
+        scope: Scope,
     ) -> None:
         async with transport.connect() as (reads, writes):
+            if session is not None:
+                scope[ASK] = functools.partial(self._questions.ask, session, writes)
             ready.set()
             dispatcher: JSONRPCDispatcher[TransportContext] = JSONRPCDispatcher(
                 reads,

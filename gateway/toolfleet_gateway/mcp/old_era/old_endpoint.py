@@ -17,6 +17,7 @@ from toolfleet_gateway.calls.attaching import owner_of
 from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.streams import EventStream, ServerSentEvent
 from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
+from toolfleet_gateway.mcp.old_era.client_questions import ClientQuestions, is_answer
 from toolfleet_gateway.mcp.old_era.client_sessions import ClientSession, ClientSessions
 from toolfleet_gateway.mcp.old_era.exchange import Exchange
 from toolfleet_gateway.mcp.replay import again, whole_body
@@ -39,9 +40,11 @@ class OldEndpoint:
         subscriptions: Subscriptions,
         streams: OpenStreams,
         abandoned: AbandonedCalls,
+        questions: ClientQuestions,
     ) -> None:
         self._abandoned = abandoned
-        self._exchange = Exchange(server)
+        self._questions = questions
+        self._exchange = Exchange(server, questions)
         self._sessions = sessions
         self._subscriptions = subscriptions
         self._streams = streams
@@ -80,6 +83,10 @@ class OldEndpoint:
             version = params.get("protocolVersion")
             spoken = version if version in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION
             opened = await self._sessions.open(view, spoken, params.get("clientInfo"), params.get("capabilities"))
+        elif session is not None and is_answer(asked):
+            await self._questions.take(session, asked)
+            await Response(None, 202)(request.scope, request.receive, send)
+            return
         elif session is not None:
             await self._heed(view, session, asked)
             request.scope[BEGAN] = self._noting(session, asked.get("id"))
