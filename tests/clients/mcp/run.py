@@ -88,10 +88,9 @@ async def langchain(url: str, key: str) -> AsyncIterator[Connected]:
 
 @asynccontextmanager
 async def openai_agents(url: str, key: str) -> AsyncIterator[Connected]:
+    from agents import Agent, Runner, set_tracing_disabled  # noqa: PLC0415 - as above
     from agents.mcp import MCPServerStreamableHttp  # noqa: PLC0415 - as above
     from agents.testing import ScriptedModel, assistant_message, function_call  # noqa: PLC0415 - as above
-
-    from agents import Agent, Runner, set_tracing_disabled  # noqa: PLC0415 - as above
 
     set_tracing_disabled(disabled=True)
     params: Any = {"url": url, "headers": {"Authorization": f"Bearer {key}"}}

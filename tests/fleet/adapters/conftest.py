@@ -1,35 +1,54 @@
-"""What tests of adapters share: a tool that says how far it is, and one that comes while an agent runs."""
+"""What tests of adapters share: a fleet of their own, with a module that says how far it is and gets a tool while an agent runs."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
+from support.fleet import TestBed
 from support.local_tools.talkers import Talker
-from support.module_server import ModuleServer
-from support.owls import echo
+from support.module_server import ModuleServer, serve
+from support.owls import echo, make_module
+from support.waiting import wait_until
+from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolFleet
+from toolfleet_cli.local.redis_server import redis_server
 
 NewTool = Callable[[], Awaitable[None]]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def talker() -> Talker:
     return Talker([(0.25, "reading"), (None, "thinking")])
 
 
-@pytest.fixture(scope="package", autouse=True)
-def _talking(owls: ModuleServer, talker: Talker) -> Iterator[None]:
-    """The module has one more tool meanwhile."""
-    before = list(owls.definitions)
-    owls.add("talk", talker, effect="once")
-    yield
-    owls.definitions[:] = before
+@pytest.fixture(scope="package")
+def owls(talker: Talker) -> Iterator[ModuleServer]:
+    module = make_module()
+    module.add("talk", talker, effect="once")
+    with serve(module):
+        yield module
 
 
-@pytest.fixture(autouse=True)
-async def _known(fleet: ToolFleet) -> None:
-    """Other tests' agents and workers have looked at the module before."""
-    await fleet.modules.refresh()
+@pytest.fixture(scope="package")
+def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
+    """Another Redis than that of other tests, whose module has fewer tools."""
+    with redis_server(tmp_path_factory.mktemp("redis")) as url:
+        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"))
+
+
+@pytest.fixture(scope="package")
+def worker(bed: TestBed) -> Iterator[WorkerProcess]:
+    with bed.worker() as worker:
+        yield worker
+
+
+@pytest.fixture
+async def fleet(bed: TestBed, worker: WorkerProcess, owls: ModuleServer) -> AsyncIterator[ToolFleet]:
+    """An agent's fleet, with a worker."""
+    await wait_until(lambda: not owls.running, "what other tests have left has ended")
+    owls.forget()
+    async with ToolFleet(settings=bed.settings.model_copy(update={"unserved_seconds": 5})) as fleet:
+        yield fleet
 
 
 @pytest.fixture

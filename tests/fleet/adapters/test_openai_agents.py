@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+from agents import FunctionTool, RunContextWrapper, Runner, function_tool, set_tracing_disabled
 from agents.testing import ScriptedModel, assistant_message, function_call
 
-from agents import FunctionTool, RunContextWrapper, Runner, function_tool, set_tracing_disabled
 from support.module_server import ModuleServer
 from support.waiting import wait_until
 from toolfleet import Caller, ToolFleet
