@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 
 import uvloop
+from starlette.types import ASGIApp
 
 from toolfleet_gateway.auth.generated_key import GeneratedKey
 from toolfleet_gateway.auth.key_limits import KeyLimits
@@ -76,7 +77,7 @@ async def serve_gateway(
         routes = [*routes_of(fleet, settings, closing, streams), *metadata_routes(authenticator.resource)]
         entrance = Entrance(authenticator, limits)
         front = McpFront(fleet, settings, redis, entrance, streams, closing)
-        apps = dict.fromkeys(PATHS, front)
+        apps: dict[str, ASGIApp] = dict.fromkeys(PATHS, front)
         app = build_app(routes, entrance, settings, is_ready=is_ready, apps=apps)
         server = make_server(app, settings, leaving=closing.begin, listening=ready)
         watching = asyncio.create_task(streams.watch(), name="toolfleet-streams")
