@@ -3,7 +3,6 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from support.servers.hatchery import HATCHED, Hatchery, make_hatchery
 from support.servers.rabbitmq import RabbitMq
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_cli.local.redis_server import redis_server
 
 HATCH = ToolCall(tool_name="nest.hatch")
 QUICK = ToolCall(tool_name="nest.quick")
@@ -29,9 +29,11 @@ def nest() -> Iterator[Hatchery]:
 
 
 @pytest.fixture
-def nests(bed: TestBed, nest: Hatchery, tmp_path: Path) -> TestBed:
-    """The fleet of that module, at the same broker."""
-    return replace(bed, modules=(nest.server,), folder=tmp_path)
+def nests(broker: RabbitMq, nest: Hatchery, tmp_path: Path) -> Iterator[TestBed]:
+    """The fleet of that module, at the same broker. Its Redis is its own: another fleet's agents would find its modules there."""
+    (tmp_path / "redis").mkdir()
+    with redis_server(tmp_path / "redis") as url:
+        yield TestBed(url, (nest.server,), tmp_path, {"broker_url": broker.url, "calls_per_caller": 1000})
 
 
 @pytest.fixture
