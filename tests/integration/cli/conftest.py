@@ -1,5 +1,6 @@
 """What tests of the command share."""
 
+import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from toolfleet_cli import main
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], elsewhere: Path) -> Iterator[Run]:
     """Runs the command in this process, far from any other fleet."""
     was_configured, before = structlog.is_configured(), structlog.get_config()
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
 
     def run(*words: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["toolfleet", *words])
@@ -24,6 +27,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], els
         return Ended(ended.value.code, said.out, said.err)
 
     yield run
+    # A command that serves sends the logs to the stderr of its test, which is closed after it.
+    root.handlers[:] = handlers
+    root.setLevel(level)
     if was_configured:
         structlog.configure(**before)
     else:  # what is not configured prints nothing

@@ -19,7 +19,7 @@ from toolfleet_registry.redis.gateway_keys import GatewayKeys
 from toolfleet_registry.time import machine_clock
 
 _LONGEST_SECONDS = 600.0  # for a person to answer; the call's deadline may come before
-_LOOK_SECONDS = 1.0  # less than what an answer of Redis may take
+_WAIT_SECONDS = 1.0  # less than what an answer of Redis may take
 _KEPT_SECONDS = 60  # of an answer that nobody has fetched yet
 
 
@@ -68,7 +68,7 @@ class ClientQuestions:
         give_up_at = machine_clock.monotonic() + _LONGEST_SECONDS
         while machine_clock.monotonic() < give_up_at:
             try:
-                found = await self._redis.blpop([name], timeout=_LOOK_SECONDS)
+                found = await self._redis.blpop([name], timeout=_WAIT_SECONDS)
             except (RedisError, OSError) as exc:
                 raise FleetUnavailable("Redis does not answer.") from exc
             if found is not None:

@@ -65,15 +65,15 @@ async def test_the_status_names_the_workers(gateway: KeyedGateway) -> None:
 
 async def test_modules_are_added_and_removed(gateway: KeyedGateway, bed: TestBed) -> None:
     """A module is in the directory at once, without its password, and the audit says who has done it."""
-    body = {"module": "barn", "url": "http://mice:cheese@127.0.0.1:9", "slow": True}
+    body = {"module": "byre", "url": "http://mice:cheese@127.0.0.1:9", "slow": True}
     added = await gateway.post("olga", "/operations/modules", body)
     listed = {each["module"]: each for each in (await gateway.get("vera", "/operations/modules")).json()["modules"]}
-    removed = await gateway.delete("olga", "/operations/modules/barn?drain_seconds=0")
-    audit = (await gateway.get("vera", "/operations/audit", params={"tool": "barn"})).json()
+    removed = await gateway.delete("olga", "/operations/modules/byre?drain_seconds=0")
+    audit = (await gateway.get("vera", "/operations/audit", params={"tool": "byre"})).json()
 
     assert (added.status_code, removed.status_code) == (200, 200)
     assert (added.json()["lane"], added.json()["url"]) == ("slow", "http://127.0.0.1:9")
-    assert listed["barn"] == {**added.json(), "workers": listed["barn"]["workers"]}
+    assert listed["byre"] == {**added.json(), "workers": listed["byre"]["workers"]}
     assert [(line["change"], line["user_id"]) for line in audit["lines"]] == [
         ("module_removed", "olga"),
         ("module_added", "olga"),
