@@ -1,4 +1,4 @@
-"""`python -m chaos.gateways [--calls N] [--faults N] [--seconds N] [--seed N]`: exits with 1 if anything does not hold."""
+"""`python -m chaos.gateways [--calls N] [--faults N] [--seconds N] [--seed N] [--doors rest mcp agents]`: exits with 1 if anything does not hold."""
 
 import argparse
 import asyncio
@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from chaos.gateways.clients import WAYS
 from chaos.gateways.run import GatewayPlan, run_gateways
 
 
@@ -20,6 +21,7 @@ def main() -> int:
     options.add_argument("--faults", type=int, default=64)
     options.add_argument("--seconds", type=float, default=200, help="how long calls are made and faults happen")
     options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--doors", nargs="+", choices=list(WAYS), default=list(WAYS), help="how clients call")
     options.add_argument("--folder", type=Path, help="for logs and the journal; otherwise kept if something is wrong")
     chosen = options.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
@@ -27,7 +29,7 @@ def main() -> int:
         del os.environ[name]  # a run states its own
     folder = (chosen.folder or Path(tempfile.mkdtemp(prefix="toolfleet-chaos-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    plan = GatewayPlan(chosen.calls, chosen.faults, chosen.seconds, chosen.seed)
+    plan = GatewayPlan(chosen.calls, chosen.faults, chosen.seconds, chosen.seed, tuple(chosen.doors))
     ran = asyncio.run(run_gateways(plan, folder))
     print(ran.report)  # noqa: T201 - what a run is for
     if ran.violations:

@@ -1,4 +1,4 @@
-"""Calls tools over REST and MCP as a client must that may lose any answer: it repeats itself with its key at the other gateway."""
+"""Calls tools over REST, MCP and adapters as a client must that may lose any answer: it repeats itself with its key at the other gateway."""
 
 import asyncio
 import contextlib
@@ -11,16 +11,19 @@ from typing import Any, ClassVar, Literal
 
 import httpx
 
+from chaos.gateways.agents import STEPS, Agents
 from chaos.gateways.mcp_ways import Send, call_as_task, call_over_mcp
 from chaos.gateways.scene import Scene
 from chaos.plan import MODULES
 from toolfleet_registry.contracts import ToolResult
 
-ClientWay = Literal[
-    "waits", "twice at once", "goes away", "follows", "polls", "over MCP", "over MCP, goes away", "over MCP, as a task"
-]
-_REST: tuple[ClientWay, ...] = ("waits", "twice at once", "goes away", "follows", "follows", "polls")
-WAYS: tuple[ClientWay, ...] = (*_REST, "over MCP", "over MCP", "over MCP, goes away", "over MCP, as a task")
+Door = Literal["rest", "mcp", "agents"]
+WAYS: dict[Door, tuple[str, ...]] = {
+    "rest": ("waits", "twice at once", "goes away", "follows", "follows", "polls"),
+    "mcp": ("over MCP", "over MCP", "over MCP, goes away", "over MCP, as a task"),
+    "agents": tuple(STEPS),
+}
+"""How clients call through each door."""
 
 TIMEOUT_SECONDS, GIVE_UP_SECONDS = 40.0, 90.0
 _OK, _ACCEPTED = 200, 202
@@ -40,7 +43,7 @@ class Intention:
 
     ref: str
     tool: str
-    way: ClientWay
+    way: str
     arguments: dict[str, Any]
     told: list[str] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
@@ -62,42 +65,55 @@ class Intention:
         return {"tool_name": self.tool, "arguments": self.arguments, "timeout_seconds": TIMEOUT_SECONDS}
 
 
-def intentions(count: int, dice: random.Random) -> list[Intention]:
+def intentions(count: int, doors: Sequence[Door], dice: random.Random) -> list[Intention]:
     """So many `once` calls, each in a way of its own."""
+    ways = [way for door in doors for way in WAYS[door]]
     made: list[Intention] = []
     for number in range(count):
         (first,) = dice.choices(list(_BEHAVIOURS), list(_BEHAVIOURS.values()))
         ref = f"rest-{number}-{dice.getrandbits(32):08x}"
         waits = {name: dice.choice((0, 0, 20, 200, 800)) for name in ("before_ms", "after_ms")}
         arguments = {"ref": ref, "first": first, "then": "ok", **waits}
-        made.append(Intention(ref, f"{dice.choice(MODULES)}.once", dice.choice(WAYS), arguments))
+        made.append(Intention(ref, f"{dice.choice(MODULES)}.once", dice.choice(ways), arguments))
     return made
 
 
 class Client:
-    """Has intentions done, at whichever gateway answers."""
+    """Has intentions done, at whichever gateway answers, or by agents."""
 
-    def __init__(self, here: Scene, gateways: Sequence[httpx.AsyncClient], dice: random.Random) -> None:
+    def __init__(self, here: Scene, gateways: Sequence[httpx.AsyncClient], agents: Agents, dice: random.Random) -> None:
         self._here = here
         self._gateways = gateways
+        self._agents = agents
         self._dice = dice
         self._turn = 0
 
     async def have_done(self, wanted: Intention) -> None:
-        """Return when the client knows what has become of it, and has asked again at each gateway."""
+        """Return when the client knows what has become of it, and has asked again at each gateway, or by each agent."""
         began_at = time.monotonic()
         try:
             async with asyncio.timeout(GIVE_UP_SECONDS):
-                await self._ways[wanted.way](self, wanted)
+                await self._ways.get(wanted.way, Client._by_agent)(self, wanted)
             wanted.seconds = time.monotonic() - began_at
-            repeat = self._until_told_over_mcp if wanted.is_over_mcp else self._until_told
-            for gateway in self._gateways:
+            for number in range(len(self._gateways)):
                 async with asyncio.timeout(GIVE_UP_SECONDS):
-                    await repeat(wanted, gateway)
+                    await self._repeat(wanted, number)
         except TimeoutError:
             wanted.trouble.append(f"no answer in {GIVE_UP_SECONDS:.0f} s")
         except Exception as exc:  # noqa: BLE001 - one that fails must not end the run
             wanted.trouble.append(repr(exc))
+
+    async def _repeat(self, wanted: Intention, number: int) -> None:
+        if wanted.way in STEPS:
+            await self._by_agent(wanted, number)
+        elif wanted.is_over_mcp:
+            await self._until_told_over_mcp(wanted, self._gateways[number])
+        else:
+            await self._until_told(wanted, self._gateways[number])
+
+    async def _by_agent(self, wanted: Intention, number: int = 0) -> None:
+        told = await self._agents.told(number, wanted.way, wanted.ref, wanted.tool, wanted.arguments)
+        wanted.told.append(told)
 
     async def _wait(self, wanted: Intention) -> None:
         await self._until_told(wanted, self._next())

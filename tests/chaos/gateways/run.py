@@ -15,8 +15,9 @@ import httpx
 from chaos.checks.call_checks import Violation
 from chaos.faults.fault_report import table
 from chaos.faults.moments import until
+from chaos.gateways.agents import Agents
 from chaos.gateways.checks import check_intentions
-from chaos.gateways.clients import GIVE_UP_SECONDS, Client, Intention, intentions
+from chaos.gateways.clients import GIVE_UP_SECONDS, WAYS, Client, Door, Intention, intentions
 from chaos.gateways.scene import GATEWAY_FAULTS, Scene, scene, strike
 from chaos.plan import MODULES
 from chaos.records.journal import Journal, read_journal
@@ -32,12 +33,13 @@ _CLIENTS = httpx.Limits(max_connections=500, max_keepalive_connections=100)
 
 @dataclass(frozen=True)
 class GatewayPlan:
-    """`seconds` is how long calls are made and faults happen; the rest of a run is what its last calls need."""
+    """`seconds` is how long calls are made and faults happen; the rest of a run is what its last calls need. `doors`: which are used."""
 
     calls: int
     faults: int
     seconds: float
     seed: int
+    doors: tuple[Door, ...] = tuple(WAYS)
 
 
 @dataclass
@@ -50,12 +52,13 @@ class GatewayRun:
 
 async def run_gateways(plan: GatewayPlan, folder: Path) -> GatewayRun:
     """Do it. Logs and the modules' journal are left in `folder`."""
-    wanted = intentions(plan.calls, random.Random(plan.seed))
+    wanted = intentions(plan.calls, plan.doors, random.Random(plan.seed))
     began_at = time.monotonic()
     async with scene(folder) as here:
         async with AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(_client(here, url)) for url in here.urls]
-            client = Client(here, clients, random.Random(plan.seed + 1))
+            agents = await stack.enter_async_context(Agents.open(here.settings))
+            client = Client(here, clients, agents, random.Random(plan.seed + 1))
             async with asyncio.TaskGroup() as group:
                 group.create_task(_strike_all(plan, here))
                 await _spread(plan, client, wanted, group)
