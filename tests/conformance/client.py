@@ -10,31 +10,72 @@ import os
 import sys
 from collections.abc import Mapping
 from typing import Any
+from uuid import uuid4
 
 from toolfleet_modules.hosts.mcp.mcp_host import McpHost
 from toolfleet_modules.hosts.mcp.mcp_tool import McpTool
 from toolfleet_modules.hosts.mcp.options import HttpServer, McpOptions
-from toolfleet_modules.sdk.client import ModuleClient
+from toolfleet_modules.sdk.client import ModuleClient, ModuleResult
+from toolfleet_registry.contracts.inputs.messages import MOST_ROUNDS, CallInputs
 
 _LISTED_SECONDS = 10
 _CALL_SECONDS = 10
+_USER = "ada"
+_ASKING = "elicitation"  # in the names of scenarios whose older server asks
 _ECHO = "json_schema_echo"
 _SAMPLES: Mapping[str, Any] = {"integer": 5, "number": 5, "boolean": True, "array": [], "object": {}, "null": None}
 
 
 async def main(url: str) -> int:
     """Have one server served, and everything asked for that its scenario wants to see."""
-    host = McpHost(McpOptions("suite", HttpServer(url), trusted=True, handshake_seconds=_LISTED_SECONDS))
-    async with ModuleClient(host, user_id="ada") as client:
+    server, scenario = HttpServer(url), os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
+    host = McpHost(
+        McpOptions("suite", server, trusted=True, asks=_ASKING in scenario, handshake_seconds=_LISTED_SECONDS)
+    )
+    async with ModuleClient(host, user_id=_USER) as client:
         for each in host.manifest.load_errors or ():
             print(f"{each.file}: {each.message}", file=sys.stderr)  # noqa: T201 - the suite keeps it with the results
         if not host.tools and host.manifest.load_errors:
             return 1
         for name, arguments in _calls(host):
-            result = await client.send(name, arguments, seconds=_CALL_SECONDS)
+            result = await _called(client, name, arguments)
             print(f"{name}: {result}", file=sys.stderr)  # noqa: T201 - as above
         await _ask_for_more(host, client)
     return 0
+
+
+async def _called(client: ModuleClient, name: str, arguments: dict[str, Any]) -> ModuleResult:
+    """A call's result, by somebody who answers whatever its server asks."""
+    call_id, inputs = uuid4().hex, None
+    for number in range(1, MOST_ROUNDS + 1):
+        result = await client.send(
+            name, arguments, user_id=_USER, call_id=call_id, seconds=_CALL_SECONDS, takes_input=True, inputs=inputs
+        )
+        if not result.requests:
+            break
+        responses = {key: _answer(request) for key, request in result.requests.items()}
+        inputs = CallInputs(round=number, responses=responses, state=result.state)
+    return result
+
+
+def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What a person, a model or a client says: a form is sent as it was, with its defaults."""
+    match request["method"]:
+        case "elicitation/create":
+            form = request["params"].get("requestedSchema", {}).get("properties", {})
+            content = {
+                name: field.get("default", _SAMPLES.get(field.get("type"), "owl")) for name, field in form.items()
+            }
+            return {"action": "accept", "content": content}
+        case "sampling/createMessage":
+            return {
+                "role": "assistant",
+                "content": {"type": "text", "text": "hoo"},
+                "model": "owl",
+                "stopReason": "endTurn",
+            }
+        case _:
+            return {"roots": []}
 
 
 def _calls(host: McpHost) -> list[tuple[str, dict[str, Any]]]:
@@ -68,7 +109,7 @@ async def _ask_for_more(host: McpHost, client: ModuleClient) -> None:
 
 async def _asked(client: ModuleClient, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """The result; nothing where the server has none of that."""
-    answer = await client.http.post(f"/mcp/{method}", json={"params": params, "user_id": "ada"})
+    answer = await client.http.post(f"/mcp/{method}", json={"params": params, "user_id": _USER})
     result: dict[str, Any] = answer.json().get("result", {}) if answer.is_success else {}
     return result
 

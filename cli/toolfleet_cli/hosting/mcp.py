@@ -56,6 +56,7 @@ def options_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path) ->
         secrets=secrets,
         scope=spec.scope,
         trusted=spec.trusted,
+        asks=spec.asks,
         most_sessions=spec.most_sessions,
         idle_seconds=spec.idle_seconds,
         handshake_seconds=spec.handshake_seconds,

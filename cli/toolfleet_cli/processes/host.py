@@ -142,6 +142,7 @@ def mcp(  # noqa: PLR0913 - options of a command
     header: Header = None,
     per_caller: Annotated[bool, typer.Option("--per-caller", help="A session for each user.")] = False,
     trusted: Annotated[bool, typer.Option("--trusted", help="Believe what a server says of repeated calls.")] = False,
+    asks: Annotated[bool, typer.Option("--asks", help="An older server may ask in the middle of a call.")] = False,
     address: Address = "127.0.0.1",
     port: Port = 0,
     announce: Announce = True,
@@ -154,7 +155,7 @@ def mcp(  # noqa: PLR0913 - options of a command
     need("host mcp")
     from toolfleet_cli.processes.mcp_hosts import McpCommand, serve_mcp  # noqa: PLC0415 - as above
 
-    facts = given({"scope": "caller" if per_caller else None, "trusted": trusted or None})
+    facts = given({"scope": "caller" if per_caller else None, "trusted": trusted or None, "asks": asks or None})
     asked = McpCommand(name, tuple(command or ()), url, config, tuple(env or ()), tuple(header or ()), facts)
     raise typer.Exit(serve_mcp(asked, address, port, announces=announce, announce_url=announce_url))
 

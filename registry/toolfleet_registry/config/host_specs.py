@@ -110,6 +110,8 @@ class McpSpec(FencedSpec):
     """Seconds between two lists of its tools, where it does not say how long one holds; changes that it tells of are seen at once."""
     stuck_seconds: Seconds = 30
     """Seconds that a program may answer nothing, after a call that did not come back in time, before it is started anew."""
+    asks: bool = False
+    """Whether a server of an older version may ask whoever called in the middle of a call; each user has a session then, and one call at a time in it."""
     trusted: bool = False
     """Whether its annotations say what repeating a call would do; else every tool counts as `once`."""
     memory_mb: Count | None = None

@@ -22,7 +22,9 @@ PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}}
+LABEL = {"type": "object", "properties": {"text": {"type": "string", "x-mcp-header": "Text"}}}
 NAMES = [
+    "label",
     "echo",
     "weigh",
     "draw",
@@ -71,7 +73,7 @@ class Nest:
                 types.Tool(
                     name=name,
                     description=f"Does {name}.",
-                    input_schema=TEXT,
+                    input_schema=LABEL if name == "label" else TEXT,
                     output_schema=WEIGHT if name == "weigh" else None,
                     annotations=HINTS.get(name),
                 )
@@ -154,8 +156,10 @@ class Nest:
         """Ask for input, as both eras do."""
         schema = {"type": "object", "properties": {"name": {"type": "string"}}}
         if ctx.protocol_version < "2026":
-            answer = await ctx.session.elicit_form("Who?", schema, related_request_id=ctx.request_id)
-            return types.CallToolResult(content=said(str(answer)))
+            for _ in range(int(text or "1")):
+                answer = await ctx.session.elicit_form("Who?", schema, related_request_id=ctx.request_id)
+                note(f"answered {answer.action} {(answer.content or {}).get('name')}")
+            return types.CallToolResult(content=said(f"Hello {(answer.content or {}).get('name')}"))
         request = types.ElicitRequest(params=types.ElicitRequestFormParams(message="Who?", requested_schema=schema))
         return types.InputRequiredResult(input_requests={"who": request}, request_state="s")
 
@@ -234,6 +238,7 @@ def server_of(nest: Nest, *, is_old: bool) -> Server[Any]:
 
     server: Server[Any] = Server(
         "nest",
+        get_tool_input_schema=lambda name: LABEL if name == "label" else None,
         version="1",
         on_list_tools=nest.list_tools,
         on_call_tool=nest.call_tool,

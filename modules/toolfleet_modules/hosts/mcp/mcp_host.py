@@ -1,15 +1,18 @@
 """Serves the tools of an MCP server as a module: what the server changes is served a moment later."""
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 
+from mcp.shared.inbound import x_mcp_header_map
 from starlette.applications import Starlette
 from starlette.routing import Route
 
 from toolfleet_modules.hosts.mcp.definitions import OfferedTool, ServerOffer, offer_of
+from toolfleet_modules.hosts.mcp.inputs.held_calls import HeldCalls
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession, OnChanged, ServerAway
 from toolfleet_modules.hosts.mcp.mcp_tool import McpTool
 from toolfleet_modules.hosts.mcp.options import McpOptions, StdioServer
@@ -56,6 +59,7 @@ class McpHost(Host[McpTool | PassedTool]):
         self._passing: Route | None = None
         self._is_legacy = False
         self._checks = set[asyncio.Task[None]]()
+        self._held = HeldCalls() if options.asks else None
 
     @property
     def app(self) -> Starlette:
@@ -80,21 +84,21 @@ class McpHost(Host[McpTool | PassedTool]):
         """What is served now, and what is not."""
         return super().manifest.model_copy(update={"load_errors": self._faults or None})
 
-    async def _connect(self, on_changed: OnChanged = lambda _: None) -> McpSession:
+    async def _connect(self, on_changed: OnChanged = lambda _: None, *, may_ask: bool = False) -> McpSession:
         """Make a session, by the handshake that worked before, and if not by that, by the other. Raises `ServerAway`."""
         try:
-            return await self._open(on_changed, is_legacy=self._is_legacy)
+            return await self._open(on_changed, is_legacy=self._is_legacy, may_ask=may_ask)
         except ServerAway as exc:
             if not exc.has_answered:
                 raise
         # Some older servers end at a question that they do not know.
-        connection = await self._open(on_changed, is_legacy=not self._is_legacy)
+        connection = await self._open(on_changed, is_legacy=not self._is_legacy, may_ask=may_ask)
         self._is_legacy = not self._is_legacy
         return connection
 
-    async def _open(self, on_changed: OnChanged, *, is_legacy: bool) -> McpSession:
+    async def _open(self, on_changed: OnChanged, *, is_legacy: bool, may_ask: bool) -> McpSession:
         seconds = self._options.handshake_seconds
-        return await McpSession.open(self._transport, on_changed, seconds=seconds, is_legacy=is_legacy)
+        return await McpSession.open(self._transport, on_changed, seconds=seconds, is_legacy=is_legacy, may_ask=may_ask)
 
     @asynccontextmanager
     async def _transport(self) -> AsyncGenerator[MessageStreams]:
@@ -161,8 +165,18 @@ class McpHost(Host[McpTool | PassedTool]):
 
     def _tool_of(self, tool: OfferedTool) -> McpTool:
         assert self._sessions is not None  # noqa: S101 - there is a lifespan wherever there are tools
-        names = frozenset((tool.definition.input_schema or {}).get("properties", {}))
-        return McpTool(tool.definition, names, tool.original, self._sessions, self._options.secrets, self._suspect)
+        schema = tool.definition.input_schema or {}
+        names = frozenset(schema.get("properties", {}))
+        return McpTool(
+            tool.definition,
+            names,
+            tool.original,
+            self._sessions,
+            self._options.secrets,
+            self._suspect,
+            self._held,
+            has_header_arguments=bool(x_mcp_header_map(schema)),
+        )
 
     def _passed_tool(self, method: str) -> PassedTool:
         assert self._sessions is not None  # noqa: S101 - as above
@@ -195,8 +209,9 @@ class McpHost(Host[McpTool | PassedTool]):
             return await self._connect(self._changes.notice)
 
         self._listing = listing = SharedSession(self.name, connect, self._serve_listed, self._fail)
-        if options.scope == "caller":
-            users = UserSessions(self._connect, most=options.most_sessions, idle_seconds=options.idle_seconds)
+        if options.scope == "caller" or options.asks:
+            connect_user = functools.partial(self._connect, may_ask=options.asks)
+            users = UserSessions(connect_user, most=options.most_sessions, idle_seconds=options.idle_seconds)
         self._sessions = users or listing
         try:
             await self._changes.first(options.handshake_seconds + _LIST_WAIT_SECONDS)
@@ -205,6 +220,8 @@ class McpHost(Host[McpTool | PassedTool]):
             for task in self._checks:
                 task.cancel()
             await asyncio.gather(*self._checks, return_exceptions=True)
+            if self._held is not None:
+                await self._held.aclose()
             if users is not None:
                 await users.aclose()
             await listing.aclose()

@@ -14,19 +14,16 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 from pydantic import TypeAdapter, ValidationError
 
+from toolfleet_modules.hosts.mcp.handshake import CLIENT, EXTENSIONS, agree, meta_of
+from toolfleet_modules.hosts.mcp.inputs.server_inputs import TAKES_INPUT, asking
+from toolfleet_modules.hosts.mcp.inputs.turns import ASKED, Turns
 from toolfleet_modules.hosts.mcp.screening_dispatcher import ScreeningDispatcher
-from toolfleet_modules.hosts.mcp.server_inputs import TAKES_INPUT, asking
 from toolfleet_modules.hosts.mcp.transports.call_lane import CallLane, OnProgress
 from toolfleet_modules.hosts.mcp.transports.http_errors import is_session_lost
 from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
 
 _log = logging.getLogger("toolfleet.host")
 
-TASKS = "io.modelcontextprotocol/tasks"
-"""The extension by which a server may go on with a call by itself."""
-
-_CLIENT = types.Implementation(name="toolfleet", version="1")
-_EXTENSIONS: dict[str, dict[str, Any]] = {TASKS: {}}
 _NEWER = ("resultType", "inputRequests", "requestState")  # of an answer: means nothing where an older version is spoken
 _CLOSE_SECONDS = 15.0  # for a session to end, with its process
 _RAW = TypeAdapter(dict[str, Any])
@@ -47,24 +44,39 @@ class ServerAway(Exception):
 
 
 class McpSession:
-    """One session. `closed` is set at its end; `is_suspect`: nobody knows whether the server still answers."""
+    """One session. `closed` is set at its end; `is_suspect`: nobody knows whether the server still answers.
+
+    `has_listed`: its tools were listed in it, which the SDK must see before it sends an argument as a header.
+    `turns`: what its calls take, where an older server may ask.
+    """
 
     def __init__(self, session: ClientSession, dispatcher: ScreeningDispatcher, lane: CallLane | None) -> None:
         self.session = session
+        self.turns = dispatcher.asking
         self.closed = asyncio.Event()
         self.is_suspect = False
+        self.has_listed = False
         self._dispatcher, self._lane = dispatcher, lane
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
-        cls, transport: OpenTransport, on_changed: OnChanged, *, seconds: float, is_legacy: bool = False
+        cls,
+        transport: OpenTransport,
+        on_changed: OnChanged,
+        *,
+        seconds: float,
+        is_legacy: bool = False,
+        may_ask: bool = False,
     ) -> "McpSession":
-        """Start the server or reach it, and agree on a version within `seconds`. Raises `ServerAway`."""
+        """Start the server or reach it, and agree on a version within `seconds`. Raises `ServerAway`.
+
+        `may_ask`: an older server is told that it may ask in the middle of a call.
+        """
         ready: asyncio.Future[McpSession] = asyncio.get_running_loop().create_future()
         stop = asyncio.Event()
-        task = asyncio.ensure_future(_held(transport, on_changed, ready, stop, is_legacy=is_legacy))
+        task = asyncio.ensure_future(_held(transport, on_changed, ready, stop, is_legacy=is_legacy, may_ask=may_ask))
         try:
             both: set[asyncio.Future[Any]] = {ready, task}
             await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -183,19 +195,13 @@ async def _held(
     stop: asyncio.Event,
     *,
     is_legacy: bool,
+    may_ask: bool,
 ) -> None:
     """Have a session until `stop` is set, or the server has ended."""
-
-    async def notified(message: IncomingMessage) -> None:
-        if not isinstance(message, Exception):
-            on_changed(message.method)
-
     async with transport() as streams:
         dispatcher = ScreeningDispatcher(streams.incoming, streams.outgoing)
-        async with ClientSession(
-            dispatcher=dispatcher, message_handler=notified, client_info=_CLIENT, extensions=_EXTENSIONS
-        ) as session:
-            agreeing = asyncio.ensure_future(_agree(session, is_legacy=is_legacy))
+        async with _client(dispatcher, on_changed, may_ask=may_ask) as session:
+            agreeing = asyncio.ensure_future(agree(session, is_legacy=is_legacy))
             try:
                 await _first(agreeing, stop.wait())
                 if stop.is_set():
@@ -205,16 +211,32 @@ async def _held(
                 agreeing.cancel()
                 await asyncio.gather(agreeing, return_exceptions=True)
             dispatcher.version = session.protocol_version or ""
+            if may_ask and session.discover_result is None:  # newer versions ask by their answers
+                dispatcher.asking = Turns()
             lane = streams.calls
             try:
                 if lane is not None:
-                    lane.meta = _meta_of(session)
+                    lane.meta = meta_of(session)
                 if not ready.done():
                     ready.set_result(McpSession(session, dispatcher, lane))
                 await _first(asyncio.ensure_future(dispatcher.ended.wait()), stop.wait())
             finally:
                 if lane is not None:
                     lane.end()
+
+
+def _client(dispatcher: ScreeningDispatcher, on_changed: OnChanged, *, may_ask: bool) -> ClientSession:
+    async def notified(message: IncomingMessage) -> None:
+        if not isinstance(message, Exception):
+            on_changed(message.method)
+
+    return ClientSession(
+        dispatcher=dispatcher,
+        message_handler=notified,
+        client_info=CLIENT,
+        extensions=EXTENSIONS,
+        **(ASKED if may_ask else {}),
+    )
 
 
 async def _first(one: "asyncio.Future[Any]", other: Awaitable[Any]) -> None:
@@ -224,30 +246,6 @@ async def _first(one: "asyncio.Future[Any]", other: Awaitable[Any]) -> None:
         await asyncio.wait({one, second}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         second.cancel()
-
-
-async def _agree(session: ClientSession, *, is_legacy: bool) -> None:
-    """Ask the server which versions it speaks, or shake hands as older ones do."""
-    if not is_legacy:
-        try:
-            await session.discover()
-        except (MCPError, RuntimeError, ValidationError):
-            pass  # it knows no such question, or has no newer version
-        else:
-            return
-    await session.initialize()
-
-
-def _meta_of(session: ClientSession) -> dict[str, Any]:
-    """What goes with each request: newer versions of the protocol have no handshake that both sides remember."""
-    if session.discover_result is None:
-        return {}
-    capabilities = types.ClientCapabilities(extensions=_EXTENSIONS)
-    return {
-        types.PROTOCOL_VERSION_META_KEY: session.protocol_version,
-        types.CLIENT_INFO_META_KEY: _CLIENT.model_dump(by_alias=True, mode="json", exclude_none=True),
-        types.CLIENT_CAPABILITIES_META_KEY: capabilities.model_dump(by_alias=True, mode="json", exclude_none=True),
-    }
 
 
 def _awaitable(on_progress: OnProgress) -> ProgressFnT:

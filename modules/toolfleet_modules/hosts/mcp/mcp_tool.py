@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,14 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
+from toolfleet_modules.hosts.mcp.inputs.held_calls import HeldCalls, ServerQuestion, is_held
+from toolfleet_modules.hosts.mcp.inputs.server_inputs import answers_of, question_of
+from toolfleet_modules.hosts.mcp.inputs.turns import Ask
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
 from toolfleet_modules.hosts.mcp.results import reply_of, result_of
-from toolfleet_modules.hosts.mcp.server_inputs import answers_of, question_of
 from toolfleet_modules.hosts.mcp.server_tasks import ServerTask, poll_seconds
 from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
+from toolfleet_modules.hosts.mcp.tool_list import listed_tools
 from toolfleet_modules.hosts.mcp.transports.http_errors import BROKEN, REFUSED, TURNED_AWAY, did_nothing
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.question import question_reply
@@ -23,7 +27,7 @@ from toolfleet_modules.sdk.tool_run import RunMeans
 from toolfleet_registry.contracts import EffectState, ToolDefinition
 from toolfleet_registry.contracts.progress import progress_of
 from toolfleet_registry.functions.call_context import Context
-from toolfleet_registry.functions.failures import ModuleBusy, ToolError
+from toolfleet_registry.functions.failures import InputRequired, ModuleBusy, ToolError
 from toolfleet_registry.functions.passed_errors import PassedError
 
 _LONGEST_WAIT = 300.0  # seconds that a server may have its callers wait
@@ -31,7 +35,10 @@ _LONGEST_WAIT = 300.0  # seconds that a server may have its callers wait
 
 @dataclass(frozen=True, slots=True)
 class McpTool:
-    """A tool that its server names `original`. `suspect` is told of a session in which a call did not come back."""
+    """A tool that its server names `original`. `suspect` is told of a session in which a call did not come back.
+
+    `has_header_arguments`: some are sent as headers over HTTP. `held`: where calls wait whose server asks in the middle of them; `None` where it may not.
+    """
 
     definition: ToolDefinition
     argument_names: frozenset[str]
@@ -39,6 +46,8 @@ class McpTool:
     sessions: McpSessions
     secrets: Secrets
     suspect: Callable[[McpSession], None]
+    held: HeldCalls | None = None
+    has_header_arguments: bool = False
 
     def begin(self, arguments: Mapping[str, Any], context: Context, means: RunMeans) -> "McpRun":
         """A run with these arguments, which the server checks."""
@@ -59,37 +68,76 @@ class McpRun(ServedRun[McpTool]):
     async def run(self) -> Reply:
         """Send it, and wait for the answer. Raises `ModuleBusy`, `NotBegun` and `asyncio.CancelledError`."""
         try:
-            async with self.tool.sessions.taken(self.context.user_id) as connection:
-                return self.tool.without_secrets(await self._run_in(connection))
+            return self.tool.without_secrets(await self._run())
         except ToolError as exc:
             return Reply.failure(self.name, str(exc), effect_state=exc.effect_state)
 
-    async def _run_in(self, connection: McpSession) -> Reply:
-        self.check_begin()
+    async def _run(self) -> Reply:
         try:
-            answers = answers_of(self.context.inputs)
-        except ValueError:
-            return Reply.failure(self.name, f"{self.name} was answered what it has not asked.", effect_state="none")
-        try:
-            takes_input = self.context.takes_input
-            answer = await connection.call(
-                self.tool.original, self.arguments, self._report, takes_input=takes_input, answers=answers
-            )
-            kind = answer.get("resultType")
-            if kind == "task":
-                return self._accepted(answer)
-            if kind == "input_required":
-                return self._asked(answer)
-            return reply_of(self.tool.definition, result_of(answer), most_bytes=self.most_bytes)
+            stop = await (self._sent() if self._held_in is None else self._held(self._held_in))
+            return self._reply_to(stop)
         except ServerAway:
             raise ModuleBusy(RETURN_SECONDS) from None
-        except asyncio.CancelledError:
-            self.tool.suspect(connection)
-            raise
         except MCPError as exc:
             return self._failure_of(exc)
         except ValidationError:
             return self._unknown("its server's answer is none of the protocol")
+        except TimeoutError:
+            return self._unknown("nobody has answered in its time what its server asks")
+
+    def _reply_to(self, stop: dict[str, Any] | ServerQuestion) -> Reply:
+        """The reply to what its server has answered, or asks. Raises `ValidationError`."""
+        if isinstance(stop, ServerQuestion):
+            return self._asked(lambda: InputRequired(stop.requests, stop.state, effect_state=self._effect_state))
+        kind = stop.get("resultType")
+        if kind == "task":
+            return self._accepted(stop)
+        if kind == "input_required":
+            return self._asked(lambda: question_of(stop, effect_state=self._effect_state))
+        return reply_of(self.tool.definition, result_of(stop), most_bytes=self.most_bytes)
+
+    @property
+    def _held_in(self) -> HeldCalls | None:
+        """Where it is held, if its server may ask in the middle of it."""
+        return self.tool.held if self.context.takes_input else None
+
+    async def _held(self, calls: HeldCalls) -> dict[str, Any] | ServerQuestion:
+        """The server's answer, or what it asks next. Raises as `_sent`, and `TimeoutError`."""
+        inputs, call_id = self.context.inputs, self.context.call_id
+        if inputs is None or not is_held(inputs.state):
+            held = calls.begun(call_id, self.context.seconds_left, self._sent)
+        elif (known := calls.answered(call_id, inputs)) is not None:
+            held = known
+        else:
+            text = f"{self.name} did not end: the process that held it for its server's question has ended."
+            raise ToolError(text, effect_state=self._effect_state)
+        return await calls.next_stop(held)
+
+    async def _sent(self, ask: Ask | None = None) -> dict[str, Any]:
+        """The server's answer to the call. Raises `ModuleBusy`, `NotBegun`, `ToolError`, and what `McpSession.call` does."""
+        async with AsyncExitStack() as stack:
+            connection = await stack.enter_async_context(self.tool.sessions.taken(self.context.user_id))
+            if connection.turns is not None:
+                await stack.enter_async_context(connection.turns.taken(ask))
+            if self.tool.has_header_arguments and not connection.has_listed:
+                await listed_tools(connection)
+            self.check_begin()
+            try:
+                answers = answers_of(self.context.inputs)
+            except ValueError:
+                text = f"{self.name} was answered what it has not asked."
+                raise ToolError(text, effect_state="none") from None
+            try:
+                return await connection.call(
+                    self.tool.original,
+                    self.arguments,
+                    self._report,
+                    takes_input=self.context.takes_input,
+                    answers=answers,
+                )
+            except asyncio.CancelledError:
+                self.tool.suspect(connection)
+                raise
 
     def _accepted(self, raw: Mapping[str, Any]) -> Reply:
         """The server goes on with it by itself."""
@@ -98,12 +146,12 @@ class McpRun(ServedRun[McpTool]):
             return self._unknown("its server goes on with it under a name that nobody could ask for")
         return Reply.accepted(self.name, task.handle, poll_after_seconds=poll_seconds(raw))
 
-    def _asked(self, raw: Mapping[str, Any]) -> Reply:
-        """The server is called again once that is answered."""
+    def _asked(self, question: Callable[[], InputRequired]) -> Reply:
+        """The call goes on once that is answered."""
         if not self.context.takes_input:
             return self._unknown("its server asks for input, which nobody here can give")
         try:
-            return question_reply(self.name, self.context, question_of(raw, effect_state=self._effect_state))
+            return question_reply(self.name, self.context, question())
         except ValueError as exc:
             return self._unknown(f"its server asks what cannot be passed on: {exc}")
 

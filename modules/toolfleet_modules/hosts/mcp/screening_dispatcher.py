@@ -12,17 +12,20 @@ from mcp_types import methods
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from toolfleet_modules.hosts.mcp.server_inputs import TAKES_INPUT, asking
+from toolfleet_modules.hosts.mcp.inputs.server_inputs import TAKES_INPUT, asking
+from toolfleet_modules.hosts.mcp.inputs.turns import Turns
+from toolfleet_registry.contracts.inputs.messages import METHODS
 
 
 class ScreeningDispatcher(JSONRPCDispatcher):
-    """Takes tools that are none out of a server's lists, so that the others are served. `ended` is set when nothing comes any more."""
+    """Takes tools that are none out of a server's lists, so that the others are served. `ended` is set when nothing comes any more; `asking` answers what the server asks."""
 
     def __init__(self, read_stream: Any, write_stream: Any) -> None:
         super().__init__(read_stream, write_stream)
         self.ended = asyncio.Event()
         self.refused_tools: list[tuple[str, str]] = []
         self.version = ""
+        self.asking: Turns | None = None
 
     async def send_raw_request(
         self,
@@ -51,9 +54,15 @@ class ScreeningDispatcher(JSONRPCDispatcher):
         task_status: TaskStatus[None] | None = None,
     ) -> None:
         """As the SDK's, until the server's end."""
+
+        async def answered(context: Any, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
+            if self.asking is not None and method in METHODS:
+                return await self.asking.answer(method, params or {})
+            return await on_request(context, method, params)
+
         try:
             more = {} if task_status is None else {"task_status": task_status}
-            await super().run(on_request, on_notify, on_notify_intercept, **more)
+            await super().run(answered, on_notify, on_notify_intercept, **more)
         finally:
             self.ended.set()
 

@@ -52,6 +52,7 @@ async def listed_tools(connection: McpSession) -> ToolListing:
         if cursor is None or len(listing.tools) > MOST_TOOLS:
             break
     listing.refused = list(connection.refused_tools)
+    connection.has_listed = True
     return listing
 
 

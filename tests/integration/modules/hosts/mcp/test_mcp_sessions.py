@@ -28,6 +28,15 @@ async def who(served: HostedServer, user: str | None) -> str:
     return str(result.result).rpartition(" ")[2] if result.success else str(result.error)
 
 
+async def test_an_argument_that_is_a_header_is_sent_as_one_in_each_users_session(tmp_path: Path) -> None:
+    """A server that wants it there takes the call, whether all share a session or not."""
+    async with http_nest(tmp_path / "notes") as (server, _):
+        for scope in ("shared", "caller"):
+            async with hosted_server(server, tmp_path / "notes", scope=scope) as served:
+                labelled = await served.call("label", text="owl")
+                assert labelled.success, labelled
+
+
 async def test_users_never_share_a_session(tmp_path: Path) -> None:
     """Each has a process of its own; who says no user id is refused, and one that is idle makes place for another."""
     notes = tmp_path / "notes"

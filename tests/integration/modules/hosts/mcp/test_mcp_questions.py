@@ -1,0 +1,99 @@
+"""MCP servers of older versions ask in the middle of a call: it is held in their session until whoever called has answered."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from support.hosts.mcp_server import HostedServer, hosted_server, http_nest, stdio
+from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer
+from toolfleet_modules.sdk.client import ModuleResult
+from toolfleet_registry.contracts.inputs.messages import CallInputs
+
+pytestmark = pytest.mark.asyncio
+
+
+@asynccontextmanager
+async def nest(folder: Path, *, transport: str = "http") -> AsyncGenerator[HostedServer]:
+    """An older nest, which may ask."""
+    notes = folder / "notes"
+    async with AsyncExitStack() as stack:
+        server: StdioServer | HttpServer = stdio(notes, "--old")
+        if transport == "http":
+            server, _ = await stack.enter_async_context(http_nest(notes, "--old"))
+        yield await stack.enter_async_context(hosted_server(server, notes, asks=True))
+
+
+async def ask(served: HostedServer, call_id: str, text: str = "", **said: object) -> ModuleResult:
+    """One attempt of a call that asks."""
+    options = {"call_id": call_id, "takes_input": True, "user_id": "ada", **said}
+    return await served.client.send("nest.ask", {"text": text}, **options)  # type: ignore[arg-type]
+
+
+def answer(asked: ModuleResult, name: str, number: int = 1) -> CallInputs:
+    responses = {key: {"action": "accept", "content": {"name": name}} for key in asked.requests}
+    return CallInputs(round=number, responses=responses, state=asked.state)
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_a_call_goes_on_with_the_answer(tmp_path: Path, transport: str) -> None:
+    """The server is called once, however often it asks; a repeat of a question or of an answer changes nothing."""
+    async with nest(tmp_path, transport=transport) as served:
+        first = [await ask(served, "call-1", "2") for _ in range(2)]
+        (request,) = first[0].requests.values()
+        assert (request["method"], request["params"]["message"]) == ("elicitation/create", "Who?")
+        assert first[0].state == first[1].state
+
+        second = [await ask(served, "call-1", "2", inputs=answer(first[0], "Ada")) for _ in range(2)]
+        assert second[0].requests == second[1].requests == first[0].requests
+        told = await ask(served, "call-1", "2", inputs=answer(second[0], "Bob", 2))
+
+        assert (told.success, told.result) == (True, "Hello Bob")
+        said = [line for line in served.noted() if line.startswith(("ask", "answered"))]
+        assert said == ["ask 2", "answered accept Ada", "answered accept Bob"]
+
+
+async def test_a_caller_who_cannot_be_asked_is_not(tmp_path: Path) -> None:
+    """The server is refused, and its tool fails as it words that; the next call that can be asked is."""
+    async with nest(tmp_path) as served:
+        refused = await ask(served, "call-1", takes_input=False)
+        assert (refused.success, "Nobody can be asked now." in str(refused.error)) == (False, True)
+        assert (await ask(served, "call-2")).requests
+
+
+async def test_a_session_has_one_call_at_a_time(tmp_path: Path) -> None:
+    """While a user's call waits for an answer their next one is told to come again; another user's runs."""
+    async with nest(tmp_path) as served:
+        asked = await ask(served, "call-1")
+        busy = await served.client.send("nest.echo", {"text": "x"}, user_id="ada")
+        other = await served.client.send("nest.echo", {"text": "x"}, user_id="eve")
+
+        assert (busy.status, other.success) == (503, True)
+        assert (await ask(served, "call-1", inputs=answer(asked, "Ada"))).success
+        assert (await served.client.send("nest.echo", {"text": "x"}, user_id="ada")).success
+
+
+async def test_a_question_that_nobody_answers_is_given_up(tmp_path: Path) -> None:
+    """After the call's time its session is free; an answer that comes later ends the call as unknown."""
+    async with nest(tmp_path) as served:
+        assert (await served.settled("echo", text="up")).success
+        asked = await ask(served, "call-1", "2", seconds=3)
+        again = await ask(served, "call-1", "2", inputs=answer(asked, "Ada"), seconds=3)
+        assert again.requests
+        assert (await served.settled("echo", text="on")).success
+        late = await ask(served, "call-1", "2", inputs=answer(again, "Bob", 2))
+
+        assert (late.success, late.effect_state) == (False, "unknown")
+        assert "has ended" in str(late.error)
+        assert [line for line in served.noted() if line.startswith("answered")] == ["answered accept Ada"]
+
+
+async def test_an_answer_is_for_its_own_call(tmp_path: Path) -> None:
+    """Who has the state of another call can answer nothing with it."""
+    async with nest(tmp_path) as served:
+        asked = await ask(served, "call-1")
+        foreign = await ask(served, "call-2", inputs=answer(asked, "Eve"))
+        told = await ask(served, "call-1", inputs=answer(asked, "Ada"))
+
+        assert (foreign.success, told.result) == (False, "Hello Ada")
