@@ -8,6 +8,7 @@ from pathlib import Path
 
 from toolfleet_cli.hosting.folder import fence_of
 from toolfleet_cli.hosting.host_server import ChangeNotice, check_host_name
+from toolfleet_cli.hosting.redis_watches import watches_of
 from toolfleet_cli.hosting.secret_values import read_secrets
 from toolfleet_modules.hosts.mcp.mcp_host import McpHost
 from toolfleet_modules.hosts.mcp.options import HttpServer, McpOptions, StdioServer
@@ -31,7 +32,8 @@ def mcp_host(settings: Settings, spec: McpSpec, *, name: str, beside: Path) -> M
     check_host_name(name)
     for logger in ("client", "mcp", "httpx2", "httpcore2"):  # they may say what a server has sent, secrets included
         logging.getLogger(logger).setLevel(logging.CRITICAL)
-    return McpHost(options_of(settings, spec, name, beside=beside), listener=ChangeNotice(settings))
+    options = options_of(settings, spec, name, beside=beside)
+    return McpHost(options, listener=ChangeNotice(settings), watches=watches_of(settings, name))
 
 
 def options_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path) -> McpOptions:

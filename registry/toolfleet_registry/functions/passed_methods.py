@@ -16,6 +16,9 @@ PASSED_METHODS: Final = (
 )
 """The protocol's names of what may be asked: nothing that has an effect."""
 
+WATCH_METHOD: Final = "resources/subscribe"
+"""Has a module's server tell of changes of a resource; its tool is there where it can."""
+
 _BEGIN = "mcp."
 
 
@@ -24,5 +27,5 @@ def passing_method(method: str) -> str:
     return _BEGIN + method.replace("/", ".")
 
 
-RESERVED: Final = frozenset(map(passing_method, PASSED_METHODS))
+RESERVED: Final = frozenset(map(passing_method, (*PASSED_METHODS, WATCH_METHOD)))
 """No other tool of an MCP server's module is called so."""

@@ -45,6 +45,23 @@ class GatewayKeys:
         """A list: the answer to what an older MCP client was asked, until whoever has asked takes it. Expires a minute later."""
         return f"{self.keys.prefix}{OURS}mcp-question:{_digest(f'{session_id} {number}')}"
 
+    def mcp_watched(self, module: str) -> str:
+        """The addresses of a module's resources that clients watch, by until when (ms). Expires when no gateway says so any more."""
+        return f"{self.keys.prefix}{OURS}mcp-watched:{module}"
+
+    @property
+    def mcp_changes(self) -> str:
+        """A stream: what has changed in modules' MCP servers, about 5,000 entries, for gateways to read."""
+        return f"{self.keys.prefix}{OURS}mcp-changes"
+
+    def mcp_session_watches(self, session_id: str) -> str:
+        """A set: the addresses of resources that an older MCP client's session watches. Expires with the session."""
+        return f"{self.keys.prefix}{OURS}mcp-session-watches:{_digest(session_id)}"
+
+    def mcp_session_stream(self, session_id: str) -> str:
+        """Which stream of changes is the session's: another one that it has opened before tells no more. Expires with the session."""
+        return f"{self.keys.prefix}{OURS}mcp-session-stream:{_digest(session_id)}"
+
     @property
     def mcp_state_key(self) -> str:
         """What seals the states that MCP clients carry, in a fleet that does not sign."""

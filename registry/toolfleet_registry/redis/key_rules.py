@@ -91,6 +91,9 @@ RULES = (
     KeyRule(re.compile(rf"{OURS}mcp-answers:[0-9a-f-]{{36}}:[0-9]+"), since=2),
     KeyRule(re.compile(rf"{OURS}mcp-joined:[0-9a-f-]{{36}}"), since=2),
     KeyRule(re.compile(rf"{OURS}mcp-(window|session|request|question):[0-9a-f]{{32}}"), since=2),
+    KeyRule(re.compile(rf"{OURS}mcp-session-(watches|stream):[0-9a-f]{{32}}"), since=2),
+    KeyRule(re.compile(rf"{OURS}mcp-watched:[^:]+"), since=2),
+    KeyRule(re.compile(rf"{OURS}mcp-changes"), lasting="about 5,000 entries, for whoever follows them", since=2),
     KeyRule(re.compile(rf"{OURS}registry:(tools|pins)"), lasting="what operators decide; nobody else knows it"),
     KeyRule(
         re.compile(rf"{OURS}registry:versions"), lasting="what an operator can roll back to; 19 a tool at most", since=2

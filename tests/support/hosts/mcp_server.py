@@ -15,6 +15,7 @@ from support.waiting import wait_until
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_modules.hosts.mcp.mcp_host import McpHost
 from toolfleet_modules.hosts.mcp.options import HttpServer, McpOptions, StdioServer
+from toolfleet_modules.hosts.mcp.watches.watch_port import WatchPort
 from toolfleet_modules.sdk.client import ModuleClient, ModuleResult
 
 NEST = Path(__file__).parent / "nest_server.py"
@@ -58,14 +59,16 @@ def stdio(notes: Path, *words: str, **environment: str) -> StdioServer:
 
 
 @asynccontextmanager
-async def hosted_server(server: StdioServer | HttpServer, notes: Path, **options: Any) -> AsyncGenerator[HostedServer]:
+async def hosted_server(
+    server: StdioServer | HttpServer, notes: Path, *, watches: WatchPort | None = None, **options: Any
+) -> AsyncGenerator[HostedServer]:
     """Serve a server. Afterwards nothing that it has started is left."""
     before = children()
 
     async def changed() -> None:
         hosted.changes.append(set(host.tools))
 
-    host = McpHost(McpOptions("nest", server, **options), listener=changed)
+    host = McpHost(McpOptions("nest", server, **options), listener=changed, watches=watches)
     client = ModuleClient(host, user_id="ada", permission="user")
     hosted = HostedServer(host, client, notes)
     async with client:

@@ -30,12 +30,13 @@ class OfferedTool:
 class ServerOffer:
     """What a server offers: `tools` by their full names here; `faults`: what is wrong with others, by the server's names for them.
 
-    `passed`: the methods of prompts, resources and completion that it has.
+    `passed`: the methods of prompts, resources and completion that it has; `has_watch`: whether its resources can be watched.
     """
 
     tools: dict[str, OfferedTool] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
     passed: tuple[str, ...] = ()
+    has_watch: bool = False
 
 
 def offer_of(

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 
+import mcp_types as types
 from mcp.shared.inbound import x_mcp_header_map
 from starlette.applications import Starlette
 from starlette.routing import Route
@@ -25,6 +26,9 @@ from toolfleet_modules.hosts.mcp.transports.http_transport import http_transport
 from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
 from toolfleet_modules.hosts.mcp.transports.server_log import ServerLog
 from toolfleet_modules.hosts.mcp.transports.stdio_transport import stdio_transport
+from toolfleet_modules.hosts.mcp.watches.server_watch import ServerWatch, can_watch
+from toolfleet_modules.hosts.mcp.watches.watch_port import WatchPort
+from toolfleet_modules.hosts.mcp.watches.watch_tool import WatchTool
 from toolfleet_modules.hosts.processes.fence import FenceMissing
 from toolfleet_modules.hosts.serving.host import Host, Listener
 from toolfleet_modules.hosts.serving.own_folder import remove_abandoned_soon
@@ -42,16 +46,26 @@ _MOST_FAULTS = 1000  # in a manifest
 _LONGEST_MESSAGE = 1000
 
 
-class McpHost(Host[McpTool | PassedTool]):
-    """A module, whose `app` serves a server's tools while its lifespan runs."""
+class McpHost(Host[McpTool | PassedTool | WatchTool]):
+    """A module, whose `app` serves a server's tools while its lifespan runs.
+
+    `watches` is where it finds which of the server's resources are watched, and tells what has changed; without it nobody can.
+    """
 
     def __init__(
-        self, options: McpOptions, *, replies: OnceStore | None = None, listener: Listener | None = None
+        self,
+        options: McpOptions,
+        *,
+        replies: OnceStore | None = None,
+        listener: Listener | None = None,
+        watches: WatchPort | None = None,
     ) -> None:
         super().__init__(options, replies=replies, listener=listener, lifespan=self._running)
         self.follower = TaskFollower(lambda: self.tools, most_bytes=options.result_bytes)
         self._options = options
         self._changes = ListChanges(options.refresh_seconds)
+        self._watches = watches
+        self._watch = None if watches is None else ServerWatch(options.name, watches, options.secrets)
         self._offer = ServerOffer()
         self._faults: list[ToolLoadError] = []
         self._listing: SharedSession | None = None
@@ -84,6 +98,16 @@ class McpHost(Host[McpTool | PassedTool]):
         """What is served now, and what is not."""
         return super().manifest.model_copy(update={"load_errors": self._faults or None})
 
+    @property
+    def _has_users(self) -> bool:
+        """Whether each user has a session."""
+        return self._options.scope == "caller" or self._options.asks
+
+    def _notice(self, said: types.ServerNotification) -> None:
+        self._changes.notice(said)
+        if self._watch is not None:
+            self._watch.notice(said)
+
     async def _connect(self, on_changed: OnChanged = lambda _: None, *, may_ask: bool = False) -> McpSession:
         """Make a session, by the handshake that worked before, and if not by that, by the other. Raises `ServerAway`."""
         try:
@@ -114,6 +138,11 @@ class McpHost(Host[McpTool | PassedTool]):
         except FenceMissing as exc:
             raise RuntimeError(str(exc)) from None
 
+    async def _serve_session(self, connection: McpSession) -> None:
+        """Serve what a session has, as long as it lasts."""
+        following = [] if self._watch is None else [self._watch.follow(connection)]
+        await asyncio.gather(self._serve_listed(connection), *following)
+
     async def _serve_listed(self, connection: McpSession) -> None:
         """Serve what a session lists, and whatever it lists later."""
         async with aclosing(self._changes.of(connection)) as changes:
@@ -135,7 +164,8 @@ class McpHost(Host[McpTool | PassedTool]):
         self._changes.set_pause(listed.ttl_seconds)
         trusted = self._options.trusted
         offer = await asyncio.to_thread(offer_of, self.name, listed.tools, listed.refused, is_trusted=trusted)
-        return replace(offer, passed=passed_methods(connection))
+        has_watch = self._watch is not None and not self._has_users and can_watch(connection)
+        return replace(offer, passed=passed_methods(connection), has_watch=has_watch)
 
     async def _fail(self, why: str) -> None:
         """Note that there is no session, or no list: what was served before is served on."""
@@ -160,6 +190,7 @@ class McpHost(Host[McpTool | PassedTool]):
             self.tools = {
                 **{name: self._tool_of(tool) for name, tool in offer.tools.items()},
                 **{tool.definition.name: tool for tool in passed},
+                **self._watch_tools(offer),
             }
             await self.tell()
 
@@ -181,6 +212,12 @@ class McpHost(Host[McpTool | PassedTool]):
     def _passed_tool(self, method: str) -> PassedTool:
         assert self._sessions is not None  # noqa: S101 - as above
         return PassedTool.of(self.name, method, self._sessions, self._options.secrets)
+
+    def _watch_tools(self, offer: ServerOffer) -> dict[str, WatchTool]:
+        if not offer.has_watch or self._watch is None or self._sessions is None:
+            return {}
+        tool = WatchTool.of(self.name, self._watch, self._sessions, self._options.secrets)
+        return {tool.definition.name: tool}
 
     def _suspect(self, connection: McpSession) -> None:
         """Have a program started anew that says nothing any more."""
@@ -206,10 +243,10 @@ class McpHost(Host[McpTool | PassedTool]):
         users: UserSessions | None = None
 
         async def connect() -> McpSession:
-            return await self._connect(self._changes.notice)
+            return await self._connect(self._notice)
 
-        self._listing = listing = SharedSession(self.name, connect, self._serve_listed, self._fail)
-        if options.scope == "caller" or options.asks:
+        self._listing = listing = SharedSession(self.name, connect, self._serve_session, self._fail)
+        if self._has_users:
             connect_user = functools.partial(self._connect, may_ask=options.asks)
             users = UserSessions(connect_user, most=options.most_sessions, idle_seconds=options.idle_seconds)
         self._sessions = users or listing
@@ -225,6 +262,8 @@ class McpHost(Host[McpTool | PassedTool]):
             if users is not None:
                 await users.aclose()
             await listing.aclose()
+            if self._watches is not None:
+                await self._watches.aclose()
 
 
 def _errors_of(offer: ServerOffer, known: Sequence[ToolLoadError]) -> list[ToolLoadError]:

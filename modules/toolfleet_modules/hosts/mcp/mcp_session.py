@@ -31,8 +31,8 @@ _RAW = TypeAdapter(dict[str, Any])
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 OpenTransport = Callable[[], AbstractAsyncContextManager[MessageStreams]]
-OnChanged = Callable[[str], None]
-"""Is told the method of each notification."""
+OnChanged = Callable[[types.ServerNotification], None]
+"""Is told each notification."""
 
 
 class ServerAway(Exception):
@@ -228,7 +228,7 @@ async def _held(
 def _client(dispatcher: ScreeningDispatcher, on_changed: OnChanged, *, may_ask: bool) -> ClientSession:
     async def notified(message: IncomingMessage) -> None:
         if not isinstance(message, Exception):
-            on_changed(message.method)
+            on_changed(message)
 
     return ClientSession(
         dispatcher=dispatcher,

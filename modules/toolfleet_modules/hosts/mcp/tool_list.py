@@ -64,9 +64,9 @@ class ListChanges:
         self._changed = asyncio.Event()
         self._listed = asyncio.Event()
 
-    def notice(self, method: str) -> None:
+    def notice(self, said: types.ServerNotification) -> None:
         """Take a notification of the server's."""
-        if method == _CHANGED:
+        if said.method == _CHANGED:
             self._changed.set()
 
     def set_pause(self, ttl_seconds: float | None) -> None:

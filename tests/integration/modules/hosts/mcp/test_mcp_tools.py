@@ -5,6 +5,7 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ KINDS = ["stdio", "stdio --old", "http", "http --old"]
 
 
 @asynccontextmanager
-async def nest(kind: str, folder: Path, **options: object) -> AsyncGenerator[HostedServer]:
+async def nest(kind: str, folder: Path, **options: Any) -> AsyncGenerator[HostedServer]:
     """The nest, as the module `nest`."""
     transport, *words = kind.split()
     notes = folder / "notes"

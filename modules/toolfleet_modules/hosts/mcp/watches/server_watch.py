@@ -1,0 +1,170 @@
+"""Has a server tell of the resources that clients watch, session after session, and passes on what it tells."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+import mcp_types as types
+
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
+from toolfleet_modules.hosts.mcp.watches.newer_subscription import NewerSubscription
+from toolfleet_modules.hosts.mcp.watches.older_subscription import OlderSubscription
+from toolfleet_modules.hosts.mcp.watches.pending_changes import PendingChanges
+from toolfleet_modules.hosts.mcp.watches.subscription import Refusals, ServerSubscription
+from toolfleet_modules.hosts.mcp.watches.watch_port import WatchPort
+from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.functions.server_change import MOST_WATCHED, ServerChange, is_within
+from toolfleet_registry.time import machine_clock
+
+_log = logging.getLogger("toolfleet.host")
+
+_GRACE_SECONDS = 10.0  # after which what is not watched any more is given up
+_CHECK_SECONDS = 1.0  # between two questions what is watched
+_AWAY_SECONDS = 1.0  # before it is tried again to tell
+_TOGETHER_SECONDS = 0.2  # changes of one resource within it are told as one
+
+
+def can_watch(connection: McpSession) -> bool:
+    """Whether a server says that its resources can be watched."""
+    resources = connection.capabilities.resources
+    return resources is not None and bool(resources.subscribe)
+
+
+class ServerWatch:
+    """What is watched of one server, as long as its host runs. A change is told once, and never of what nobody watches."""
+
+    def __init__(self, name: str, port: WatchPort, secrets: Secrets) -> None:
+        self._name, self._port, self._secrets = name, port, secrets
+        self._pending = PendingChanges()
+        self._watched = frozenset[str]()
+        self._seen_at = dict[str, float]()
+        self._asked = dict[str, list[asyncio.Future[None]]]()
+        self._kicked = asyncio.Event()
+        self._has_session = self._had_session = self._is_away = False
+
+    def notice(self, said: types.ServerNotification) -> None:
+        """Take a notification, as older servers send them."""
+        match said:
+            case types.PromptListChangedNotification():
+                self._put(ServerChange("prompts"))
+            case types.ResourceListChangedNotification():
+                self._put(ServerChange("resources"))
+            case types.ResourceUpdatedNotification():
+                self._put(ServerChange("resource", str(said.params.uri)))
+            case _:
+                pass
+
+    async def watch(self, uri: str) -> None:
+        """Return once the server tells of a resource. Raises `MCPError` where it does not, and `ServerAway`."""
+        if not self._has_session:
+            raise ServerAway("it has no session")
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asked.setdefault(uri, []).append(answer)
+        self._kicked.set()
+        await answer
+
+    async def follow(self, connection: McpSession) -> None:
+        """Watch by this session, until it ends. Raises nothing of its own."""
+        has = connection.capabilities
+        if has.prompts is None and has.resources is None:
+            return
+        is_newer = connection.session.discover_result is not None
+        subscription: ServerSubscription = (
+            NewerSubscription(connection, self._put) if is_newer else OlderSubscription(connection)
+        )
+        self._has_session = True
+        telling = asyncio.create_task(self._tell(), name="toolfleet-mcp-changes")
+        try:
+            await self._keep(connection, subscription)
+        except Exception as exc:  # noqa: BLE001 - a defect of ours: the server's tools are served all the same
+            _log.error("The resources of %s are not watched", self._name, exc_info=exc)
+        finally:
+            self._has_session = False
+            self._answer(self._asked, {}, is_away=True)
+            self._asked = {}
+            telling.cancel()
+            await asyncio.gather(telling, subscription.end(), return_exceptions=True)
+
+    async def _keep(self, connection: McpSession, subscription: ServerSubscription) -> None:
+        is_return, self._had_session = self._had_session, True
+        while connection.is_open:
+            self._kicked.clear()
+            asked, self._asked = self._asked, {}
+            self._watched = (await self._wanted(asked) if can_watch(connection) else frozenset()) | asked.keys()
+            try:
+                refused = await subscription.become(self._watched, frozenset(asked))
+            except ServerAway:
+                self._answer(asked, {}, is_away=True)
+            else:
+                self._answer(asked, refused, is_away=False)
+                if is_return:
+                    self._tell_all()
+                is_return = False
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._kicked.wait(), _CHECK_SECONDS)
+
+    def _tell_all(self) -> None:
+        """Tell of all that may have changed while there was no session, once it is heard of again."""
+        for change in (ServerChange("prompts"), ServerChange("resources")):
+            self._put(change)
+        for uri in self._watched:
+            self._put(ServerChange("resource", uri))
+
+    async def _wanted(self, asked: Iterable[str]) -> frozenset[str]:
+        """What is watched, or was a moment ago: a Redis that has lost it is told again by those who watch."""
+        try:
+            found = await self._port.watched()
+        except FleetUnavailable:
+            return self._watched  # as before
+        now = machine_clock.monotonic()
+        self._seen_at = {uri: at for uri, at in self._seen_at.items() if now < at + _GRACE_SECONDS}
+        for uri in (*found, *asked):
+            self._seen_at.pop(uri, None)  # the last ones stand last
+            self._seen_at[uri] = now
+        for uri in list(self._seen_at)[:-MOST_WATCHED]:
+            del self._seen_at[uri]
+        return frozenset(self._seen_at)
+
+    def _answer(
+        self,
+        asked: Mapping[str, Sequence[asyncio.Future[None]]],
+        refused: Refusals,
+        *,
+        is_away: bool,
+    ) -> None:
+        for uri, answers in asked.items():
+            error = ServerAway("its session has ended") if is_away else refused.get(uri)
+            for answer in answers:
+                if answer.done():
+                    continue
+                if error is None:
+                    answer.set_result(None)
+                else:
+                    answer.set_exception(error)
+
+    def _put(self, change: ServerChange) -> None:
+        """Have a change told by the addresses that are watched: what lies below one of them may be nobody else's business."""
+        if change.kind != "resource":
+            self._pending.put(change)
+            return
+        for watched in self._watched:
+            if is_within(change.uri, watched):
+                self._pending.put(ServerChange("resource", self._secrets.hide(watched)))
+
+    async def _tell(self) -> None:
+        while True:
+            changes = await self._pending.take()
+            try:
+                await self._port.tell(changes)
+                self._is_away = False
+            except FleetUnavailable as exc:
+                self._pending.put_again(changes)
+                if not self._is_away:
+                    _log.warning("Changes of %s are not told: %s", self._name, exc)
+                self._is_away = True
+                await asyncio.sleep(_AWAY_SECONDS)
+            except Exception as exc:  # noqa: BLE001 - a defect of ours: later changes are told all the same
+                _log.error("Changes of %s are not told", self._name, exc_info=exc)
+            await asyncio.sleep(_TOGETHER_SECONDS)

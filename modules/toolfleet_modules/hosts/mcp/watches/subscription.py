@@ -1,0 +1,27 @@
+"""Defines how a session has its server tell of changes, whichever version of the protocol it speaks."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from mcp.shared.exceptions import MCPError
+
+from toolfleet_registry.functions.server_change import ServerChange
+
+Refusals = Mapping[str, MCPError]
+"""Why a server does not let resources be watched, by their addresses."""
+OnChange = Callable[[ServerChange], None]
+
+
+class ServerSubscription(Protocol):
+    """What a server tells one session of."""
+
+    async def become(self, uris: frozenset[str], again: frozenset[str]) -> Refusals:
+        """Have these resources watched, and no others; those in `again` also where the server has refused it before.
+
+        Raises `ServerAway`.
+        """
+        ...
+
+    async def end(self) -> None:
+        """Hear of nothing more."""
+        ...

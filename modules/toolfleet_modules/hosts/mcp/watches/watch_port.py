@@ -1,0 +1,22 @@
+"""Defines where a host finds what clients watch, and where it tells what has changed."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from toolfleet_registry.functions.server_change import ServerChange
+
+
+class WatchPort(Protocol):
+    """Of one module. Raises `FleetUnavailable` where nobody answers."""
+
+    async def watched(self) -> frozenset[str]:
+        """The addresses of resources that clients watch now, at most 1,000."""
+        ...
+
+    async def tell(self, changes: Sequence[ServerChange]) -> None:
+        """Tell whoever listens."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections."""
+        ...
