@@ -3,24 +3,26 @@
 import asyncio
 from typing import Any
 
-from mcp.server.context import ServerRequestContext
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from redis.asyncio import Redis
 from starlette.types import Receive, Scope, Send
 
-from toolfleet_gateway.events.feed import EventFeed
 from toolfleet_gateway.http.open_streams import OpenStreams
+from toolfleet_gateway.mcp.client_request import Context
 from toolfleet_gateway.mcp.header_arguments import HeaderArguments
 from toolfleet_gateway.mcp.lane.lane_request import lane_request, named_tool
 from toolfleet_gateway.mcp.lane.tool_call_lane import ToolCallLane
 from toolfleet_gateway.mcp.methods import McpMethods
+from toolfleet_gateway.mcp.module_methods import WATCH
 from toolfleet_gateway.mcp.old_era.client_questions import ClientQuestions
 from toolfleet_gateway.mcp.old_era.client_sessions import ClientSessions
 from toolfleet_gateway.mcp.old_era.old_endpoint import OldEndpoint
+from toolfleet_gateway.mcp.old_era.session_stream import SessionStreams
+from toolfleet_gateway.mcp.old_era.session_watches import SessionWatches
+from toolfleet_gateway.mcp.old_era.watch_methods import WatchMethods
 from toolfleet_gateway.mcp.replay import again, whole_body
 from toolfleet_gateway.mcp.server import SERVER_INFO
-from toolfleet_gateway.mcp.subscriptions import Subscriptions
 from toolfleet_gateway.mcp.view import VIEW, McpView
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
 from toolfleet_registry.settings import Settings
@@ -37,14 +39,14 @@ class McpEndpoint:
         self, fleet: ToolFleet, settings: Settings, redis: Redis, streams: OpenStreams, closing: Closing
     ) -> None:
         self._streams = streams
-        self._methods = McpMethods.of(fleet, settings, redis, closing, view_of)
-        guest_modules = settings.default_guest_modules
-        self._subscriptions = Subscriptions(EventFeed(fleet), streams.place, view_of, guest_modules=guest_modules)
+        self._methods = McpMethods.of(fleet, settings, redis, closing, streams.place, view_of)
         keys = GatewayKeys(settings.keys)
         self._sessions = ClientSessions(redis, keys, seconds=settings.mcp_session_seconds)
         self._headers = HeaderArguments(fleet)
         self._lane = ToolCallLane(self._methods.tools, SERVER_INFO)
         self._questions = ClientQuestions(redis, keys)
+        self._watches = SessionWatches(redis, keys, seconds=settings.mcp_session_seconds)
+        self._session_streams = SessionStreams(self._sessions, self._watches, self._methods.subscriptions)
         self._served: dict[frozenset[str], _Served] = {}
         self._opening = asyncio.Lock()
 
@@ -86,8 +88,10 @@ class McpEndpoint:
     async def _opened(self, kinds: frozenset[str]) -> "_Served":
         async with self._opening:
             if kinds not in self._served:
-                server = self._methods.server(kinds, self._subscriptions)
-                parts = self._sessions, self._subscriptions, self._streams, self._methods.abandoned, self._questions
+                server = self._methods.server(kinds)
+                if WATCH in kinds:
+                    WatchMethods(self._methods.watching, self._watches, view_of).add_to(server)
+                parts = self._sessions, self._session_streams, self._streams, self._methods.abandoned, self._questions
                 old = OldEndpoint(server, *parts)
                 served = _Served(StreamableHTTPSessionManager(server, stateless=True), old)
                 await served.open()
@@ -120,7 +124,7 @@ class _Served:
             await self._ended.wait()
 
 
-def view_of(context: ServerRequestContext[Any, Any]) -> McpView:
+def view_of(context: Context) -> McpView:
     """What the client of a request sees."""
     request: Any = context.request  # Starlette's: both transports have it
     view: McpView = request.scope[VIEW]

@@ -6,6 +6,7 @@ from typing import Any, Self
 from mcp.server.lowlevel import Server
 from redis.asyncio import Redis
 
+from toolfleet_gateway.events.feed import EventFeed
 from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
 from toolfleet_gateway.mcp.calls.followed_calls import FollowedCalls
 from toolfleet_gateway.mcp.calls.input_rounds import InputRounds
@@ -13,15 +14,20 @@ from toolfleet_gateway.mcp.calls.partial_answers import PartialAnswers
 from toolfleet_gateway.mcp.calls.repeat_window import RepeatWindow
 from toolfleet_gateway.mcp.calls.sealed_state import SealedStates
 from toolfleet_gateway.mcp.calls.tool_calls import ToolCalls
+from toolfleet_gateway.mcp.changes.resource_watching import ResourceWatching
+from toolfleet_gateway.mcp.changes.server_feed import ServerFeed
+from toolfleet_gateway.mcp.client_request import ViewOf
 from toolfleet_gateway.mcp.listing import McpListing
 from toolfleet_gateway.mcp.meta_tools import MetaTools
 from toolfleet_gateway.mcp.module_methods import ModuleMethods
 from toolfleet_gateway.mcp.server import build_server
-from toolfleet_gateway.mcp.subscriptions import Subscriptions, ViewOf
+from toolfleet_gateway.mcp.subscriptions import Place, Subscriptions
 from toolfleet_gateway.mcp.task_methods import TaskMethods
 from toolfleet_gateway.mcp.tool_methods import ToolMethods
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.watching.server_changes import ServerChanges
+from toolfleet_registry.watching.watched_resources import WatchedResources
 from toolfleet_tasks.aio.closing import Closing
 from toolfleet_tasks.client.fleet import ToolFleet
 
@@ -34,10 +40,14 @@ class McpMethods:
     tasks: TaskMethods
     modules: ModuleMethods
     abandoned: AbandonedCalls
+    watching: ResourceWatching
+    subscriptions: Subscriptions
 
     @classmethod
-    def of(cls, fleet: ToolFleet, settings: Settings, redis: Redis, closing: Closing, view_of: ViewOf) -> Self:
-        """The methods of one process. `view_of` says what the client of a request sees."""
+    def of(
+        cls, fleet: ToolFleet, settings: Settings, redis: Redis, closing: Closing, place: Place, view_of: ViewOf
+    ) -> Self:
+        """The methods of one process. `view_of` says what the client of a request sees, and `place` holds its streams."""
         keys = GatewayKeys(settings.keys)
         abandoned = AbandonedCalls(fleet, redis, keys, settings, closing)
         window = RepeatWindow(fleet, redis, keys, seconds=settings.mcp_repeat_window_seconds)
@@ -46,10 +56,15 @@ class McpMethods:
         listing, followed = McpListing(fleet, settings), FollowedCalls(fleet, settings)
         tools = ToolMethods(calls, listing, MetaTools(fleet), followed, view_of)
         tasks = TaskMethods(fleet, settings, view_of, PartialAnswers(redis, keys))
-        return cls(tools, tasks, ModuleMethods(fleet, view_of), abandoned)
+        modules = ModuleMethods(fleet, view_of)
+        watching = ResourceWatching(modules, WatchedResources(redis, keys))
+        feeds = EventFeed(fleet), ServerFeed(ServerChanges(redis, keys))
+        guest_modules = settings.default_guest_modules
+        subscriptions = Subscriptions(*feeds, place, view_of, watching, tasks, guest_modules=guest_modules)
+        return cls(tools, tasks, modules, abandoned, watching, subscriptions)
 
-    def server(self, kinds: frozenset[str], subscriptions: Subscriptions) -> Server[Any]:
+    def server(self, kinds: frozenset[str]) -> Server[Any]:
         """A server of tools, and of what else a module of these `kinds` has."""
-        server = build_server(self.tools, self.tasks, subscriptions)
+        server = build_server(self.tools, self.tasks, self.subscriptions)
         self.modules.add_to(server, kinds)
         return server

@@ -7,10 +7,8 @@ from contextlib import asynccontextmanager
 from mcp.server.stdio import stdio_server
 
 from toolfleet_gateway.auth.identity import Identity
-from toolfleet_gateway.events.feed import EventFeed
 from toolfleet_gateway.http.open_streams import End
 from toolfleet_gateway.mcp.methods import McpMethods
-from toolfleet_gateway.mcp.subscriptions import Subscriptions
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
@@ -28,10 +26,8 @@ async def serve_stdio(settings: Settings, view: McpView) -> None:
         ToolFleet(settings=settings) as fleet,
         async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS) as redis,
     ):
-        methods = McpMethods.of(fleet, settings, redis, Closing(), lambda _: view)
-        guest_modules = settings.default_guest_modules
-        subscriptions = Subscriptions(EventFeed(fleet), _place, lambda _: view, guest_modules=guest_modules)
-        server = methods.server(await methods.modules.kinds(view), subscriptions)
+        methods = McpMethods.of(fleet, settings, redis, Closing(), _place, lambda _: view)
+        server = methods.server(await methods.modules.kinds(view))
         async with stdio_server() as (reads, writes):
             await server.run(reads, writes, server.create_initialization_options(extensions={}))
         await methods.abandoned.settle(_LAST_SECONDS)

@@ -11,7 +11,8 @@ from toolfleet_gateway.mcp.calls.call_results import call_result
 from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION, lacks_tasks, task_facts
 from toolfleet_gateway.mcp.calls.partial_answers import PartialAnswers
 from toolfleet_gateway.mcp.calls.passed_failures import passed_failure
-from toolfleet_gateway.mcp.subscriptions import Context, ViewOf
+from toolfleet_gateway.mcp.client_request import Context, ViewOf
+from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.inputs.messages import PendingInput
@@ -49,7 +50,7 @@ class TaskMethods:
         """Where a task is, and its result once it has ended."""
         handle = await self._attached(context, params.task_id)
         try:
-            return {"resultType": "complete", **await self._state(handle)}
+            return {"resultType": "complete", **await self.state(handle)}
         finally:
             handle.leave()
 
@@ -91,6 +92,13 @@ class TaskMethods:
         finally:
             handle.leave()
 
+    async def find(self, view: McpView, task_id: str) -> BegunHandle | None:
+        """The client's task of this id; `None` for one that is unknown, and for another's. Raises `MCPError`."""
+        try:
+            return await attached(self._fleet, view.who, task_id)
+        except FleetUnavailable:
+            raise MCPError(types.INTERNAL_ERROR, "The fleet's Redis does not answer.") from None
+
     async def _attached(self, context: Context, task_id: str) -> BegunHandle:
         capabilities = capabilities_of(context.params)
         if EXTENSION not in (capabilities.get("extensions") or {}):
@@ -98,15 +106,13 @@ class TaskMethods:
         headers = {} if context.request is None else context.request.headers
         if headers.get(_NAME_HEADER, task_id) != task_id:  # FastMCP's client sends none
             raise MCPError(types.HEADER_MISMATCH, "The header Mcp-Name must be the task's id.")
-        try:
-            handle = await attached(self._fleet, self._view_of(context).who, task_id)
-        except FleetUnavailable:
-            raise MCPError(types.INTERNAL_ERROR, "The fleet's Redis does not answer.") from None
+        handle = await self.find(self._view_of(context), task_id)
         if handle is None:
             raise MCPError(types.INVALID_PARAMS, "There is no such task: it is unknown, or was forgotten.")
         return handle
 
-    async def _state(self, handle: BegunHandle) -> dict[str, Any]:
+    async def state(self, handle: BegunHandle) -> dict[str, Any]:
+        """Where a task is, with its result or what it asks. Raises `FleetUnavailable`."""
         kept, now = self._settings.gateway_result_kept_seconds, fleet_clock.now()
         result = await handle.end_within(0)
         if result is None:

@@ -15,9 +15,9 @@ from toolfleet_gateway.mcp.calls.followed_calls import FOLLOWING_TOOLS, Followed
 from toolfleet_gateway.mcp.calls.input_rounds import Kinds, lacks
 from toolfleet_gateway.mcp.calls.sealed_state import WrongState
 from toolfleet_gateway.mcp.calls.tool_calls import McpCall, Report, ToolCalls, UnknownTool
+from toolfleet_gateway.mcp.client_request import Context, ViewOf
 from toolfleet_gateway.mcp.listing import McpListing
 from toolfleet_gateway.mcp.meta_tools import CALL, META_TOOLS, MetaTools
-from toolfleet_gateway.mcp.subscriptions import Context, ViewOf
 from toolfleet_gateway.mcp.task_methods import capabilities_of
 from toolfleet_gateway.mcp.view import ASK, BEGAN, McpView
 from toolfleet_registry.contracts.inputs.messages import PendingInput

@@ -12,9 +12,10 @@ VIEW: Final = "toolfleet.mcp_view"
 BEGAN: Final = "toolfleet.mcp_began"
 """Where there lies, in the scope of an older client's request, what is to be told the id of the call that it becomes."""
 
-
 ASK: Final = "toolfleet.mcp_ask"
 """Where there lies what asks an older client something on the stream of a request, given the request's id and what is asked."""
+SESSION: Final = "toolfleet.mcp_session"
+"""Where an older client's session lies in a request's scope."""
 
 
 @dataclass(frozen=True, slots=True)

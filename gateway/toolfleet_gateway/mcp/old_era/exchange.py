@@ -27,7 +27,7 @@ class Exchange:
     def __init__(self, server: Server[Any], questions: ClientQuestions) -> None:
         self._server = server
         self._questions = questions
-        options = NotificationOptions(tools_changed=True)
+        options = NotificationOptions(tools_changed=True, prompts_changed=True, resources_changed=True)
         self._options = server.create_initialization_options(options, extensions={})
 
     async def serve(self, session: ClientSession | None, scope: Scope, receive: Receive, send: Send) -> None:

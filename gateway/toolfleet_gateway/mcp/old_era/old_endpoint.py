@@ -2,8 +2,7 @@
 
 import functools
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import mcp_types as types
@@ -15,14 +14,14 @@ from starlette.types import Message, Receive, Scope, Send
 
 from toolfleet_gateway.calls.attaching import owner_of
 from toolfleet_gateway.http.open_streams import OpenStreams
-from toolfleet_gateway.http.streams import EventStream, ServerSentEvent
+from toolfleet_gateway.http.streams import EventStream
 from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
 from toolfleet_gateway.mcp.old_era.client_questions import ClientQuestions, is_answer
 from toolfleet_gateway.mcp.old_era.client_sessions import ClientSession, ClientSessions
 from toolfleet_gateway.mcp.old_era.exchange import Exchange
+from toolfleet_gateway.mcp.old_era.session_stream import SessionStreams
 from toolfleet_gateway.mcp.replay import again, whole_body
-from toolfleet_gateway.mcp.subscriptions import Subscriptions
-from toolfleet_gateway.mcp.view import BEGAN, McpView
+from toolfleet_gateway.mcp.view import BEGAN, SESSION, McpView
 
 SESSION_HEADER: Final = "mcp-session-id"
 
@@ -37,7 +36,7 @@ class OldEndpoint:
         self,
         server: Server[Any],
         sessions: ClientSessions,
-        subscriptions: Subscriptions,
+        session_streams: SessionStreams,
         streams: OpenStreams,
         abandoned: AbandonedCalls,
         questions: ClientQuestions,
@@ -46,7 +45,7 @@ class OldEndpoint:
         self._questions = questions
         self._exchange = Exchange(server, questions)
         self._sessions = sessions
-        self._subscriptions = subscriptions
+        self._session_streams = session_streams
         self._streams = streams
 
     async def serve(self, view: McpView, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,10 +62,11 @@ class OldEndpoint:
             case "POST":
                 await self._post(view, session, request, send)
             case "GET" if session is not None:
-                stream = EventStream(view.who, self._changes(view), self._streams)
+                stream = EventStream(view.who, self._session_streams.events(view, session), self._streams)
                 await stream(scope, receive, send)
             case "DELETE" if session is not None:
                 await self._sessions.end(session)
+                await self._session_streams.forget(session)
                 await Response(None, 204)(scope, receive, send)
             case _:
                 await _error(
@@ -90,6 +90,7 @@ class OldEndpoint:
         elif session is not None:
             await self._heed(view, session, asked)
             request.scope[BEGAN] = self._noting(session, asked.get("id"))
+            request.scope[SESSION] = session
         await self._exchange.serve(
             session or opened, request.scope, again(body, request.receive), _naming(opened, send)
         )
@@ -107,12 +108,6 @@ class OldEndpoint:
         if not isinstance(request_id, str | int):
             return None
         return functools.partial(self._sessions.note_call, session, request_id)
-
-    async def _changes(self, view: McpView) -> AsyncGenerator[ServerSentEvent]:
-        async with aclosing(self._subscriptions.changes(view)) as changes:
-            async for _ in changes:
-                note = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
-                yield ServerSentEvent("message", json.dumps(note))
 
 
 def _message(body: bytes) -> Mapping[str, Any]:

@@ -1,0 +1,1 @@
+"""Tells MCP clients of changes: of lists, of resources that they watch, and of their tasks."""
