@@ -46,16 +46,16 @@ async def main(url: str) -> int:
 
 async def _called(client: ModuleClient, name: str, arguments: dict[str, Any]) -> ModuleResult:
     """A call's result, by somebody who answers whatever its server asks."""
-    call_id, inputs = uuid4().hex, None
-    for number in range(1, MOST_ROUNDS + 1):
+    call_id, inputs, number = uuid4().hex, None, 0
+    while True:
         result = await client.send(
             name, arguments, user_id=_USER, call_id=call_id, seconds=_CALL_SECONDS, takes_input=True, inputs=inputs
         )
-        if not result.requests:
-            break
+        number += 1
+        if not result.requests or number > MOST_ROUNDS:
+            return result
         responses = {key: _answer(request) for key, request in result.requests.items()}
         inputs = CallInputs(round=number, responses=responses, state=result.state)
-    return result
 
 
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:

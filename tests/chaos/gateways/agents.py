@@ -81,7 +81,7 @@ class Agents:
 
 async def _pydantic_ai(fleet: HearingFleet, ref: str, name: str, arguments: Json) -> None:
     model = PydanticScript([ToolCallPart(name, arguments, ref)]).model()
-    toolset = FleetToolset[None](fleet, _ASKER, timeout=_TIMEOUT_SECONDS)
+    toolset = FleetToolset[object](fleet, _ASKER, timeout=_TIMEOUT_SECONDS)
     await Agent(model, toolsets=[toolset]).run("Do it.", run_id=ref)
 
 

@@ -156,10 +156,12 @@ class Nest:
         """Ask for input, as both eras do."""
         schema = {"type": "object", "properties": {"name": {"type": "string"}}}
         if ctx.protocol_version < "2026":
+            name: object = None
             for _ in range(int(text or "1")):
                 answer = await ctx.session.elicit_form("Who?", schema, related_request_id=ctx.request_id)
-                note(f"answered {answer.action} {(answer.content or {}).get('name')}")
-            return types.CallToolResult(content=said(f"Hello {(answer.content or {}).get('name')}"))
+                name = (answer.content or {}).get("name")
+                note(f"answered {answer.action} {name}")
+            return types.CallToolResult(content=said(f"Hello {name}"))
         request = types.ElicitRequest(params=types.ElicitRequestFormParams(message="Who?", requested_schema=schema))
         return types.InputRequiredResult(input_requests={"who": request}, request_state="s")
 
