@@ -149,7 +149,7 @@ bench-catalog: $(READY) ## What 10,000 tools cost an agent; fails if a listing t
 bench-folders: $(READY) ## What tool folders of 1,000 files cost, and how soon a saved tool is seen; fails if it is too much (five minutes)
 	@$(BIN)/python -m benchmarks.features.folders
 
-bench-gateway: $(READY) ## What calls over REST and MCP cost beside those of a Python agent, FastMCP and the MCP SDK, and what 1,000 streams of events do (five minutes)
+bench-gateway: $(READY) ## What calls over REST and MCP cost beside those of a Python agent, FastMCP, the MCP SDK and ContextForge, and what 1,000 streams of events do (eight minutes; BENCH=--short)
 	@$(BIN)/python -m benchmarks.features.gateway $(BENCH)
 
 bench-hosts: $(READY) ## What a host costs beside a direct call: tools of a folder, an MCP server and an OpenAPI document (four minutes)

@@ -1,122 +1,115 @@
 """What the gateway costs beside a Python agent: `python -m benchmarks.features.gateway`. Fails if a target is missed.
 
-Calls over REST, over MCP and W1 (a module that answers at once, 200 in flight) take turns on one fleet of one worker, and with servers of FastMCP and
-of the MCP SDK that call the same module directly; so do calls one at a time. Before that 1,000 streams of events are opened.
-Redis, worker, gateway, module, peers and whoever calls share this machine.
+W1 (a module that answers at once, 200 in flight) and W3 (the same, one at a time) take turns: by a Python agent, over REST and over MCP, on one fleet of
+one worker; and with servers of FastMCP, of the MCP SDK and ContextForge, which call the same module directly. Before that 1,000 streams of events
+are opened. Redis, worker, gateway, module, peers and whoever calls share this machine. `--short` is a look: it writes nothing, and fails at nothing.
 """
 
 import argparse
 import asyncio
 import os
-import re
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import httpx
-import psutil
-
-from benchmarks.environments import install, python_of
-from benchmarks.features.gateway_figures import AGENT, FASTMCP, IN_FLIGHT, MCP, REST, SDK, STREAMS, GatewayFigures
+from benchmarks.environments import install
+from benchmarks.features.contextforge import ENVIRONMENT, SET
+from benchmarks.features.gateway_figures import AGENT, IN_FLIGHT, MCP, REST, STREAMS, GatewayFigures
+from benchmarks.features.gateway_fleet import LONG_TOOL, TOOL, Fleet, Gateway, gateway_fleet
 from benchmarks.features.rest_client import RestClient
-from benchmarks.machine import wait_for_quiet
+from benchmarks.machine import cpu_seconds
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.local.child_processes import spawn, stop
-from toolfleet_cli.local.commands import worker_command
-from toolfleet_cli.local.environment import environment_of
-from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.local.tcp_ports import free_port
-from toolfleet_registry.settings import Settings
 
 _ROUNDS, _SECONDS, _WARM_SECONDS = 7, 4.0, 2.0
+_SHORT_ROUNDS, _SHORT_SECONDS, _SHORT_STREAMS = 1, 1.0, 50
 _STREAMED_CALLS = 20
-_QUIET_SECONDS, _START_SECONDS = 30, 60.0
+_CALL_SECONDS = 120  # a call that takes longer has failed
 _OK = 200
-_REVISION, _PREFIX = "2026-07-28", "io.modelcontextprotocol/"
 _ANYBODY = Caller(user_id="operator", permission="owner", allowed_modules="*")
 _ARGUMENTS = {"title": "note", "text": "x" * 160, "tags": ["a", "b"], "number": 3, "nested": {"a": 1}}
-_TOOL, _LONG_TOOL = "instant.echo", "wait60000.echo"
 
 Work = Callable[[], Awaitable[object]]
 
 
 @dataclass(frozen=True)
-class _Gateway:
-    url: httpx.URL
-    key: str
-    pid: int
+class _Way:
+    """How a call is made, and the processes that have work with it."""
 
-    @property
-    def megabytes(self) -> float:
-        return psutil.Process(self.pid).memory_info().rss / 2**20
+    call: Work
+    pids: Sequence[int]
 
 
 def main() -> None:
     """Measure, print, and fail if a target is missed."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--rounds", type=int, default=_ROUNDS)
-    options.add_argument("--seconds", type=float, default=_SECONDS)
-    options.add_argument("--streams", type=int, default=STREAMS)
-    chosen = options.parse_args()
+    chosen = _options()
     for name in [name for name in os.environ if name.startswith("TOOLFLEET_")]:
         del os.environ[name]
-    install("fastmcp")
-    with tempfile.TemporaryDirectory() as folder, _fleet(Path(folder)) as (settings, gateway, peers):
-        found = asyncio.run(_measure(settings, gateway, peers, chosen))
+    install("fastmcp", ENVIRONMENT)
+    with tempfile.TemporaryDirectory() as folder, gateway_fleet(Path(folder)) as fleet:
+        found = asyncio.run(_measure(fleet, chosen))
     how = f"one worker, one gateway; medians of {chosen.rounds} rounds of {chosen.seconds:g} s, in turns"
-    text = "\n".join([f"The gateway beside a Python agent (`make bench-gateway`): {how}:\n", *found.lines()])
+    text = "\n".join([f"The gateway beside a Python agent (`make bench-gateway`): {how}:\n", *found.lines(), "", SET])
     print(text)
     if (chosen.rounds, chosen.seconds, chosen.streams) == (_ROUNDS, _SECONDS, STREAMS):
         (Path(__file__).parents[1] / "results" / "gateway.md").write_text(text + "\n")
-    sys.exit(found.is_missed)
+    sys.exit(found.is_missed and not chosen.short)
 
 
-async def _measure(
-    settings: Settings, gateway: _Gateway, peers: dict[str, int], chosen: argparse.Namespace
-) -> GatewayFigures:
+def _options() -> argparse.Namespace:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--short", action="store_true")
+    options.add_argument("--rounds", type=int)
+    options.add_argument("--seconds", type=float)
+    options.add_argument("--streams", type=int)
+    chosen = options.parse_args()
+    whole = (_ROUNDS, _SECONDS, STREAMS)
+    defaults = (_SHORT_ROUNDS, _SHORT_SECONDS, _SHORT_STREAMS) if chosen.short else whole
+    for name, value in zip(("rounds", "seconds", "streams"), defaults, strict=True):
+        if getattr(chosen, name) is None:
+            setattr(chosen, name, value)
+    return chosen
+
+
+async def _measure(fleet: Fleet, chosen: argparse.Namespace) -> GatewayFigures:
     async with AsyncExitStack() as stack:
-        fleet = await stack.enter_async_context(ToolFleet(settings=settings))
-        await fleet.modules.refresh()
+        agent = await stack.enter_async_context(ToolFleet(settings=fleet.settings))
+        await agent.modules.refresh()
 
-        def client_of(port: int, key: str = "") -> RestClient:
+        def client_of(port: int, key: str) -> RestClient:
             stack.callback((client := RestClient("127.0.0.1", port, key)).close)
             return client
 
-        own, own_mcp = client_of(gateway.url.port or 0, gateway.key), client_of(gateway.url.port or 0, gateway.key)
-        ways = {AGENT: _by_agent(fleet), REST: _over_rest(own), MCP: _over_mcp(own_mcp, _TOOL)}
-        ways |= {name: _over_mcp(client_of(port), "echo") for name, port in peers.items()}
-        with_streams = await _with_streams(own, gateway, chosen.streams)  # before MCP's code is loaded
+        gateway, own = fleet.gateway, os.getpid()
+        rest = client_of(gateway.url.port or 0, gateway.key)
+        common = (own, fleet.module_pid)
+        ways = {AGENT: _Way(_by_agent(agent), (*common, *fleet.pids))}
+        ways[REST] = _Way(_over_rest(rest), (*common, *fleet.pids))
+        for peer in (gateway.as_peer, *fleet.peers):
+            call = peer.calling(client_of(peer.port, peer.key), _ARGUMENTS)
+            ways[peer.name] = _Way(call, (*common, *(fleet.pids if peer.name == MCP else [peer.pid])))
+        with_streams = await _with_streams(rest, gateway, chosen.streams)  # before MCP's code is loaded
         for way in ways.values():
-            await _times(way, IN_FLIGHT, _WARM_SECONDS)
-        rates, latencies, cpu_ms = ({name: list[float]() for name in ways} for _ in range(3))
+            await _times(way.call, IN_FLIGHT, min(chosen.seconds, _WARM_SECONDS))
+        figures = GatewayFigures.empty(ways, with_streams, chosen.streams)
         for _ in range(chosen.rounds):
             for name, way in ways.items():
-                before = _cpu_seconds()
-                calls = len(await _times(way, IN_FLIGHT, chosen.seconds))
-                rates[name].append(calls / chosen.seconds)
-                cpu_ms[name].append((_cpu_seconds() - before) / calls * 1000)
+                before = cpu_seconds(way.pids)
+                began_at, calls = time.perf_counter(), len(await _times(way.call, IN_FLIGHT, chosen.seconds))
+                figures.rates[name].append(calls / (time.perf_counter() - began_at))
+                figures.cpu_ms[name].append((cpu_seconds(way.pids) - before) / calls * 1000)
             for name, way in ways.items():
-                latencies[name].append(statistics.median(await _times(way, 1, chosen.seconds / 2)) * 1000)
-        return GatewayFigures(rates, latencies, cpu_ms, with_streams)
-
-
-def _cpu_seconds() -> float:
-    """Of this process and all that it has started."""
-    own = psutil.Process()
-    times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
-    return sum(each.user + each.system for each in times)
+                alone = await _times(way.call, 1, chosen.seconds / 2)
+                figures.latencies[name].append(statistics.median(alone) * 1000)
+        return figures
 
 
 async def _times(work: Work, in_flight: int, seconds: float) -> list[float]:
-    """How long each took that ended within the time, so many at once."""
+    """How long each took that was begun within the time, so many at once. Returns when the last has ended."""
     began_at, times = time.perf_counter(), list[float]()
 
     async def go_on() -> None:
@@ -124,13 +117,14 @@ async def _times(work: Work, in_flight: int, seconds: float) -> list[float]:
             await work()
             times.append(time.perf_counter() - asked_at)
 
-    await asyncio.gather(*(go_on() for _ in range(in_flight)))
+    async with asyncio.timeout(seconds + _CALL_SECONDS):
+        await asyncio.gather(*(go_on() for _ in range(in_flight)))
     return times
 
 
 def _by_agent(fleet: ToolFleet) -> Work:
     async def call() -> None:
-        result = await fleet.call(ToolCall(tool_name=_TOOL, arguments=_ARGUMENTS), _ANYBODY)
+        result = await fleet.call(ToolCall(tool_name=TOOL, arguments=_ARGUMENTS), _ANYBODY)
         if not result.success:
             sys.exit(f"A call has failed: {result}")
 
@@ -139,33 +133,16 @@ def _by_agent(fleet: ToolFleet) -> Work:
 
 def _over_rest(client: RestClient) -> Work:
     async def call() -> None:
-        status, answer = await client.post("/calls", {"tool_name": _TOOL, "arguments": _ARGUMENTS})
+        status, answer = await client.post("/calls", {"tool_name": TOOL, "arguments": _ARGUMENTS})
         if status != _OK or not answer["success"]:
             sys.exit(f"A call has failed: {status} {answer}")
 
     return call
 
 
-def _over_mcp(client: RestClient, tool: str) -> Work:
-    meta: dict[str, Any] = {f"{_PREFIX}clientCapabilities": {}, f"{_PREFIX}protocolVersion": _REVISION}
-    params = {"name": tool, "arguments": _ARGUMENTS, "_meta": meta}
-    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    headers = (
-        "Accept: application/json, text/event-stream\r\n"
-        f"MCP-Protocol-Version: {_REVISION}\r\nMcp-Method: tools/call\r\nMcp-Name: {tool}\r\n"
-    )
-
-    async def call() -> None:
-        status, answer = await client.post("/mcp", asked, headers)
-        if status != _OK or "structuredContent" not in answer.get("result", {}):
-            sys.exit(f"A call has failed: {status} {answer}")
-
-    return call
-
-
-async def _with_streams(client: RestClient, gateway: _Gateway, count: int) -> tuple[float, float]:
+async def _with_streams(client: RestClient, gateway: Gateway, count: int) -> tuple[float, float]:
     """The gateway's megabytes before the streams are open, and with them."""
-    before, call = gateway.megabytes, {"tool_name": _LONG_TOOL, "arguments": _ARGUMENTS}
+    before, call = gateway.megabytes, {"tool_name": LONG_TOOL, "arguments": _ARGUMENTS}
     begun = [await client.post("/calls", call, "Prefer: respond-async\r\n") for _ in range(_STREAMED_CALLS)]
     ids = [answer["call_id"] for _, answer in begun]
     opened = [await _open_stream(gateway, ids[number % len(ids)]) for number in range(count)]
@@ -175,7 +152,7 @@ async def _with_streams(client: RestClient, gateway: _Gateway, count: int) -> tu
     return before, with_streams
 
 
-async def _open_stream(gateway: _Gateway, call_id: str) -> asyncio.StreamWriter:
+async def _open_stream(gateway: Gateway, call_id: str) -> asyncio.StreamWriter:
     reader, writer = await asyncio.open_connection(gateway.url.host, gateway.url.port)
     host = f"Host: {gateway.url.host}\r\nAuthorization: Bearer {gateway.key}\r\n\r\n"
     writer.write(f"GET /calls/{call_id}/events HTTP/1.1\r\n{host}".encode())
@@ -183,73 +160,6 @@ async def _open_stream(gateway: _Gateway, call_id: str) -> asyncio.StreamWriter:
     if not head.startswith(b"HTTP/1.1 200"):
         sys.exit(f"A stream was not opened: {head!r}")
     return writer
-
-
-@contextmanager
-def _fleet(folder: Path) -> Generator[tuple[Settings, _Gateway, dict[str, int]]]:
-    """Redis, a module, a worker and a gateway; and peers that call the module directly, by their names."""
-    port, ports = free_port(), {FASTMCP: free_port(), SDK: free_port()}
-    (folder / "redis").mkdir()
-    base = f"http://127.0.0.1:{port}"
-    module = [sys.executable, "-m", "benchmarks.module.app", str(port)]
-    gateway = [sys.executable, "-m", "toolfleet_cli", "gateway", "--port", "0"]
-    said = [f"{base}/instant"]
-    fastmcp = [str(python_of("fastmcp")), "-m", "benchmarks.peers.fastmcp.server", str(ports[FASTMCP]), *said]
-    sdk = [sys.executable, "-m", "benchmarks.features.sdk_server", str(ports[SDK]), *said]
-    with (
-        redis_server(folder / "redis") as url,
-        _running(folder, "module", module, {}),
-        _running(folder, "fastmcp", fastmcp, {}),
-        _running(folder, "sdk", sdk, {}),
-    ):
-        services: dict[str, Any] = {name: f"{base}/{name}" for name in ("instant", "wait60000")}
-        limits: dict[str, float] = {"wait60000": 300}
-        settings = Settings(redis_url=url, module_services=services, module_timeouts=limits, log_level="WARNING")
-        env = {**environment_of(settings), "PYTHONUNBUFFERED": "1"}
-        with (
-            _running(folder, "worker", worker_command("all"), env),
-            _running(folder, "gateway", gateway, env) as process,
-        ):
-            for peer in ports.values():
-                _wait_for(peer)
-            yield settings, _ready(folder, process), ports
-
-
-@contextmanager
-def _running(folder: Path, name: str, command: list[str], env: dict[str, str]) -> Generator[subprocess.Popen[bytes]]:
-    with (folder / f"{name}.log").open("wb") as log:
-        process = spawn(command, env=env, cwd=Path(__file__).parents[2], output=log)
-    try:
-        yield process
-    finally:
-        stop(process, patience_seconds=5)
-
-
-def _wait_for(port: int) -> None:
-    """Until a peer listens."""
-    give_up_at = time.monotonic() + _START_SECONDS
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            if time.monotonic() > give_up_at:
-                sys.exit(f"Nobody listens at port {port}.")
-            time.sleep(0.2)
-        else:
-            return
-
-
-def _ready(folder: Path, process: subprocess.Popen[bytes]) -> _Gateway:
-    give_up_at = time.monotonic() + _START_SECONDS
-    while True:
-        said = (folder / "gateway.log").read_text()
-        key, url = re.search(r"key: (\S+)", said), re.search(r"ready url=(\S+)", said)
-        if key and url and "worker ready" in (folder / "worker.log").read_text():
-            wait_for_quiet(_QUIET_SECONDS)
-            return _Gateway(httpx.URL(url[1]), key[1], process.pid)
-        if time.monotonic() > give_up_at:
-            sys.exit(f"The fleet does not start: {said}")
-        time.sleep(0.1)
 
 
 if __name__ == "__main__":

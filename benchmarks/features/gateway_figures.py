@@ -1,23 +1,32 @@
 """What was measured of a gateway, as a table, and the goals that it is held against."""
 
 import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 IN_FLIGHT, STREAMS = 200, 1_000
 AGENT, REST, MCP = "a Python agent", "over REST", "over MCP"
-FASTMCP, SDK = "FastMCP, directly", "the MCP SDK, directly"
+FASTMCP, SDK, CONTEXTFORGE = "FastMCP, directly", "the MCP SDK, directly", "ContextForge, directly"
 
 LEAST_RATIO, LEAST_OF_FASTMCP, MOST_MS, MOST_MB = 0.55, 1.1, 2.0, 150
 
 
 @dataclass(frozen=True)
 class GatewayFigures:
-    """What was measured of each way, by round: calls a second, p50 in ms of calls one at a time, CPU ms a call; and MB of the gateway."""
+    """What was measured of each way, by round: calls a second, p50 in ms of calls one at a time, CPU ms a call; and MB of the gateway with so many streams."""
 
     rates: dict[str, list[float]]
     latencies: dict[str, list[float]]
     cpu_ms: dict[str, list[float]]
     megabytes: tuple[float, float]
+    streams: int
+
+    @classmethod
+    def empty(cls, ways: Iterable[str], megabytes: tuple[float, float], streams: int) -> "GatewayFigures":
+        """Nothing yet of these ways, but the gateway's memory."""
+        names = tuple(ways)
+        rates, latencies, cpu_ms = ({name: list[float]() for name in names} for _ in range(3))
+        return cls(rates, latencies, cpu_ms, megabytes, streams)
 
     def ratio(self, one: str, other: str) -> float:
         """How many times as many calls a second, in the same rounds."""
@@ -47,10 +56,10 @@ class GatewayFigures:
             for way in self.rates
         ]
         return [
-            f"| | calls/s, {IN_FLIGHT} in flight | of the agent's | CPU ms a call, all processes | p50 ms, one at a time | longer than the agent's |",
+            f"| | calls/s, {IN_FLIGHT} in flight | of the agent's | CPU ms a call, its processes | p50 ms, one at a time | longer than the agent's |",
             "|---|---:|---:|---:|---:|---:|",
             *rows,
             "",
             self._goals(),
-            f"The gateway has {full:.0f} MB with {STREAMS:,} streams (goal {MOST_MB}), {empty:.0f} without.",
+            f"The gateway has {full:.0f} MB with {self.streams:,} streams (goal {MOST_MB}), {empty:.0f} without.",
         ]

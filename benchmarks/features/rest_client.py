@@ -1,4 +1,4 @@
-"""Posts to a gateway over kept connections, with as little work as possible, so that the client is not what is measured."""
+"""Posts to a server over kept connections, with as little work as possible, so that the client is not what is measured."""
 
 import asyncio
 import json
@@ -21,12 +21,19 @@ class RestClient:
 
     async def post(self, path: str, body: Any, headers: str = "") -> tuple[int, Any]:
         """The status and the JSON of the answer."""
-        connection = self._idle.pop() if self._idle else await self._connect()
+        connection = self._kept() or await self._connect()
         data = json.dumps(body).encode()
         request = f"POST {path} HTTP/1.1\r\n{headers}{self._head}{len(data)}\r\n\r\n".encode() + data
         status, answer = await connection.ask(request)
         self._idle.append(connection)
         return status, json.loads(answer)
+
+    def _kept(self) -> "_Connection | None":
+        """The one that was used last; servers close what has been idle for some seconds."""
+        while self._idle:
+            if (connection := self._idle.pop()).is_open:
+                return connection
+        return None
 
     def close(self) -> None:
         """Close what is idle."""
@@ -43,6 +50,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._buffer = b""
         self._waiting: asyncio.Future[tuple[int, bytes]] | None = None
+        self.is_open = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as it is for TCP
         self._transport = transport
@@ -59,8 +67,9 @@ class _Connection(asyncio.Protocol):
             self._waiting.set_result((int(head[9:12]), rest[:length]))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
         if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(exc or ConnectionResetError("the gateway has hung up"))
+            self._waiting.set_exception(exc or ConnectionResetError("the server has hung up"))
 
     async def ask(self, request: bytes) -> tuple[int, bytes]:
         self._waiting = asyncio.get_running_loop().create_future()

@@ -30,7 +30,14 @@ def main() -> None:
     server: Server[Any] = Server("peer", on_call_tool=call, on_list_tools=tools)
     app = server.streamable_http_app(stateless_http=True, json_response=True)
     uvicorn.run(
-        app, host="127.0.0.1", port=port, loop="uvloop", http="httptools", log_level="warning", access_log=False
+        app,
+        host="127.0.0.1",
+        port=port,
+        loop="uvloop",
+        http="httptools",
+        log_level="warning",
+        access_log=False,
+        timeout_keep_alive=3600,  # or it hangs up while others have their turn
     )
 
 

@@ -27,5 +27,8 @@ if __name__ == "__main__":
     # Its fastest way: no sessions, plain JSON, uvloop and httptools, and no log of each request.
     server.run(
         transport="http", host="127.0.0.1", port=PORT, stateless_http=True, json_response=True, show_banner=False,
-        uvicorn_config={"loop": "uvloop", "http": "httptools", "access_log": False, "log_level": "warning"},
+        uvicorn_config={
+            "loop": "uvloop", "http": "httptools", "access_log": False, "log_level": "warning",
+            "timeout_keep_alive": 3600,  # or it hangs up while others have their turn
+        },
     )  # fmt: skip
