@@ -14,7 +14,6 @@ from toolfleet_gateway.mcp.calls.passed_failures import passed_failure
 from toolfleet_gateway.mcp.client_request import Context, ViewOf
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.config.gateway_settings import GatewaySettings
-from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.inputs.messages import PendingInput
 from toolfleet_registry.errors import FleetUnavailable, InputNotTaken
 from toolfleet_registry.time import fleet_clock
@@ -124,7 +123,7 @@ class TaskMethods:
             return task_facts(handle, "cancelled", now=now, kept_seconds=kept, message=result.error)
         if (error := passed_failure(result)) is not None:
             return {**task_facts(handle, "failed", now=now, kept_seconds=kept), "error": error.error.model_dump()}
-        return {**task_facts(handle, "completed", now=now, kept_seconds=kept), "result": _result_of(handle, result)}
+        return {**task_facts(handle, "completed", now=now, kept_seconds=kept), "result": call_result(result, handle.id)}
 
     async def _going_on(self, handle: BegunHandle, status: CallStatus, now: float) -> dict[str, Any]:
         """Where a task is that has not ended, and what it asks."""
@@ -151,9 +150,3 @@ def capabilities_of(params: Any) -> dict[str, Any]:
 def _key_of(asked: PendingInput, key: str) -> str:
     """A request's key for the life of a task, which may ask the same again."""
     return key if asked.round == 1 else f"{key}-{asked.round}"
-
-
-def _result_of(handle: BegunHandle, result: ToolResult) -> dict[str, Any]:
-    answer = call_result(result, handle.id)
-    del answer["resultType"]
-    return answer
