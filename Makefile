@@ -52,7 +52,7 @@ VERSIONS ?= 3.11 3.12 3.13
 test-versions: $(READY) ## A short tier with each other version of Python that is installed here (VERSIONS="3.12 3.13")
 	@.ci/versions $(VERSIONS)
 
-test-clients: $(READY) ## Real clients, each in an environment of its own: one in TypeScript, generated from the gateway's document; Claude Code by its agent SDK (170 MB the first time); and Schemathesis, which must find nothing (ten minutes)
+test-clients: $(READY) ## Real clients, each in an environment of its own: one in TypeScript, generated from the gateway's document; MCP clients in Python and TypeScript; Claude Code by its agent SDK (170 MB the first time); and Schemathesis, which must find nothing (ten minutes)
 	@$(BIN)/pytest -q -m clients tests/clients
 
 conformance: $(READY) ## The conformance suite of MCP, at a gateway with a server behind it and at the host of MCP servers (three minutes; CONFORMANCE="--only server")

