@@ -19,6 +19,11 @@ class RestClient:
         )
         self._idle = deque["_Connection"]()
 
+    @property
+    def idle(self) -> int:
+        """How many connections wait for a request, and are open."""
+        return sum(connection.is_open for connection in self._idle)
+
     async def post(self, path: str, body: Any, headers: str = "") -> tuple[int, Any]:
         """The status and the JSON of the answer."""
         connection = self._kept() or await self._connect()
