@@ -3,23 +3,24 @@
 import sys
 from typing import Any
 
-import httpx
+import aiohttp
 from fastmcp import FastMCP
 
 PORT, MODULE = int(sys.argv[1]), sys.argv[2]
 
 server = FastMCP("peer")
-client = httpx.AsyncClient(
-    limits=httpx.Limits(max_connections=400, max_keepalive_connections=400), timeout=60, trust_env=False
-)
+sessions: list[aiohttp.ClientSession] = []  # one, made on the server's loop
 
 
 @server.tool
 async def echo(title: str, text: str, tags: list[str], number: int, nested: dict[str, Any]) -> dict[str, Any]:
     """Echo."""
     arguments = {"title": title, "text": text, "tags": tags, "number": number, "nested": nested}
-    answer = await client.post(f"{MODULE}/execute", json={"tool_name": "instant.echo", "arguments": arguments})
-    result: dict[str, Any] = answer.json()["result"]
+    if not sessions:
+        sessions.append(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
+    asked = {"tool_name": "instant.echo", "arguments": arguments}
+    async with sessions[0].post(f"{MODULE}/execute", json=asked) as answer:
+        result: dict[str, Any] = (await answer.json())["result"]
     return result
 
 
