@@ -111,7 +111,7 @@ def _operation(summary: str, answer: type[BaseModel], request: type[BaseModel] |
 
 def _execute() -> Json:
     operation = _operation("Run a tool", ModuleReply, ExecuteRequest)
-    lines = "Progress, one JSON object a line, and last the reply as application/json has it."
+    lines = "Progress and log messages, one JSON object a line, and last the reply as application/json has it."
     operation["responses"]["200"]["content"]["application/x-ndjson"] = {
         "schema": {"type": "string", "description": lines}
     }

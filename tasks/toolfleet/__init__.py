@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from toolfleet_registry.contracts.dead_letters import DeadLetter
     from toolfleet_registry.contracts.inputs.messages import InputRequest, PendingInput
     from toolfleet_registry.contracts.jobs import HookSpec, Job, JobRefused, Poll, Schedule, WakeUp
+    from toolfleet_registry.contracts.logs.log_message import LogMessage
     from toolfleet_registry.contracts.progress import Progress
     from toolfleet_registry.contracts.progress import report as report_progress
     from toolfleet_registry.errors import (
@@ -64,6 +65,7 @@ else:
             "JobRefused": "toolfleet_registry.contracts.jobs",
             "KeptWake": "toolfleet_tasks.dead_letters.kept_wakes",
             "LimitUse": "toolfleet_registry.policy.limits",
+            "LogMessage": "toolfleet_registry.contracts.logs.log_message",
             "ModuleStatus": "toolfleet_registry.contracts",
             "NoSuchDeadLetter": "toolfleet_registry.errors",
             "NotReplayable": "toolfleet_registry.errors",
@@ -107,6 +109,7 @@ __all__ = [
     "JobRefused",
     "KeptWake",
     "LimitUse",
+    "LogMessage",
     "ModuleStatus",
     "NoSuchDeadLetter",
     "NotReplayable",

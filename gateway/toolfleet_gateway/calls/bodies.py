@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from toolfleet_gateway.auth.identity import UserName
 from toolfleet_gateway.http.problems import ProblemBody
 from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.contracts.logs.log_message import LogLevel
 from toolfleet_registry.contracts.progress import Progress
 
 MOST_IN_BATCH = 50
@@ -38,6 +39,8 @@ class CallBody(_Sent):
     """In whose name, for keys that may act for others."""
     tool_version: Name | None = None
     """The version of the tool that is meant; by default whichever there is."""
+    log_level: LogLevel | None = None
+    """Its events have the tool's log messages that are so grave or graver; by default none."""
 
 
 class BatchedCall(CallBody):

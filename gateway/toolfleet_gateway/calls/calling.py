@@ -32,7 +32,11 @@ class Calling:
     async def begin(self, who: Identity, asked: CallBody, key: str | None) -> BegunHandle:
         """Publish a call. Raises `Problem` for one that is in no queue, and not because of its tool."""
         call = ToolCall(
-            tool_name=asked.tool_name, arguments=asked.arguments, idempotency_key=key, tool_version=asked.tool_version
+            tool_name=asked.tool_name,
+            arguments=asked.arguments,
+            idempotency_key=key,
+            tool_version=asked.tool_version,
+            log_level=asked.log_level,
         )
         conversation_id = who.conversation_id or asked.conversation_id  # a token's own counts
         where = None if conversation_id is None else Conversation(conversation_id=conversation_id)

@@ -13,12 +13,14 @@ from toolfleet_gateway.calls.attaching import attached
 from toolfleet_gateway.calls.bodies import CallState
 from toolfleet_gateway.calls.calling import CALLS, Calling
 from toolfleet_gateway.calls.preferences import PREFER, preference_of
+from toolfleet_gateway.calls.reports import reports_of
 from toolfleet_gateway.http.answers import text_answer
 from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
 from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, ServerSentEvent
 from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.contracts.logs.log_message import LogMessage
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_tasks.calls.begun_handle import BegunHandle
 
@@ -29,7 +31,7 @@ _LAST_EVENT_ID = HeaderParameter(
     pattern="^([0-9a-f-]{36}:(end|[0-9a-f]{16}))?$",
 )
 _END = "end"
-_EVENTS: Mapping[str, type[BaseModel]] = {"progress": Progress, _END: ToolResult}
+_EVENTS: Mapping[str, type[BaseModel]] = {"progress": Progress, "log": LogMessage, _END: ToolResult}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,8 @@ class FollowingRoutes:
             answers=state, problems=(404, 409, 503),
         )  # fmt: skip
         events = Route(
-            method="GET", path=f"{_PATH}/events", name="followCall", summary="Follow a call: progress, and its end",
-            handle=self.events, answers={200: Answer("How far it is, and its end.", media=MEDIA_TYPE, events=_EVENTS)},
+            method="GET", path=f"{_PATH}/events", name="followCall", summary="Follow a call: progress, log, and its end",
+            handle=self.events, answers={200: Answer("How far it is, what it logs, and its end.", media=MEDIA_TYPE, events=_EVENTS)},
             headers=(_LAST_EVENT_ID,), problems=(404, 503),
         )  # fmt: skip
         return [get, cancel, events]
@@ -81,7 +83,7 @@ class FollowingRoutes:
             handle.leave()
 
     async def events(self, asked: RouteRequest[None, None]) -> Response:
-        """Follow a call: how far it is, and its end. The latest counts: who comes again gets that, and what follows."""
+        """Follow a call: how far it is, what it logs from now on, and its end. Who comes again gets the latest, and what follows."""
         call_id = asked.path["call_id"]
         last = asked.raw.headers.get("last-event-id", "")
         if last and last.partition(":")[0] != call_id:
@@ -111,9 +113,12 @@ async def _state_of(handle: BegunHandle) -> CallState:
 
 
 async def _events_of(handle: BegunHandle, last: str) -> AsyncGenerator[ServerSentEvent]:
-    async with aclosing(handle.progress()) as steps:
-        async for progress in steps:
-            text = progress.model_dump_json()
+    async with aclosing(reports_of(handle)) as reports:
+        async for report in reports:
+            text = report.model_dump_json()
+            if isinstance(report, LogMessage):
+                yield ServerSentEvent("log", text)  # without an id: it does not come again
+                continue
             name = f"{handle.id}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
             if name != last:
                 yield ServerSentEvent("progress", text, name)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Self
 
+import mcp_types as types
 from mcp.server.lowlevel import Server
 from redis.asyncio import Redis
 
@@ -18,6 +19,7 @@ from toolfleet_gateway.mcp.changes.resource_watching import ResourceWatching
 from toolfleet_gateway.mcp.changes.server_feed import ServerFeed
 from toolfleet_gateway.mcp.client_request import ViewOf
 from toolfleet_gateway.mcp.listing import McpListing
+from toolfleet_gateway.mcp.log_levels import LogLevels
 from toolfleet_gateway.mcp.meta_tools import MetaTools
 from toolfleet_gateway.mcp.module_methods import ModuleMethods
 from toolfleet_gateway.mcp.server import build_server
@@ -42,6 +44,7 @@ class McpMethods:
     abandoned: AbandonedCalls
     watching: ResourceWatching
     subscriptions: Subscriptions
+    log_levels: LogLevels
 
     @classmethod
     def of(
@@ -54,17 +57,19 @@ class McpMethods:
         rounds = InputRounds(fleet, SealedStates(redis, keys, settings.signing_keys))
         calls = ToolCalls(fleet, settings, abandoned, window, rounds)
         listing, followed = McpListing(fleet, settings), FollowedCalls(fleet, settings)
-        tools = ToolMethods(calls, listing, MetaTools(fleet), followed, view_of)
+        log_levels = LogLevels()
+        tools = ToolMethods(calls, listing, MetaTools(fleet), followed, log_levels, view_of)
         tasks = TaskMethods(fleet, settings, view_of, PartialAnswers(redis, keys))
         modules = ModuleMethods(fleet, view_of)
         watching = ResourceWatching(modules, WatchedResources(redis, keys))
         feeds = EventFeed(fleet), ServerFeed(ServerChanges(redis, keys))
         guest_modules = settings.default_guest_modules
         subscriptions = Subscriptions(*feeds, place, view_of, watching, tasks, guest_modules=guest_modules)
-        return cls(tools, tasks, modules, abandoned, watching, subscriptions)
+        return cls(tools, tasks, modules, abandoned, watching, subscriptions, log_levels)
 
     def server(self, kinds: frozenset[str]) -> Server[Any]:
         """A server of tools, and of what else a module of these `kinds` has."""
         server = build_server(self.tools, self.tasks, self.subscriptions)
+        server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, self.log_levels.set)
         self.modules.add_to(server, kinds)
         return server

@@ -13,15 +13,21 @@ from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION
 from toolfleet_gateway.mcp.calls.client_kinds import in_its_place, kinds_of
 from toolfleet_gateway.mcp.calls.followed_calls import FOLLOWING_TOOLS, FollowedCalls
 from toolfleet_gateway.mcp.calls.input_rounds import Kinds, lacks
+from toolfleet_gateway.mcp.calls.progress_notes import PROGRESS
 from toolfleet_gateway.mcp.calls.sealed_state import WrongState
-from toolfleet_gateway.mcp.calls.tool_calls import McpCall, Report, ToolCalls, UnknownTool
+from toolfleet_gateway.mcp.calls.tool_calls import MESSAGE, McpCall, Report, ToolCalls, UnknownTool
 from toolfleet_gateway.mcp.client_request import Context, ViewOf
 from toolfleet_gateway.mcp.listing import McpListing
+from toolfleet_gateway.mcp.log_levels import LogLevels
 from toolfleet_gateway.mcp.meta_tools import CALL, META_TOOLS, MetaTools
 from toolfleet_gateway.mcp.task_methods import capabilities_of
 from toolfleet_gateway.mcp.view import ASK, BEGAN, McpView
 from toolfleet_registry.contracts.inputs.messages import PendingInput
 
+_NOTIFICATIONS: dict[str, type[types.ProgressNotification | types.LoggingMessageNotification]] = {
+    PROGRESS: types.ProgressNotification,
+    MESSAGE: types.LoggingMessageNotification,
+}
 _OWN = FOLLOWING_TOOLS.keys() | META_TOOLS.keys()
 
 
@@ -29,12 +35,19 @@ class ToolMethods:
     """The tools of one gateway: those of the fleet, and a few of its own."""
 
     def __init__(
-        self, calls: ToolCalls, listing: McpListing, meta: MetaTools, followed: FollowedCalls, view_of: ViewOf
+        self,
+        calls: ToolCalls,
+        listing: McpListing,
+        meta: MetaTools,
+        followed: FollowedCalls,
+        log_levels: LogLevels,
+        view_of: ViewOf,
     ) -> None:
         self._calls = calls
         self._listing = listing
         self._meta = meta
         self._followed = followed
+        self._log_levels = log_levels
         self._view_of = view_of
 
     async def list(self, context: Context, params: types.PaginatedRequestParams | None) -> dict[str, Any]:
@@ -57,6 +70,7 @@ class ToolMethods:
             params.arguments or {},
             meta,
             progress_token=meta.get("progressToken"),
+            log_level=self._log_levels.of(context, meta),
             takes_tasks=EXTENSION in (declared.get("extensions") or {}),
             kinds=kinds,
             ask=_asking(context, kinds),
@@ -65,8 +79,8 @@ class ToolMethods:
             began=None if context.request is None else context.request.scope.get(BEGAN),
         )
 
-        async def report(note: dict[str, Any]) -> None:
-            notification = types.ProgressNotification(params=types.ProgressNotificationParams.model_validate(note))
+        async def report(method: str, note: dict[str, Any]) -> None:
+            notification = _NOTIFICATIONS[method].model_validate({"method": method, "params": note})
             await context.session.send_notification(notification, related_request_id=context.request_id)
 
         return await self.run(self._view_of(context), asked, report)

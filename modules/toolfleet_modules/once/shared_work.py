@@ -8,8 +8,11 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+from toolfleet_modules.once.work_log import WorkLog
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.task_guard import IN_TOOL
+from toolfleet_registry.contracts.logs.log_message import LogLevel
+from toolfleet_registry.contracts.logs.log_sink import log_to
 from toolfleet_registry.contracts.progress import Progress, report_to
 from toolfleet_registry.functions.call_context import Context
 
@@ -17,10 +20,13 @@ from toolfleet_registry.functions.call_context import Context
 class Work:
     """What everybody who asks for the same call shares. `task` ends with the reply, or raises what turns the call away.
 
-    `key`: under which name it is remembered; `None`: it is not. `attempt` is the latest one that asks, 0 if none says which it is. `watchers` are called after each progress.
+    `key`: under which name it is remembered; `None`: it is not. `attempt` is the latest one that asks, 0 if none says which it is. `watchers` are called after each progress
+    and log message; of these only those of a `log_level` are kept.
     """
 
-    def __init__(self, context: Context, fingerprint: str, key: str | None = None) -> None:
+    def __init__(
+        self, context: Context, fingerprint: str, key: str | None = None, log_level: LogLevel | None = None
+    ) -> None:
         self.context = context
         self.key = key
         self.fingerprint = fingerprint
@@ -35,7 +41,9 @@ class Work:
         self._timer: asyncio.TimerHandle | None = None
         self._extended = False
         self._is_joined = False
+        self.log = None if log_level is None else WorkLog(log_level, self._notify)
         context._report = self._report  # noqa: SLF001 - made for this work
+        context._log = None if self.log is None else self.log.sink  # noqa: SLF001 - as above
 
     @asynccontextmanager
     async def attended(self, seconds: float | None) -> AsyncGenerator[None]:
@@ -61,6 +69,7 @@ class Work:
         """Run the tool so that `stop` cancels it, and nothing else here. Raises `asyncio.CancelledError` if it was stopped."""
         inside = contextvars.copy_context()
         inside.run(report_to, self._report)  # so that functions that know no context can report, too
+        inside.run(log_to, self.context._log)  # noqa: SLF001 - as above
         inside.run(IN_TOOL.set, True)
         self._tool = asyncio.get_running_loop().create_task(tool, context=inside)
         if self.is_stopped:
@@ -107,6 +116,10 @@ class Work:
 
     def _report(self, progress: Progress) -> None:
         self.progress = progress
+        self._notify()
+
+    def _notify(self) -> None:
+        """There is something new to tell: said in whichever thread."""
         try:
             running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:

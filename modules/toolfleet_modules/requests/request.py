@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from toolfleet_registry.contracts import Conversation, ModuleMessage
 from toolfleet_registry.contracts.inputs.messages import CallInputs
+from toolfleet_registry.contracts.logs.log_message import LogLevel, is_log_level
 from toolfleet_registry.contracts.outcomes import LONGEST_HANDLE
 from toolfleet_registry.contracts.tool_context import ToolContext
 
@@ -51,7 +52,8 @@ class GivenInputs(CallInputs):
 class ExecuteRequest(ModuleMessage):
     """What `POST /execute` takes. `context` comes with calls of tools that take it.
 
-    `takes_input`: whoever called can be asked; `inputs`: what they have answered last.
+    `takes_input`: whoever called can be asked; `inputs`: what they have answered last. `log_level`: the least grave log
+    messages that they want; without it, and for a level that is not known, there are none.
     """
 
     tool_name: str = Field(max_length=_LONGEST_NAME)
@@ -60,6 +62,7 @@ class ExecuteRequest(ModuleMessage):
     context: AgentContext | None = None
     takes_input: bool = False
     inputs: GivenInputs | None = None
+    log_level: str | None = None
 
 
 class ReconcileRequest(ModuleMessage):
@@ -90,8 +93,8 @@ class HeaderRefused(Exception):
 class Call:
     """One request to run a tool. `seconds`: the time left, if the caller says so; `streams`: it takes progress.
 
-    `attempt`: which one of its call it is, 0 if it does not say so. `context`: what the agent says of the conversation. `takes_input`
-    and `inputs` as `ExecuteRequest` has them.
+    `attempt`: which one of its call it is, 0 if it does not say so. `context`: what the agent says of the conversation. `takes_input`,
+    `inputs` and `log_level` as `ExecuteRequest` has them.
     """
 
     tool_name: str
@@ -105,6 +108,7 @@ class Call:
     context: ToolContext | None = None
     takes_input: bool = False
     inputs: CallInputs | None = None
+    log_level: LogLevel | None = None
 
     @property
     def key(self) -> str | None:
@@ -132,6 +136,7 @@ class Call:
             None if asked.context is None else ToolContext(**dict(asked.context)),
             asked.takes_input,
             asked.inputs,
+            asked.log_level if is_log_level(asked.log_level) else None,
         )
 
     def split(self, own: frozenset[str]) -> tuple[dict[str, Any], Conversation]:

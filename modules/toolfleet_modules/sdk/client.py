@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 from uuid import uuid4
 
@@ -15,6 +15,7 @@ from toolfleet_modules.sdk.protocol import ModuleWithApp
 from toolfleet_registry.admission_rules import admit
 from toolfleet_registry.contracts import EffectState, Level, ModuleManifest, ResultFile
 from toolfleet_registry.contracts.inputs.messages import CallInputs
+from toolfleet_registry.contracts.logs.log_message import LogLevel, LogMessage
 from toolfleet_registry.contracts.tool_context import ToolContext
 
 
@@ -40,6 +41,8 @@ class ModuleResult:
     """The id that the call had."""
     progress: tuple[tuple[float | None, str], ...] = field(default=())
     """How far it said it was, in order: a fraction or `None`, and words."""
+    log: tuple[LogMessage, ...] = ()
+    """What it logged for whoever called, in order."""
     retryable: bool = False
     """Whether the module says that a repeat may help and does no harm."""
     files: tuple[ResultFile, ...] = ()
@@ -98,10 +101,11 @@ class ModuleClient:
         context: ToolContext | None = None,
         takes_input: bool = False,
         inputs: CallInputs | None = None,
+        log_level: LogLevel | None = None,
     ) -> ModuleResult:
         """The same with everything that the fleet says: the call's id, which a repeat shares, the time left, and an agent's context.
 
-        `takes_input`: the module may ask; `inputs`: what it was answered last.
+        `takes_input`: the module may ask; `inputs`: what it was answered last. `log_level`: which log messages are wanted.
         """
         tool_name = method if method.startswith(f"{self._module.name}.") else f"{self._module.name}.{method}"
         call_id = call_id or uuid4().hex
@@ -110,6 +114,8 @@ class ModuleClient:
             body["takes_input"] = True
         if inputs is not None:
             body["inputs"] = inputs.model_dump(exclude={"so_far"})
+        if log_level is not None:
+            body["log_level"] = log_level
         if user_id is not None:
             body["user_id"] = user_id
         if context is not None:
@@ -159,16 +165,20 @@ class ModuleClient:
 def _result(response: httpx.Response, tool_name: str, call_id: str) -> ModuleResult:
     # Not `splitlines`: JSON may hold what else that takes for an end of line.
     *before, last = [json.loads(line) for line in response.content.split(b"\n") if line] or [{}]
-    progress = tuple((line["progress"], line["message"]) for line in before)
+    progress = tuple((line["progress"], line["message"]) for line in before if "progress" in line)
+    log = tuple(LogMessage.model_validate(line["log"]) for line in before if "log" in line)
     if not response.is_success:
         return _refused(response, last, tool_name, call_id)
+    return replace(_ended(last, tool_name, call_id), progress=progress, log=log)
+
+
+def _ended(last: Mapping[str, Any], tool_name: str, call_id: str) -> ModuleResult:
     if (asked := last.get("input_required")) is not None:
         return ModuleResult(
             tool_name,
             success=False,
             effect_state=last.get("effect_state"),
             call_id=call_id,
-            progress=progress,
             requests=asked["requests"],
             state=asked["state"],
         )
@@ -178,7 +188,6 @@ def _result(response: httpx.Response, tool_name: str, call_id: str) -> ModuleRes
             tool_name,
             success=False,
             call_id=call_id,
-            progress=progress,
             handle=last["handle"],
             retry_after_seconds=wait,
         )
@@ -189,7 +198,6 @@ def _result(response: httpx.Response, tool_name: str, call_id: str) -> ModuleRes
         error=last["error"],
         effect_state=last.get("effect_state"),
         call_id=call_id,
-        progress=progress,
         retryable=last.get("retryable", False),
         files=tuple(ResultFile.model_validate(each) for each in last.get("files", ())),
     )

@@ -166,7 +166,7 @@ class Execute:
             return known
         if len(self._all) >= self._limits.calls:
             raise ModuleBusy(_FULL_SECONDS)
-        work = Work(context, call.fingerprint, call.key)
+        work = Work(context, call.fingerprint, call.key, call.log_level if call.streams else None)
         work.task = asyncio.ensure_future(self._runs.settle(work, run))
         if call.key:
             self._works[call.key] = work
@@ -189,7 +189,8 @@ class Execute:
         """Wait for the reply; tell what is new meanwhile. Raises `ClientDisconnect`, and what turns the call away."""
         loop = asyncio.get_running_loop()
         ends_at = math.inf if call.seconds is None else loop.time() + call.seconds + _GRACE_SECONDS
-        lines = ProgressLines(send, self._limits.progress_seconds)
+        log = work.log if call.log_level is not None else None
+        lines = ProgressLines(send, self._limits.progress_seconds, log)
         try:
             with ReplyWait(work, request, ends_at) as waiting:
                 while not waiting.is_over:
@@ -205,6 +206,7 @@ class Execute:
             if not lines.are_begun:
                 raise
             reply = Reply.failure(call.tool_name, str(exc), effect_state="none")
+        await lines.tell_rest()
         if not lines.are_begun:
             return Response(reply.body, media_type="application/json")
         await lines.end(reply)

@@ -11,10 +11,11 @@ from pydantic.json_schema import SkipJsonSchema
 
 from toolfleet_registry.contracts.inputs.messages import CallInputs
 from toolfleet_registry.contracts.load_errors import ToolLoadError
+from toolfleet_registry.contracts.logs.log_message import LogLevel
 from toolfleet_registry.contracts.message import Message, ModuleMessage, Since
 from toolfleet_registry.contracts.result_files import ResultFile
 from toolfleet_registry.contracts.spoken_names import UNSPOKEN, Spoken
-from toolfleet_registry.contracts.tool_context import ToolContext
+from toolfleet_registry.contracts.tool_context import Conversation, ToolContext
 from toolfleet_registry.contracts.tool_definition import (
     CostClass,
     Effect,
@@ -105,6 +106,8 @@ class ToolCall(Message):
     """The version of the tool that is meant, letter for letter, 1 to 256 characters: while another one is in effect the call is a `version_mismatch`. `None`: whichever there is."""
     takes_input: Annotated[bool, Since(2)] = False
     """Whether its caller answers what the tool's module asks meanwhile. Without that such a question ends the call."""
+    log_level: Annotated[LogLevel | None, Since(2)] = None
+    """Its caller wants the log messages of the tool that are so grave or graver; `None`: none."""
     spoken: SkipJsonSchema[Spoken] = Field(default=UNSPOKEN, exclude=True, repr=False)
     """How a model has named the tool, if `to_call` has read it: errors are in the names of its provider. Never sent."""
 
@@ -123,19 +126,6 @@ class Caller(Message):
     @classmethod
     def _take_a_star_for_all(cls, value: Any) -> Any:
         return "*" if isinstance(value, _COLLECTIONS) and "*" in value else value
-
-
-class Conversation(Message):
-    """Where a call comes from; given to the modules that must find the way back, over what the model wrote."""
-
-    conversation_id: str | None = None
-    """The conversation that a job's end wakes."""
-    platform: str | None = None
-    """What the conversation runs on, such as `telegram`."""
-    platform_channel_id: str | None = None
-    """The channel there."""
-    platform_thread_id: str | None = None
-    """The thread in that channel."""
 
 
 class Audit(Message):
@@ -241,6 +231,7 @@ class PublishedCall(Message):
     `job_id`: the job that it is a step of, and that is looked at once it has ended. `context`: what a tool that takes one is
     told by its agent. `newer_job`: it asks for a job with what the scheduler of earlier versions does not know. `tool_version`: it
     is run only while its tool has this version. `takes_input`: its module may ask; `inputs`: what it was answered last.
+    `log_level`: which log messages its caller wants.
     """
 
     call_id: str
@@ -265,6 +256,7 @@ class PublishedCall(Message):
     tool_version: Annotated[str | None, Since(2)] = None
     takes_input: Annotated[bool, Since(2)] = False
     inputs: Annotated[CallInputs | None, Since(2)] = None
+    log_level: Annotated[LogLevel | None, Since(2)] = None
 
 
 NEVER_PROBED = "no manifest yet"

@@ -10,6 +10,19 @@ from toolfleet_registry.contracts.message import Message
 M = TypeVar("M", bound=Message)
 
 
+class Conversation(Message):
+    """Where a call comes from; given to the modules that must find the way back, over what the model wrote."""
+
+    conversation_id: str | None = None
+    """The conversation that a job's end wakes."""
+    platform: str | None = None
+    """What the conversation runs on, such as `telegram`."""
+    platform_channel_id: str | None = None
+    """The channel there."""
+    platform_thread_id: str | None = None
+    """The thread in that channel."""
+
+
 class ToolContext(Message):
     """What a tag's tool is told. Its fields may be given in their order: `ToolContext("owls", question, "@ada", 7)`."""
 

@@ -2,9 +2,12 @@
 
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from toolfleet_registry.contracts import Conversation
 from toolfleet_registry.contracts.inputs.messages import CallInputs
+from toolfleet_registry.contracts.logs.log_message import LogLevel, check_log_level
+from toolfleet_registry.contracts.logs.log_sink import LogSink
 from toolfleet_registry.contracts.progress import Sink, progress_of
 from toolfleet_registry.contracts.tool_context import ToolContext
 from toolfleet_registry.time import fleet_clock, machine_clock
@@ -35,6 +38,7 @@ class Context:
     _held_until: Callable[[], float] | None = None  # until when no other process can have it, on the same clock
     _cancelled: bool = False
     _report: Sink | None = None
+    _log: LogSink | None = None
     _agent_context: ToolContext | None = None  # what the agent knows of the conversation, for the tag tools of a folder
 
     @property
@@ -53,6 +57,11 @@ class Context:
         """Whether nobody waits any more. An async tool is cancelled then; a plain one, in its thread, should look."""
         return self._cancelled or self.seconds_left == 0
 
+    @property
+    def log_level(self) -> LogLevel | None:
+        """The least grave log messages that whoever called wants; `None`: none at all."""
+        return None if self._log is None else self._log.least
+
     def _may_begin(self) -> bool:
         begin_by = self._last_moment()
         return begin_by is None or fleet_clock.suspend_aware() <= begin_by
@@ -70,6 +79,17 @@ class Context:
         """
         if self._report is not None:
             self._report(progress_of(fraction, message))
+        return _Said()
+
+    def log(self, level: LogLevel, data: Any, *, logger: str | None = None) -> Awaitable[None]:
+        """Say something to whoever called, if they want to hear it: `await context.log("info", "half of the pages are read")`.
+
+        `data` is a text or any JSON, of which 16 KiB are kept; `logger` names the part of the tool. An attempt has at most 200
+        messages. Called and awaited as `progress` is. Raises `ValueError` for a level that is none.
+        """
+        check_log_level(level)
+        if self._log is not None:
+            self._log.say(level, data, logger)
         return _Said()
 
 

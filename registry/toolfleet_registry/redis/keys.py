@@ -267,9 +267,9 @@ class Keys:
         """What a core has done about a wake-up. Expires when it cannot come again."""
         return f"{self.prefix}{OURS}seen:{receiver}:{wake_id}"
 
-    def progress(self, call_id: str) -> str:
-        """How far a running call says it is; also the channel on which that is announced. Expires with the call's deadline."""
-        return f"{self.prefix}{OURS}progress:{call_id}"
+    def progress(self, call_id: str, part: Literal["", "-log"] = "") -> str:
+        """How far a running call says it is; also the channel on which that is announced. Expires with the call's deadline. `-log`: only a channel, of what it logs."""
+        return f"{self.prefix}{OURS}progress{part}:{call_id}"
 
     def module_reply(self, call_id: str) -> str:
         """What a module remembers of a call, if it keeps that in Redis. Expires when it forgets the call."""

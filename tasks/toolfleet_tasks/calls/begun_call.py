@@ -1,8 +1,9 @@
 """Defines what is written down of a call that any process may go on with: whose it is, and what it takes to end it."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from toolfleet_registry.contracts import Caller, Effect, Message, PublishedCall
+from toolfleet_registry.contracts import Caller, Effect, Message, PublishedCall, Since
+from toolfleet_registry.contracts.logs.log_message import LogLevel
 
 _ANY_ARGUMENT = "*"
 
@@ -28,6 +29,7 @@ class BegunCall(Message):
     hides_results: bool = False
     data_id: str = ""
     is_guest: bool = False
+    log_level: Annotated[LogLevel | None, Since(2)] = None
 
     @classmethod
     def of(cls, call: PublishedCall, *, owner: str | None, data_id: str, joins: str | None = None) -> Self:
@@ -47,6 +49,7 @@ class BegunCall(Message):
             hides_results=call.hides_results,
             data_id=data_id,
             is_guest=joins is not None,
+            log_level=call.log_level,
         )
 
     def published(self) -> PublishedCall:
@@ -65,4 +68,5 @@ class BegunCall(Message):
             deadline_at=self.deadline_at,
             idempotency_key=self.idempotency_key,
             hides_results=self.hides_results,
+            log_level=self.log_level,
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.inputs.messages import PendingInput
+from toolfleet_registry.contracts.logs.log_message import LogLevel, LogMessage
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_tasks.aio.closing import Closing
 from toolfleet_tasks.calls.begun_calls import Started
@@ -32,6 +33,11 @@ class BegunHandle:
     def published(self) -> PublishedCall | None:
         """The call as it was published; `None` for one that was not, or by somebody else."""
         return self._started.published_call if isinstance(self._started, PendingCall) else None
+
+    @property
+    def log_level(self) -> LogLevel | None:
+        """Which log messages the call was begun for; `None`: none."""
+        return self._started.published_call.log_level if isinstance(self._started, PendingCall) else None
 
     @property
     def has_joined(self) -> bool:
@@ -85,6 +91,10 @@ class BegunHandle:
     def progress(self) -> AsyncGenerator[Progress]:
         """As `CallHandle.progress`."""
         return self._handle.progress()
+
+    def log(self) -> AsyncGenerator[LogMessage]:
+        """As `CallHandle.log`."""
+        return self._handle.log()
 
     def leave(self) -> None:
         """Follow an attached call no further: it goes on."""

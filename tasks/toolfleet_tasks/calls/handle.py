@@ -7,6 +7,7 @@ from typing import Any
 
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.inputs.messages import PendingInput
+from toolfleet_registry.contracts.logs.log_message import LogMessage
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.contracts.spoken_names import UNSPOKEN, Spoken
 from toolfleet_registry.errors import InputNotTaken
@@ -85,3 +86,13 @@ class CallHandle:
             async with contextlib.aclosing(self._follow.progress(self._ending)) as steps:
                 async for progress in steps:
                     yield progress
+
+    async def log(self) -> AsyncGenerator[LogMessage]:
+        """What the tool logs, of a call with a `log_level`: from the first message on, until the call ends.
+
+        What is said while nobody can be reached is not kept. Any number of loops may follow one call.
+        """
+        if self._follow is not None:
+            async with contextlib.aclosing(self._follow.log(self._ending)) as messages:
+                async for message in messages:
+                    yield message

@@ -13,6 +13,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
+from toolfleet_registry.contracts.logs.log_message import LogMessage
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.contracts.spoken_names import UNSPOKEN, Spoken
 from toolfleet_registry.errors import NotPublished
@@ -92,6 +93,13 @@ class JoinedHandle(CallHandle):
             async with contextlib.aclosing(source.progress(self._joined.ending)) as steps:
                 async for progress in steps:
                     yield progress
+
+    async def log(self) -> AsyncGenerator[LogMessage]:
+        """What the other call logs, if it does so for anybody, until it ends, or the waiting for it."""
+        if (source := self._joined.source) is not None:
+            async with contextlib.aclosing(source.log(self._joined.ending)) as messages:
+                async for message in messages:
+                    yield message
 
 
 def handle_of(follow: PendingCall | Joined | ToolResult, spoken: Spoken = UNSPOKEN) -> CallHandle:

@@ -10,6 +10,7 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult
 from toolfleet_registry.contracts.inputs.messages import PendingInput
+from toolfleet_registry.contracts.logs.log_message import LogMessage
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.policy.hints import hint_for
 from toolfleet_registry.system import randomness
@@ -21,6 +22,7 @@ from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.fleet_results import CallEnding
 from toolfleet_tasks.redis.connection import RedisConnectionClosed, RedisConnectionLost
+from toolfleet_tasks.results.call_log import HeardLog
 from toolfleet_tasks.results.end_check import Meta
 from toolfleet_tasks.results.listener import ResultListener
 from toolfleet_tasks.results.progress import follow_progress, read_progress
@@ -67,6 +69,10 @@ class PendingCall:
         self.answers = answers
         self._is_guest = is_guest
         self._data_id = data_id
+        # Before anything else is sent of the call: what it logs is announced once.
+        self._log = None if call.log_level is None else HeardLog(listener, call.call_id, call.log_level)
+        if self._log is not None:
+            self.ending.add_done_callback(self._log.close)
         self._expected = listener.expect(call.call_id, self)
         self._timer: SharedTimer | None = None
         self._confirmation: asyncio.Future[None] | None = None
@@ -100,6 +106,8 @@ class PendingCall:
     def unpublished(self) -> None:
         """The call is surely not in its queue: there is nothing to follow."""
         self._stop_timer()
+        if self._log is not None:
+            self._log.close()
         self._listener.forget(self._expected)
 
     def ended(self, meta: Meta) -> None:
@@ -171,7 +179,7 @@ class PendingCall:
             return CallStatus(place, None, await self.pending_input())
         if place in {"running", "retrying"}:
             with contextlib.suppress(OSError, ResponseError):
-                content = await self._listener.peek(self._listener.progress_channel(self.call_id))
+                content = await self._listener.peek(self._listener.keys.progress(self.call_id).encode())
                 progress = await read_progress(self._listener.verifier, self.call_id, content)
         return CallStatus(place, progress)
 
@@ -184,11 +192,18 @@ class PendingCall:
 
     def hearing(self, hear: Callable[[bytes], None]) -> AbstractContextManager[None]:
         """Have `hear` called with what is announced of the call before it ends."""
-        return self._listener.watches.watching(self._listener.progress_channel(self.call_id), hear)
+        return self._listener.watches.watching(self._listener.keys.progress(self.call_id).encode(), hear)
 
     def progress(self, ending: "asyncio.Future[ToolResult]") -> AsyncGenerator[Progress]:
         """As `CallHandle.progress`, until `ending`: that of whoever asks."""
         return follow_progress(self._listener, self.call_id, ending)
+
+    async def log(self, ending: "asyncio.Future[ToolResult]") -> AsyncGenerator[LogMessage]:
+        """As `CallHandle.log`, until `ending`: that of whoever asks."""
+        if self._log is not None:
+            async with contextlib.aclosing(self._log.messages(ending)) as messages:
+                async for message in messages:
+                    yield message
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -115,7 +115,7 @@ class CallPreparation:
             decisions=noted,
             job_id=None if step is None else step.job_id,
             tool_version=call.tool_version,
-            **self._facts_of(tool, arguments, limit, around, takes_input=call.takes_input and step is None),
+            **self._facts_of(tool, arguments, limit, around, asked=call if step is None else None),
         )
 
     def judge(
@@ -185,9 +185,10 @@ class CallPreparation:
         limit: float,
         around: Circumstances,
         *,
-        takes_input: bool,  # a job's step has nobody who answers
+        asked: ToolCall | None,  # a job's step has nobody who answers or listens
     ) -> dict[str, Any]:
-        """What a call's message says of its tool, and when."""
+        """What a call's message says of its tool, and when. Of one with sensitive results there are no log messages: they could quote them."""
+        hides_results = has_sensitive_results(tool)
         return {
             "tool_name": tool.name,
             "effect": effect_of(tool),
@@ -196,10 +197,11 @@ class CallPreparation:
             "terms": terms_for(tool, around.terms, self._settings),
             "lane": lane_of(tool.name.partition(".")[0], self._known.settings),
             "sensitive": sensitive_paths(tool),
-            "hides_results": has_sensitive_results(tool),
+            "hides_results": hides_results,
             "context": context_for(tool, around, self._settings.context_modules),
             "newer_job": is_newer_job(tool.name, arguments),
-            "takes_input": takes_input,
+            "takes_input": asked is not None and asked.takes_input,
+            "log_level": None if asked is None or hides_results else asked.log_level,
         }
 
 

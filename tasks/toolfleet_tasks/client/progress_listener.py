@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.system.loggers import get_logger
@@ -14,12 +14,14 @@ log = get_logger(__name__)
 OnProgress: TypeAlias = Callable[[Progress], object]
 """Gets each step; what it returns is awaited, if it can be."""
 
+Step = TypeVar("Step")
+
 _LAST_SECONDS = 1.0  # for the function to take the last steps, once the result is there
 _END_SECONDS = 0.5  # for one that is at work then to let itself be cancelled
 
 
 @contextlib.asynccontextmanager
-async def telling(steps: AsyncGenerator[Progress], on_progress: OnProgress) -> AsyncGenerator[None]:
+async def telling(steps: AsyncGenerator[Step], on_progress: Callable[[Step], object]) -> AsyncGenerator[None]:
     """While inside, and until the steps end or a second later, call `on_progress` with each step, one after the other.
 
     Whatever it raises is logged once and loses neither the next step nor the result; the result waits no longer than that
@@ -35,7 +37,7 @@ async def telling(steps: AsyncGenerator[Progress], on_progress: OnProgress) -> A
             await asyncio.wait({task}, timeout=_END_SECONDS)
 
 
-def call_listener(step: Progress, on_progress: OnProgress) -> Any:
+def call_listener(step: Step, on_progress: Callable[[Step], object]) -> Any:
     """What `on_progress` returns for a step; `None`, with a line in the log, if it raises."""
     try:
         return on_progress(step)
@@ -44,7 +46,7 @@ def call_listener(step: Progress, on_progress: OnProgress) -> Any:
         return None
 
 
-async def _tell(steps: AsyncGenerator[Progress], on_progress: OnProgress) -> None:
+async def _tell(steps: AsyncGenerator[Step], on_progress: Callable[[Step], object]) -> None:
     async with contextlib.aclosing(steps):
         async for step in steps:
             answer = call_listener(step, on_progress)

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 
+from toolfleet_registry.contracts.logs.log_message import LogMessage
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_tasks.calls.handle import CallHandle
 from toolfleet_tasks.client.loop_runner import LoopRunner
@@ -24,3 +25,7 @@ class SyncCallHandle(SyncFace[CallHandle]):
     def progress(self) -> Generator[Progress]:
         """As `CallHandle.progress`: `for progress in handle.progress()` ends with the call."""
         return self._each(self._face.progress())
+
+    def log(self) -> Generator[LogMessage]:
+        """As `CallHandle.log`: `for message in handle.log()` ends with the call."""
+        return self._each(self._face.log())

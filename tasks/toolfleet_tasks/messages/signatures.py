@@ -10,9 +10,9 @@ from typing import Literal
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.signing.sealing import derived_key
 
-SignedSubject = Literal["result", "failure", "attempt", "progress", "revocation", "job end"]
+SignedSubject = Literal["result", "failure", "attempt", "progress", "log", "revocation", "job end"]
 """What is signed, each with a key of its own: a call's result; that Celery has ended it; what one attempt came to; how far
-it is; that workers are to drop it. Of a job, how it has ended.
+it is; what it logs; that workers are to drop it. Of a job, how it has ended.
 """
 
 

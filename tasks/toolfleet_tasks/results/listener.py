@@ -91,7 +91,8 @@ class ResultListener:
         self._check = EndCheck(verifier, self._reader, keys=keys, ended=self._end) if verifier.is_on else None
         self._loop = asyncio.get_running_loop()
         self._result_key = keys.result("").encode()
-        self._progress_key = keys.progress("").encode()
+        self.keys = keys
+        """Names what there is in its Redis."""
         self._handlers = {channel.encode(): tell for channel, tell in handlers.items()}
         self._expected: dict[bytes, _Subscription] = {}  # by channel
         self.watches = ChannelWatch(connection, self._reader.fetch)
@@ -156,10 +157,6 @@ class ResultListener:
             expected.waiter = None
             if not subscription.waiting:
                 self._drop(expected.channel)
-
-    def progress_channel(self, call_id: str) -> bytes:
-        """Where it is announced how far a call is; also the key of the latest."""
-        return self._progress_key + call_id.encode()
 
     async def peek(self, key: bytes) -> bytes | None:
         """What a key holds now. Raises `OSError` or `ResponseError` if Redis does not answer in a second."""

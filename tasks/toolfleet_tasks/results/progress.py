@@ -30,7 +30,7 @@ async def follow_progress(
     ending.add_done_callback(stop)
     shown: Progress | None = None
     try:
-        with listener.watches.watching(listener.progress_channel(call_id), hear):
+        with listener.watches.watching(listener.keys.progress(call_id).encode(), hear):
             while not ending.done():
                 await arrived.wait()
                 arrived.clear()

@@ -11,7 +11,6 @@ from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult, decisions
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
-from toolfleet_registry.contracts.progress import report_to
 from toolfleet_registry.errors import MessageRefused, NotPublished
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN
 from toolfleet_registry.system import randomness
@@ -33,9 +32,9 @@ from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN
 from toolfleet_tasks.worker import accepted, ledgers, rejected
 from toolfleet_tasks.worker.audits import audit_of
 from toolfleet_tasks.worker.health_checks import checks_of
-from toolfleet_tasks.worker.progress import Reports
 from toolfleet_tasks.worker.reconciliation import as_said, asked_so_far, is_asked, seconds_to_ask
 from toolfleet_tasks.worker.refusals import refusal_of
+from toolfleet_tasks.worker.reports.attempt_reports import AttemptReports
 from toolfleet_tasks.worker.republish import publish_again
 from toolfleet_tasks.worker.returned import returned, stored_end
 from toolfleet_tasks.worker.running_task import RunningTask
@@ -182,8 +181,7 @@ class _Execution:
     async def _attempt(self) -> Attempt:
         """One attempt within the limit and the time left. The one place that words a limit."""
         seconds = min(self._call.limit_seconds, self._call.deadline_at - fleet_clock.now())
-        reports = Reports(self._call, self._task.app.settings)
-        report_to(reports.take)
+        reports = AttemptReports(self._call, self._task.app.settings)
         try:
             # The nets around the request, by the limit that was signed: the message's headers were not.
             with self._task.limits(
@@ -197,7 +195,7 @@ class _Execution:
         except (TimeoutError, SoftTimeLimitExceeded):
             return Attempt(Outcome.UNKNOWN, fleet_results.timed_out(self._call.tool_name, seconds))
         finally:
-            reports.end()
+            await reports.end()
 
     async def _follow(self, attempt: Attempt, *, seconds: float) -> str:
         """What the table says: the retry, or the end. Where that would be unknown, the module is asked before."""

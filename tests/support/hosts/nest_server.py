@@ -36,6 +36,8 @@ NAMES = [
     "die",
     "environment",
     "brood",
+    "log",
+    "flood",
     "git/log.v2",
     "Eule-ü",
     "plain.dotted",
@@ -135,6 +137,18 @@ class Nest:
         self.tasks[task_id] = {"taskId": task_id, "status": "working", "statusMessage": "warm", "pollIntervalMs": 100}
         return {**self.tasks[task_id], **MOMENTS, "resultType": "task"}
 
+    async def do_log(self, ctx: Any, text: str) -> Any:
+        """Say two things; with a `!` the second one when the file says so."""
+        await logged(ctx, "debug", f"{text} sleeps")
+        await logged(ctx, "info", f"{text} wakes")
+        while text.endswith("!") and not Path(os.environ["NOTES"]).with_name("go").exists():  # noqa: ASYNC110 - a file tells nobody
+            await asyncio.sleep(0.02)
+        await logged(ctx, "warning", {"owl": text, "key": os.environ.get("EGG", "egg"), "nothing": None})
+
+    async def do_flood(self, ctx: Any, text: str) -> Any:
+        for number in range(int(text)):
+            await logged(ctx, "info", f"{number}")
+
     async def get_task(self, ctx: Any, params: ById) -> dict[str, Any]:
         """Be done when the file says so."""
         task = self.tasks.get(params.task_id)
@@ -164,6 +178,15 @@ class Nest:
             return types.CallToolResult(content=said(f"Hello {name}"))
         request = types.ElicitRequest(params=types.ElicitRequestFormParams(message="Who?", requested_schema=schema))
         return types.InputRequiredResult(input_requests={"who": request}, request_state="s")
+
+
+async def logged(ctx: Any, level: types.LoggingLevel, data: Any) -> None:
+    await ctx.session.send_log_message(level, data, logger="owls", related_request_id=ctx.request_id)
+
+
+async def set_level(ctx: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
+    note(f"level {params.level}")
+    return types.EmptyResult()
 
 
 def said(text: str) -> list[types.ContentBlock]:
@@ -260,6 +283,7 @@ def server_of(nest: Nest, *, is_old: bool) -> Server[Any]:
             raise MCPError(-32601, "Method not found")
 
         server.add_request_handler("server/discover", types.RequestParams, unknown)
+        server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, set_level)
     return server
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.logs.log_sink import current_log
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.contracts.progress import current_sink
 from toolfleet_registry.errors import BodyTooLarge
@@ -161,7 +162,13 @@ def _context_of(call: PublishedCall, seconds: float) -> Context:
     """What the function may ask of its call, and say of how far it is: also in threads of its own, which know no call."""
     ends_at = machine_clock.monotonic() + seconds
     return Context(
-        call.tool_name, call.call_id, call.user_id, call.caller.permission, _ends_at=ends_at, _report=current_sink()
+        call.tool_name,
+        call.call_id,
+        call.user_id,
+        call.caller.permission,
+        _ends_at=ends_at,
+        _report=current_sink(),
+        _log=current_log(),
     )
 
 

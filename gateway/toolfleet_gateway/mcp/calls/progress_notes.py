@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from toolfleet_registry.contracts.progress import Progress
 
-METHOD: Final = "notifications/progress"
+PROGRESS: Final = "notifications/progress"
 
 _WHOLE = 100.0
 _STEP = 0.01  # of it, where nobody knows how far the call is

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from mcp.shared.exceptions import MCPError
 
@@ -15,13 +15,14 @@ from toolfleet_gateway.mcp.calls.call_results import call_result
 from toolfleet_gateway.mcp.calls.call_tasks import lacks_tasks, task_facts
 from toolfleet_gateway.mcp.calls.input_rounds import InputRounds, Kinds
 from toolfleet_gateway.mcp.calls.passed_failures import passed_failure
-from toolfleet_gateway.mcp.calls.progress_notes import ProgressNotes
+from toolfleet_gateway.mcp.calls.progress_notes import PROGRESS, ProgressNotes
 from toolfleet_gateway.mcp.calls.repeat_window import RepeatWindow
 from toolfleet_gateway.mcp.calls.running_calls import running_result
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.contracts import Conversation, ErrorCode, ToolCall, ToolResult
 from toolfleet_registry.contracts.inputs.messages import PendingInput
+from toolfleet_registry.contracts.logs.log_message import LogLevel
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.calls.begun_handle import BegunHandle
@@ -29,8 +30,10 @@ from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.client.progress_listener import telling
 from toolfleet_tasks.messages import fleet_results
 
-Report = Callable[[dict[str, Any]], Awaitable[None]]
-"""Takes the parameters of a progress notification to the client."""
+Report = Callable[[str, dict[str, Any]], Awaitable[None]]
+"""Takes a notification to the client: its method, and its parameters."""
+MESSAGE: Final = "notifications/message"
+"""The method of a notification of what a call logs."""
 Ask = Callable[[PendingInput], Awaitable[dict[str, Any]]]
 """Asks the client, and brings its answers by the requests' keys. Raises `MCPError`."""
 
@@ -46,13 +49,14 @@ class UnknownTool(Exception):
 class McpCall:
     """What a client asks for. `progress_token`: it wants to know how far the call is; `takes_tasks`: it can follow a task.
 
-    `kinds`: what it can be asked; `state` and `responses`: what it goes on with; `ask`: how an older one is asked. `began` is told the call's id once it is under way.
+    `log_level`: which log messages it wants. `kinds`: what it can be asked; `state` and `responses`: what it goes on with; `ask`: how an older one is asked. `began` is told the call's id once it is under way.
     """
 
     name: str
     arguments: Mapping[str, Any]
     meta: Mapping[str, Any]
     progress_token: str | int | None = None
+    log_level: LogLevel | None = None
     takes_tasks: bool = False
     kinds: Kinds = frozenset()
     state: str | None = None
@@ -145,7 +149,11 @@ class ToolCalls:
     async def _begun(self, view: McpView, name: str, asked: McpCall, key: str | None) -> BegunHandle:
         who = view.who
         call = ToolCall(
-            tool_name=name, arguments=dict(asked.arguments), idempotency_key=key, takes_input=bool(asked.kinds)
+            tool_name=name,
+            arguments=dict(asked.arguments),
+            idempotency_key=key,
+            takes_input=bool(asked.kinds),
+            log_level=asked.log_level,
         )
         where = None if who.conversation_id is None else Conversation(conversation_id=who.conversation_id)
         return await self._fleet.begun_calls.begin(call, who.caller, owner_of(who), conversation=where)
@@ -155,7 +163,7 @@ class ToolCalls:
     ) -> dict[str, Any]:
         settings = self._settings
         seconds = settings.mcp_task_seconds if asked.takes_tasks else settings.mcp_wait_seconds
-        async with _telling(handle, asked.progress_token, report):
+        async with _telling(handle, asked, report):
             stop = await (handle.next_stop(seconds) if asked.kinds else handle.end_within(seconds))
             while isinstance(stop, PendingInput) and asked.ask is not None:
                 stop = await self._asked(view, handle, stop, asked.ask, seconds)
@@ -175,12 +183,15 @@ class ToolCalls:
 
 
 @asynccontextmanager
-async def _telling(handle: BegunHandle, token: str | int | None, report: Report) -> AsyncGenerator[None]:
-    if token is None:
-        yield
-        return
-    notes = ProgressNotes(token)
-    async with telling(handle.progress(), lambda step: report(notes.note(step))):
+async def _telling(handle: BegunHandle, asked: McpCall, report: Report) -> AsyncGenerator[None]:
+    async with AsyncExitStack() as stack:
+        if asked.progress_token is not None:
+            notes = ProgressNotes(asked.progress_token)
+            steps = telling(handle.progress(), lambda step: report(PROGRESS, notes.note(step)))
+            await stack.enter_async_context(steps)
+        if asked.log_level is not None:
+            logged = telling(handle.log(), lambda message: report(MESSAGE, message.fields()))
+            await stack.enter_async_context(logged)
         yield
 
 

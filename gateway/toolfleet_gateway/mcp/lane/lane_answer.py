@@ -1,5 +1,6 @@
 """Writes the answer to a request of the short lane: as JSON, or as a stream of events if something is told before its end."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any, Final
@@ -25,6 +26,9 @@ class LaneAnswer:
         self._number = number
         self._send = send
         self._is_stream = False
+        self._sending = (
+            asyncio.Lock()
+        )  # what is told of progress, log messages and of neither comes from tasks of their own
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Tell the client something before the end."""
@@ -32,8 +36,9 @@ class LaneAnswer:
 
     async def ping(self) -> None:
         """Say that the answer is still to come."""
-        await self._begin()
-        await self._part(PING)
+        async with self._sending:
+            await self._begin()
+            await self._part(PING)
 
     async def result(self, result: Mapping[str, Any]) -> None:
         """End with a result."""
@@ -56,8 +61,9 @@ class LaneAnswer:
         await self._part(body, more=False)
 
     async def _event(self, message: Mapping[str, Any]) -> None:
-        await self._begin()
-        await self._part(b"event: message\r\ndata: " + _written(message) + b"\r\n\r\n")
+        async with self._sending:
+            await self._begin()
+            await self._part(b"event: message\r\ndata: " + _written(message) + b"\r\n\r\n")
 
     async def _begin(self) -> None:
         if not self._is_stream:

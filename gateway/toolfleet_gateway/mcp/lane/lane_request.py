@@ -11,6 +11,7 @@ from mcp_types.version import LATEST_MODERN_VERSION
 from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION
 from toolfleet_gateway.mcp.calls.client_kinds import kinds_of
 from toolfleet_gateway.mcp.calls.tool_calls import McpCall
+from toolfleet_registry.contracts.logs.log_message import is_log_level
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -63,7 +64,9 @@ def lane_request(body: bytes, name: str) -> LaneRequest | None:
         return None
     declared = meta[types.CLIENT_CAPABILITIES_META_KEY]
     takes_tasks = EXTENSION in (declared.get("extensions") or {})
-    call = McpCall(name, arguments, meta, meta.get(_PROGRESS), takes_tasks=takes_tasks, kinds=kinds_of(declared))
+    kinds, token = kinds_of(declared), meta.get(_PROGRESS)
+    level = meta.get(types.LOG_LEVEL_META_KEY)
+    call = McpCall(name, arguments, meta, token, level, takes_tasks=takes_tasks, kinds=kinds)
     return LaneRequest(number, call)
 
 
@@ -73,9 +76,10 @@ def _is_token(value: object) -> bool:
 
 def _is_enveloped(meta: Mapping[str, Any]) -> bool:
     """Whether a request says what each must say of its client."""
-    token = meta.get(_PROGRESS)
+    token, level = meta.get(_PROGRESS), meta.get(types.LOG_LEVEL_META_KEY)
     return (
         meta.get(types.PROTOCOL_VERSION_META_KEY) == LATEST_MODERN_VERSION
         and isinstance(meta.get(types.CLIENT_CAPABILITIES_META_KEY), dict)
         and (token is None or _is_token(token))
+        and (level is None or is_log_level(level))
     )

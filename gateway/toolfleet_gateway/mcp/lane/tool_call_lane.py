@@ -9,7 +9,6 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from starlette.types import Receive, Send
 
-from toolfleet_gateway.mcp.calls.progress_notes import METHOD
 from toolfleet_gateway.mcp.lane.lane_answer import LaneAnswer
 from toolfleet_gateway.mcp.lane.lane_request import LaneRequest
 from toolfleet_gateway.mcp.tool_methods import ToolMethods
@@ -48,10 +47,7 @@ class ToolCallLane:
             await asyncio.wait(both)
 
     async def _run(self, view: McpView, asked: LaneRequest, answer: LaneAnswer) -> dict[str, Any]:
-        async def report(note: dict[str, Any]) -> None:
-            await answer.notify(METHOD, note)
-
-        result = await self._tools.run(view, asked.call, report)
+        result = await self._tools.run(view, asked.call, answer.notify)
         return {**result, "_meta": {**result.get("_meta", {}), **self._stamp}}
 
 

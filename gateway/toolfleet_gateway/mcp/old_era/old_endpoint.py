@@ -21,7 +21,7 @@ from toolfleet_gateway.mcp.old_era.client_sessions import ClientSession, ClientS
 from toolfleet_gateway.mcp.old_era.exchange import Exchange
 from toolfleet_gateway.mcp.old_era.session_stream import SessionStreams
 from toolfleet_gateway.mcp.replay import again, whole_body
-from toolfleet_gateway.mcp.view import BEGAN, SESSION, McpView
+from toolfleet_gateway.mcp.view import BEGAN, KEEP_LOG_LEVEL, LOG_LEVEL, SESSION, McpView
 
 SESSION_HEADER: Final = "mcp-session-id"
 
@@ -91,6 +91,8 @@ class OldEndpoint:
             await self._heed(view, session, asked)
             request.scope[BEGAN] = self._noting(session, asked.get("id"))
             request.scope[SESSION] = session
+            request.scope[LOG_LEVEL] = session.log_level
+            request.scope[KEEP_LOG_LEVEL] = functools.partial(self._sessions.keep_log_level, session, view)
         await self._exchange.serve(
             session or opened, request.scope, again(body, request.receive), _naming(opened, send)
         )

@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 import mcp_types as types
 from mcp.shared.inbound import x_mcp_header_map
@@ -122,16 +123,16 @@ class McpHost(Host[McpTool | PassedTool | WatchTool]):
 
     async def _open(self, on_changed: OnChanged, *, is_legacy: bool, may_ask: bool) -> McpSession:
         seconds = self._options.handshake_seconds
-        return await McpSession.open(self._transport, on_changed, seconds=seconds, is_legacy=is_legacy, may_ask=may_ask)
+        log = ServerLog(self.name, self._options.secrets)
+        transport = partial(self._transport, log)
+        return await McpSession.open(
+            transport, on_changed, log.say_message, seconds=seconds, is_legacy=is_legacy, may_ask=may_ask
+        )
 
     @asynccontextmanager
-    async def _transport(self) -> AsyncGenerator[MessageStreams]:
+    async def _transport(self, log: ServerLog) -> AsyncGenerator[MessageStreams]:
         server = self._options.server
-        opened = (
-            stdio_transport(server, ServerLog(self.name, self._options.secrets))
-            if isinstance(server, StdioServer)
-            else http_transport(server)
-        )
+        opened = stdio_transport(server, log) if isinstance(server, StdioServer) else http_transport(server)
         try:
             async with opened as streams:
                 yield streams

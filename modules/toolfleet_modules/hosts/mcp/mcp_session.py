@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -14,13 +15,16 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 from pydantic import TypeAdapter, ValidationError
 
-from toolfleet_modules.hosts.mcp.handshake import CLIENT, EXTENSIONS, agree, meta_of
+from toolfleet_modules.hosts.mcp.handshake import CLIENT, EXTENSIONS, agree, failure_of, meta_of
 from toolfleet_modules.hosts.mcp.inputs.server_inputs import TAKES_INPUT, asking
 from toolfleet_modules.hosts.mcp.inputs.turns import ASKED, Turns
 from toolfleet_modules.hosts.mcp.screening_dispatcher import ScreeningDispatcher
-from toolfleet_modules.hosts.mcp.transports.call_lane import CallLane, OnProgress
+from toolfleet_modules.hosts.mcp.session_log import OnStray, SessionLog
+from toolfleet_modules.hosts.mcp.transports.call_lane import CallLane, CallListener, OnProgress
 from toolfleet_modules.hosts.mcp.transports.http_errors import is_session_lost
 from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
+from toolfleet_registry.contracts.logs.log_message import LogLevel
+from toolfleet_registry.contracts.logs.log_sink import LogSink
 
 _log = logging.getLogger("toolfleet.host")
 
@@ -50,13 +54,15 @@ class McpSession:
     `turns`: what its calls take, where an older server may ask.
     """
 
-    def __init__(self, session: ClientSession, dispatcher: ScreeningDispatcher, lane: CallLane | None) -> None:
+    def __init__(
+        self, session: ClientSession, dispatcher: ScreeningDispatcher, lane: CallLane | None, log: SessionLog
+    ) -> None:
         self.session = session
         self.turns = dispatcher.asking
         self.closed = asyncio.Event()
         self.is_suspect = False
         self.has_listed = False
-        self._dispatcher, self._lane = dispatcher, lane
+        self._dispatcher, self._lane, self._log = dispatcher, lane, log
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -65,6 +71,7 @@ class McpSession:
         cls,
         transport: OpenTransport,
         on_changed: OnChanged,
+        on_stray: OnStray,
         *,
         seconds: float,
         is_legacy: bool = False,
@@ -76,12 +83,13 @@ class McpSession:
         """
         ready: asyncio.Future[McpSession] = asyncio.get_running_loop().create_future()
         stop = asyncio.Event()
-        task = asyncio.ensure_future(_held(transport, on_changed, ready, stop, is_legacy=is_legacy, may_ask=may_ask))
+        client = _Client(on_changed, SessionLog(on_stray), may_ask)
+        task = asyncio.ensure_future(_held(transport, client, ready, stop, is_legacy=is_legacy))
         try:
             both: set[asyncio.Future[Any]] = {ready, task}
             await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if not ready.done():
-                why = f"no handshake within {seconds:g} s" if not task.done() else _failure_of(task)
+                why = f"no handshake within {seconds:g} s" if not task.done() else failure_of(task)
                 raise ServerAway(why, has_answered=task.done())  # noqa: TRY301 - caught where all is undone
         except BaseException:
             stop.set()
@@ -117,7 +125,7 @@ class McpSession:
         self,
         tool: str,
         arguments: Mapping[str, Any],
-        on_progress: OnProgress,
+        listener: CallListener,
         *,
         takes_input: bool = False,
         answers: Mapping[str, Any] = _NOTHING,
@@ -126,19 +134,27 @@ class McpSession:
 
         `takes_input`: a server of a newer version may ask something in its place; `answers`: what it is answered. Raises `ServerAway` if nothing was sent, `MCPError`, and `ValidationError` for an answer that is none.
         """
+        log = listener.log
         if self._lane is None:
-            params = {"name": tool, "arguments": dict(arguments), **answers}
-            if takes_input:
-                params["_meta"] = {TAKES_INPUT: True}
+            own = {**({TAKES_INPUT: True} if takes_input else {}), **self._meta_of(log)}
+            params = {"name": tool, "arguments": dict(arguments), **answers, **({"_meta": own} if own else {})}
             request = types.Request[Any, Any](method="tools/call", params=params)
-            return await self.request(request, on_progress=_awaitable(on_progress))
+            with self._log.heard_by(log):
+                return await self.request(request, on_progress=_awaitable(listener.on_progress))
         self._check_open()
-        meta = asking(self._lane.meta) if takes_input else None
-        answer = await self._lane.call(tool, arguments, on_progress, more=answers, meta=meta)
+        meta = None
+        if takes_input or log is not None:
+            meta = {**(asking(self._lane.meta) if takes_input else self._lane.meta), **self._meta_of(log)}
+        answer = await self._lane.call(tool, arguments, listener, more=answers, meta=meta)
         if self.session.discover_result is None:
             for name in _NEWER:
                 answer.pop(name, None)
         return answer
+
+    async def set_log_level(self, least: LogLevel) -> None:
+        """Have an older server log what is `least` or graver; newer ones are told with each call. Raises `ServerAway`."""
+        if self.session.initialize_result is not None and self.capabilities.logging is not None:
+            await self._log.set_level(least, self.request)
 
     async def request(
         self, request: types.ClientRequest | types.Request[Any, Any], *, on_progress: ProgressFnT | None = None
@@ -151,7 +167,9 @@ class McpSession:
         try:
             # The SDK's own results are models; an adapter may read an answer as anything.
             kind = cast("TypeAdapter[Any]", _RAW)
-            return cast("dict[str, Any]", await self.session.send_request(request, kind, progress_callback=on_progress))
+            with nullcontext() if self._lane is None else self._lane.beside():
+                answer = await self.session.send_request(request, kind, progress_callback=on_progress)
+            return cast("dict[str, Any]", answer)
         except MCPError as exc:
             if is_session_lost(exc):
                 self.close()
@@ -183,6 +201,12 @@ class McpSession:
         if self._task is not None:
             await _ended(self._task)
 
+    def _meta_of(self, log: LogSink | None) -> dict[str, Any]:
+        """What a newer server is told that is to log something of a call."""
+        if log is None or self.session.discover_result is None:
+            return {}
+        return {types.LOG_LEVEL_META_KEY: log.least}
+
     def _check_open(self) -> None:
         if not self.is_open:
             raise ServerAway("its session has ended")
@@ -190,17 +214,16 @@ class McpSession:
 
 async def _held(
     transport: OpenTransport,
-    on_changed: OnChanged,
+    client: "_Client",
     ready: "asyncio.Future[McpSession]",
     stop: asyncio.Event,
     *,
     is_legacy: bool,
-    may_ask: bool,
 ) -> None:
     """Have a session until `stop` is set, or the server has ended."""
     async with transport() as streams:
         dispatcher = ScreeningDispatcher(streams.incoming, streams.outgoing)
-        async with _client(dispatcher, on_changed, may_ask=may_ask) as session:
+        async with client.session(dispatcher) as session:
             agreeing = asyncio.ensure_future(agree(session, is_legacy=is_legacy))
             try:
                 await _first(agreeing, stop.wait())
@@ -211,32 +234,41 @@ async def _held(
                 agreeing.cancel()
                 await asyncio.gather(agreeing, return_exceptions=True)
             dispatcher.version = session.protocol_version or ""
-            if may_ask and session.discover_result is None:  # newer versions ask by their answers
+            if client.may_ask and session.discover_result is None:  # newer versions ask by their answers
                 dispatcher.asking = Turns()
             lane = streams.calls
             try:
                 if lane is not None:
                     lane.meta = meta_of(session)
                 if not ready.done():
-                    ready.set_result(McpSession(session, dispatcher, lane))
+                    ready.set_result(McpSession(session, dispatcher, lane, client.log))
                 await _first(asyncio.ensure_future(dispatcher.ended.wait()), stop.wait())
             finally:
                 if lane is not None:
                     lane.end()
 
 
-def _client(dispatcher: ScreeningDispatcher, on_changed: OnChanged, *, may_ask: bool) -> ClientSession:
-    async def notified(message: IncomingMessage) -> None:
-        if not isinstance(message, Exception):
-            on_changed(message)
+@dataclass(frozen=True, slots=True)
+class _Client:
+    """What a session's client does with what its server tells and asks."""
 
-    return ClientSession(
-        dispatcher=dispatcher,
-        message_handler=notified,
-        client_info=CLIENT,
-        extensions=EXTENSIONS,
-        **(ASKED if may_ask else {}),
-    )
+    on_changed: OnChanged
+    log: SessionLog
+    may_ask: bool
+
+    def session(self, dispatcher: ScreeningDispatcher) -> ClientSession:
+        async def notified(message: IncomingMessage) -> None:
+            if not isinstance(message, Exception):
+                self.on_changed(message)
+
+        return ClientSession(
+            dispatcher=dispatcher,
+            message_handler=notified,
+            logging_callback=self.log.take,
+            client_info=CLIENT,
+            extensions=EXTENSIONS,
+            **(ASKED if self.may_ask else {}),
+        )
 
 
 async def _first(one: "asyncio.Future[Any]", other: Awaitable[Any]) -> None:
@@ -263,21 +295,3 @@ async def _ended(task: "asyncio.Task[None]") -> None:
         await asyncio.wait({task}, timeout=_CLOSE_SECONDS)
     if task.done() and not task.cancelled() and (error := task.exception()) is not None:
         _log.debug("a session ended", exc_info=error)
-
-
-def _failure_of(task: "asyncio.Task[None]") -> str:
-    """Why there is no session, in a few words."""
-    error = None if task.cancelled() else task.exception()
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    match error:
-        case None:
-            return "it ended in the handshake"
-        case MCPError(code=types.CONNECTION_CLOSED):
-            return "it ended in the handshake"
-        case MCPError() | RuntimeError() | OSError():
-            return f"{getattr(error, 'message', None) or error}"[:500]
-        case ValidationError():
-            return "its answer to the handshake is none of the protocol"
-        case _:
-            return f"{type(error).__name__}: {error}"[:500]

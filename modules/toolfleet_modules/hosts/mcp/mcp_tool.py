@@ -1,6 +1,7 @@
 """Makes a module's tool of a server's: a call is sent there once, and its answer comes back as a reply."""
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from toolfleet_modules.hosts.mcp.results import reply_of, result_of
 from toolfleet_modules.hosts.mcp.server_tasks import ServerTask, poll_seconds
 from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
 from toolfleet_modules.hosts.mcp.tool_list import listed_tools
+from toolfleet_modules.hosts.mcp.transports.call_lane import CallListener
 from toolfleet_modules.hosts.mcp.transports.http_errors import BROKEN, REFUSED, TURNED_AWAY, did_nothing
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.question import question_reply
@@ -25,6 +27,8 @@ from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.sdk.served_run import ServedRun
 from toolfleet_modules.sdk.tool_run import RunMeans
 from toolfleet_registry.contracts import EffectState, ToolDefinition
+from toolfleet_registry.contracts.logs.log_message import LogMessage, log_message_in
+from toolfleet_registry.contracts.logs.log_sink import LogSink
 from toolfleet_registry.contracts.progress import progress_of
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import InputRequired, ModuleBusy, ToolError
@@ -121,6 +125,8 @@ class McpRun(ServedRun[McpTool]):
                 await stack.enter_async_context(connection.turns.taken(ask))
             if self.tool.has_header_arguments and not connection.has_listed:
                 await listed_tools(connection)
+            if (log := self._log) is not None:
+                await connection.set_log_level(log.least)
             self.check_begin()
             try:
                 answers = answers_of(self.context.inputs)
@@ -131,7 +137,7 @@ class McpRun(ServedRun[McpTool]):
                 return await connection.call(
                     self.tool.original,
                     self.arguments,
-                    self._report,
+                    CallListener(self._report, log, self.context.user_id),
                     takes_input=self.context.takes_input,
                     answers=answers,
                 )
@@ -182,6 +188,20 @@ class McpRun(ServedRun[McpTool]):
     def _effect_state(self) -> EffectState:
         """What is known of the effect of a call that has begun: only what changes nothing has surely changed nothing."""
         return "none" if self.tool.definition.effect == "read" else "unknown"
+
+    @property
+    def _log(self) -> LogSink | None:
+        """What takes the server's log messages, without secrets."""
+        sink, secrets = self.context._log, self.tool.secrets  # noqa: SLF001 - made for this run
+        if sink is None or not secrets:
+            return sink
+
+        def take(message: LogMessage) -> None:
+            shown = log_message_in(json.loads(secrets.hide_json(json.dumps(message.fields()).encode())))
+            if shown is not None:
+                sink.take(shown)
+
+        return LogSink(sink.least, take)
 
     def _report(self, progress: float, total: float | None, message: str | None) -> None:
         if self.context._report is not None:  # noqa: SLF001 - made for this run

@@ -55,7 +55,8 @@ class HostedRun(ServedRun[HostedTool]):
     async def _run_in(self, process: ToolProcess) -> Reply:
         self.check_begin()
         try:
-            number, call = process.begin(self._head(process), _written(self.arguments), self.context._report)  # noqa: SLF001 - made for this run
+            report, log = self.context._report, self.context._log  # noqa: SLF001 - made for this run
+            number, call = process.begin(self._head(process), _written(self.arguments), report, log)
         except FramesClosed:
             raise ModuleBusy(_BUSY_SECONDS) from None
         try:
@@ -106,6 +107,7 @@ class HostedRun(ServedRun[HostedTool]):
             "call_id": context.call_id,
             "user_id": context.user_id,
             "permission": context.permission,
+            "log_level": context.log_level,
             "secrets": process.secrets.plain(self.tool.secrets),
             "conversation": context.conversation.model_dump(exclude_none=True),
             "agent_context": None if known is None else known.model_dump(mode="json", exclude_defaults=True),

@@ -1,7 +1,7 @@
 """Runs the tools of a folder, in a process of its own: `python -m toolfleet_modules.hosts.processes.tool_child DESCRIPTOR LIMITS`.
 
 What comes over the socket: `load` (files, and which of them to import now), `call`, `cancel`, `ping`, `end`. What goes: `ready`, `loading`
-and `loaded` for each file, `all_loaded`, `progress`, and for each call one of `reply`, `busy`, `not_begun`, `cancelled`.
+and `loaded` for each file, `all_loaded`, `progress`, `log`, and for each call one of `reply`, `busy`, `not_begun`, `cancelled`.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from typing import Any
 from toolfleet_modules.hosts.processes.fence import enclose
 from toolfleet_modules.hosts.processes.frames import Frames, FramesClosed, Head
 from toolfleet_modules.hosts.processes.load_plan import SourceText
+from toolfleet_modules.hosts.processes.log_sender import LogSender
 from toolfleet_modules.hosts.processes.progress_sender import ProgressSender
 from toolfleet_modules.hosts.processes.tool_modules import ToolModules, find_packages_in
 from toolfleet_modules.requests.reply import Reply
@@ -25,6 +26,7 @@ from toolfleet_modules.requests.task_guard import IN_TOOL, guard_tasks
 from toolfleet_modules.sdk.tool import Tool
 from toolfleet_modules.sdk.tool_run import RunMeans
 from toolfleet_registry.contracts import Conversation
+from toolfleet_registry.contracts.logs.log_sink import log_to
 from toolfleet_registry.contracts.progress import report_to
 from toolfleet_registry.contracts.tool_context import ToolContext
 from toolfleet_registry.functions.call_context import Context
@@ -119,16 +121,22 @@ class ToolChild:
             self._progress.take(number, progress)
 
         context._report = take  # noqa: SLF001 - made for this call
+        log = None if head["log_level"] is None else LogSender(self._send, number, head["log_level"])
+        context._log = None if log is None else log.sink  # noqa: SLF001 - as above
         run = tool.begin(json.loads(body), context, self._means)
         if isinstance(run, Reply):
             return run
         report_to(take)
+        log_to(context._log)  # noqa: SLF001 - as above
         IN_TOOL.set(True)
         try:
             return await run.run()
         except asyncio.CancelledError:
             context._cancelled = True  # noqa: SLF001 - made for this call
             raise
+        finally:
+            if log is not None:
+                await log.end()
 
     async def _tool(self, stem: str, name: str) -> Tool | None:
         """The tool; its file is imported in a thread if this is its first call."""

@@ -19,6 +19,8 @@ from toolfleet_modules.hosts.processes.load_plan import LoadOutcome, LoadPlan
 from toolfleet_modules.hosts.serving.hidden_output import output_without
 from toolfleet_modules.hosts.serving.own_folder import OwnFolder
 from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_registry.contracts.logs.log_message import log_message_in
+from toolfleet_registry.contracts.logs.log_sink import LogSink
 from toolfleet_registry.contracts.progress import Progress, progress_of
 
 _log = logging.getLogger("toolfleet.host")
@@ -47,6 +49,7 @@ class SentCall:
 
     answer: asyncio.Future[tuple[Head, bytes]]
     on_progress: Callable[[Progress], object] | None = None
+    log: LogSink | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -139,11 +142,17 @@ class ToolProcess:
             await self._until(partial(self._has_left, stem), stem, seconds)
         return LoadOutcome(self._loading.offered, self._loading.faults)
 
-    def begin(self, head: Head, body: bytes, on_progress: Callable[[Progress], object] | None) -> tuple[int, SentCall]:
+    def begin(
+        self,
+        head: Head,
+        body: bytes,
+        on_progress: Callable[[Progress], object] | None,
+        log: LogSink | None = None,
+    ) -> tuple[int, SentCall]:
         """Send a call; returns its number here, and what comes of it. Raises `FramesClosed`: nothing was sent."""
         self._next += 1
         self.frames.send({**head, "kind": "call", "id": self._next}, body)
-        call = self._calls[self._next] = SentCall(self._loop.create_future(), on_progress)
+        call = self._calls[self._next] = SentCall(self._loop.create_future(), on_progress, log)
         return self._next, call
 
     def cancel(self, number: int) -> None:
@@ -235,6 +244,11 @@ class ToolProcess:
             if call is not None and call.on_progress is not None:
                 message = self.secrets.hide(str(head.get("message")))
                 call.on_progress(progress_of(head.get("fraction"), message))
+            return
+        if kind == "log":
+            call, logged = self._calls.get(number), log_message_in(json.loads(body))
+            if call is not None and call.log is not None and logged is not None:
+                call.log.pass_on(logged)
             return
         call = self._calls.pop(number, None)
         if call is not None and not call.answer.done():

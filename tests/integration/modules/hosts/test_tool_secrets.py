@@ -44,6 +44,8 @@ def fail(context: Context) -> str:
 async def report(context: Context) -> str:
     """Report it."""
     await context.progress(0.5, f"with {context.secrets['TOKEN']}")
+    await context.log("info", {"with": context.secrets["TOKEN"]}, logger="barn")
+    context.log("debug", "quiet")
     return "done"
 
 @tool(secrets=["TOKEN"])
@@ -72,7 +74,7 @@ async def test_a_value_is_hidden_in_whatever_a_tool_does_with_it(
     async with hosted(tmp_path, {"owls.py": LEAKING}, security="off", secrets=SECRETS) as folder:
         given = await folder.call("give")
         failed = await folder.call("fail")
-        reported = await folder.call("report")
+        reported = await folder.client.send("report", {}, log_level="info")
         shouted = await folder.call("shout")
         said = ""
 
@@ -86,6 +88,9 @@ async def test_a_value_is_hidden_in_whatever_a_tool_does_with_it(
     assert given.result == {"[secret TOKEN]": ["[secret TOKEN]!"], "n": "[secret NUMBER]"}
     assert (failed.error, failed.effect_state) == ("refused: [secret TOKEN]", "none")
     assert reported.progress == ((0.5, "with [secret TOKEN]"),)
+    assert [message.fields() for message in reported.log] == [
+        {"level": "info", "data": {"with": "[secret TOKEN]"}, "logger": "barn"}
+    ]
     assert shouted.error == "owls.shout failed inside the module (KeyError); its log says why."
     for line in (
         "print [secret TOKEN]",

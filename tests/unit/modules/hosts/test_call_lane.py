@@ -9,7 +9,9 @@ from mcp_types import CONNECTION_CLOSED
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 from pydantic_core import from_json
 
-from toolfleet_modules.hosts.mcp.transports.call_lane import FIRST_ID, CallLane
+from toolfleet_modules.hosts.mcp.transports.call_lane import FIRST_ID, CallLane, CallListener
+from toolfleet_registry.contracts.logs.log_message import LogLevel, LogMessage
+from toolfleet_registry.contracts.logs.log_sink import LogSink
 
 pytestmark = pytest.mark.asyncio
 
@@ -19,14 +21,30 @@ class Server:
 
     def __init__(self) -> None:
         self.read: list[dict[str, Any]] = []
-        self.lane = CallLane(lambda written: self.read.append(from_json(written)))
+        self.stray: list[LogMessage] = []
+        self.logged: list[tuple[str, LogMessage]] = []
+        self.lane = CallLane(lambda written: self.read.append(from_json(written)), self.stray.append)
         self.progress: list[tuple[float, float | None, str | None]] = []
 
     async def called(self) -> "asyncio.Task[dict[str, Any]]":
         """A call that the server has got."""
-        task = asyncio.ensure_future(self.lane.call("owl", {"n": None}, lambda *told: self.progress.append(told)))
+        task = asyncio.ensure_future(
+            self.lane.call("owl", {"n": None}, CallListener(lambda *told: self.progress.append(told)))
+        )
         await asyncio.sleep(0)
         return task
+
+    async def logging(self, owner: str, least: LogLevel | None = "info") -> "asyncio.Task[dict[str, Any]]":
+        """A call of `owner`, who wants to hear what the server logs of it."""
+        log = None if least is None else LogSink(least, lambda message: self.logged.append((owner, message)))
+        task = asyncio.ensure_future(self.lane.call("owl", {}, CallListener(lambda *_: None, log, owner)))
+        await asyncio.sleep(0)
+        return task
+
+    async def logs(self, data: Any, level: str = "info") -> bool:
+        is_taken = self.says(method="notifications/message", params={"level": level, "data": data, "logger": "owl"})
+        await asyncio.sleep(0)
+        return is_taken
 
     def says(self, **message: Any) -> bool:
         return self.lane.take({"jsonrpc": "2.0", **message})
@@ -146,3 +164,88 @@ async def test_a_trace_goes_with_the_call() -> None:
 
     assert server.read[0]["params"]["_meta"]["traceparent"] == f"00-{7:032x}-{9:016x}-01"
     assert isinstance(call.exception(), MCPError)
+
+
+async def test_what_a_server_logs_is_of_the_one_call_that_there_is() -> None:
+    """As grave as its caller wants it; what is no log message is nobody's."""
+    server = Server()
+    call = await server.logging("ada", "warning")
+
+    assert await server.logs("quiet")
+    assert await server.logs({"owls": 2}, "error")
+    assert await server.logs("?", "deafening")
+    assert server.says(method="notifications/message", params=None)
+
+    server.says(id=server.read[0]["id"], result={})
+    await call
+    assert server.logged == [("ada", LogMessage(level="error", data={"owls": 2}, logger="owl"))]
+    assert server.stray == []
+
+
+async def test_where_two_calls_are_at_work_nobody_hears_what_is_logged() -> None:
+    """It may be the other's. When one of them has ended, the other hears again."""
+    server = Server()
+    one, other = await server.logging("ada"), await server.logging("bob")
+
+    await server.logs("whose?")
+    server.says(id=server.read[0]["id"], result={})
+    await one
+    await server.logs("bob's")
+    server.says(id=server.read[1]["id"], result={})
+    await other
+    await server.logs("too late")
+
+    assert [(owner, message.data) for owner, message in server.logged] == [("bob", "bob's")]
+    assert [message.data for message in server.stray] == ["whose?", "too late"]
+
+
+async def test_a_call_whose_caller_does_not_want_it_hears_nothing() -> None:
+    """Nor does anybody else."""
+    server = Server()
+    call = await server.logging("ada", None)
+
+    await server.logs("hello?")
+    server.says(id=server.read[0]["id"], result={})
+    await call
+
+    assert (server.logged, server.stray) == ([], [])
+
+
+async def test_beside_another_request_nobody_hears_what_is_logged() -> None:
+    """A prompt that another user asks for, say."""
+    server = Server()
+    call = await server.logging("ada")
+
+    with server.lane.beside():
+        await server.logs("whose?")
+    await server.logs("ada's")
+    server.says(id=server.read[0]["id"], result={})
+    await call
+
+    assert [message.data for _, message in server.logged] == ["ada's"]
+    assert [message.data for message in server.stray] == ["whose?"]
+
+
+async def test_a_cancelled_call_may_still_be_at_work_and_log() -> None:
+    """No other user hears what is logged until the server has answered it; its own user does."""
+    server = Server()
+    left = await server.logging("ada")
+    left.cancel()
+    await asyncio.wait({left})
+
+    other = await server.logging("bob")
+    await server.logs("ada's secret")
+    server.says(id=server.read[-1]["id"], result={})
+    await other
+    again = await server.logging("ada")
+    await server.logs("ada's own")
+    server.says(id=server.read[0]["id"], error={"code": 0, "message": "Request cancelled"})
+    server.says(id=server.read[-1]["id"], result={})
+    await again
+    last = await server.logging("bob")
+    await server.logs("bob's")
+    server.says(id=server.read[-1]["id"], result={})
+    await last
+
+    assert [(owner, message.data) for owner, message in server.logged] == [("ada", "ada's own"), ("bob", "bob's")]
+    assert [message.data for message in server.stray] == ["ada's secret"]

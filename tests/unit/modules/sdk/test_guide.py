@@ -86,6 +86,21 @@ def test_a_tool_asks() -> None:
     asyncio.run(run())
 
 
+def test_a_tool_logs() -> None:
+    """What whoever calls wants to hear."""
+    module = program("watchman")["module"]
+
+    async def run() -> None:
+        async with module.client() as client:
+            heard = await client.send("look", {"barn": "red"}, log_level="info")
+            assert [message.fields() for message in heard.log] == [
+                {"level": "warning", "data": "The red barn has no window.", "logger": "lamp"}
+            ]
+            assert (await client.call("look", barn="red")).log == ()
+
+    asyncio.run(run())
+
+
 def test_work_goes_on() -> None:
     """It is accepted, followed to its end, and can be given up."""
     names = program("brood")

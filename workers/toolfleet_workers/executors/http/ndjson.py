@@ -1,7 +1,7 @@
-"""Reads a module's reply in lines: how far it is, again and again, and then the reply itself.
+"""Reads a module's reply in lines: how far it is, and what it logs, again and again, and then the reply itself.
 
-`{"progress": 0.4, "message": "…"}` a line, each at most 4 kB; `progress` may be null. The last line is what would else
-have been the whole body. Fields that we do not know are ignored; so is a share that is no number, and what is no text.
+`{"progress": 0.4, "message": "…"}` a line, each at most 4 kB; `progress` may be null. `{"log": {"level": "info", "data": …}}` for
+calls whose caller wants that, and ignored for others. The last line is what would else have been the whole body. Fields that we do not know are ignored; so is a share that is no number, and what is no text.
 """
 
 import asyncio
@@ -10,6 +10,8 @@ import math
 import re
 from typing import Any
 
+from toolfleet_registry.contracts.logs.log_message import log_message_in
+from toolfleet_registry.contracts.logs.log_sink import current_log
 from toolfleet_registry.contracts.progress import LONGEST_MESSAGE, report
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
 from toolfleet_registry.time import machine_clock
@@ -32,7 +34,7 @@ def is_stream(response: ModuleResponse) -> bool:
 
 
 async def read_last_line(response: ModuleResponse, limit: int) -> bytes:
-    """The reply, at most `limit` bytes; what comes before is reported, of each piece that arrives the latest only.
+    """The reply, at most `limit` bytes; what comes before is reported, of the progress in each piece that arrives the latest only.
 
     Raises `BodyTooLarge`, `BodyUnreadable` and `NoReply`.
     """
@@ -75,7 +77,11 @@ class _Lines:
         *whole, rest = chunk.split(b"\n")
         for line in whole:
             self._add(line)
-            latest = self._ended() or latest
+            if (found := self._ended()) is None:
+                continue
+            if "log" in found:
+                _tell_log(found["log"])
+            latest = found if "progress" in found else latest
         self._add(rest)
         if latest is not None:
             tell_progress(latest)
@@ -90,7 +96,7 @@ class _Lines:
     def _add(self, part: bytes) -> None:
         if len(self._rest) + len(part) > max(self._limit, _LINE_BYTES):
             start = self._rest[:_HEAD] + part[:_HEAD]
-            if not self._is_passed_over and not _BEGINS_AS_PROGRESS.match(start):
+            if not self._is_passed_over and not _BEGINS_AS_REPORT.match(start):
                 raise BodyTooLarge(self._limit)
             self._is_passed_over = True
         if self._is_passed_over:
@@ -99,7 +105,7 @@ class _Lines:
             self._rest += part
 
     def _ended(self) -> dict[str, Any] | None:
-        """A line has ended: progress, or the reply, after which there must be no other."""
+        """A line has ended: progress or a log message, or the reply, after which there must be no other."""
         line, was_passed_over = bytes(self._rest), self._is_passed_over
         self._rest.clear()
         self._is_passed_over = False
@@ -107,14 +113,14 @@ class _Lines:
             self.progress_bytes += len(line) + 1
             return None
         if self._reply:
-            raise BodyUnreadable("a line that is neither progress nor the last one")
+            raise BodyUnreadable("a line that is neither progress, nor a log message, nor the last one")
         self._perhaps = b""
-        found = None if was_passed_over or len(line) > _LINE_BYTES else _progress_in(line)
+        found = None if was_passed_over or len(line) > _LINE_BYTES else _report_in(line)
         if found is not None or was_passed_over:
             self.progress_bytes += len(line) + 1
         elif len(line) > self._limit:
             raise BodyTooLarge(self._limit)
-        elif len(line) > _LINE_BYTES and _BEGINS_AS_PROGRESS.match(line):
+        elif len(line) > _LINE_BYTES and _BEGINS_AS_REPORT.match(line):
             self.progress_bytes += len(line) + 1
             self._perhaps = line
         else:
@@ -122,8 +128,8 @@ class _Lines:
         return found
 
 
-def _progress_in(line: bytes) -> dict[str, Any] | None:
-    """The line's fields, if it is one of progress; anything else can only be the reply, which is judged as such.
+def _report_in(line: bytes) -> dict[str, Any] | None:
+    """The line's fields, if it is one of progress or a log message; anything else can only be the reply, which is judged as such.
 
     More is taken for progress than the form allows: a slip in what is only shown must not cost what was done.
     """
@@ -131,7 +137,7 @@ def _progress_in(line: bytes) -> dict[str, Any] | None:
         fields = json.loads(line.decode("utf-8-sig", "replace"))
     except (ValueError, RecursionError):
         return None
-    if not isinstance(fields, dict) or "progress" not in fields or fields.keys() & {"success", "tool_name"}:
+    if not isinstance(fields, dict) or not fields.keys() & _REPORTS or fields.keys() & {"success", "tool_name"}:
         return None
     return fields
 
@@ -144,5 +150,13 @@ def tell_progress(fields: dict[str, Any]) -> None:
     report(known, readable(message if isinstance(message, str) else "")[:LONGEST_MESSAGE])
 
 
-_BEGINS_AS_PROGRESS = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"progress"')
+def _tell_log(fields: object) -> None:
+    """Pass on what a module logs, where the caller of its call wants that."""
+    sink = current_log()
+    if sink is not None and (message := log_message_in(fields)) is not None:
+        sink.pass_on(message)
+
+
+_REPORTS = frozenset({"progress", "log"})
+_BEGINS_AS_REPORT = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"(?:progress|log)"')
 _HEAD = 64  # bytes in which that shows

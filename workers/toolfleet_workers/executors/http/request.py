@@ -59,6 +59,7 @@ def build_request(
     """`{tool_name, arguments, user_id, context}` as JSON; without `user_id` and `context` for a call that has none.
 
     `takes_input: true` tells the module that it may ask; `inputs: {round, responses, state}` is what it was answered last.
+    `log_level` is of a call whose caller wants log messages.
 
     The same call id goes with every attempt, so that a module can tell a repeat; the time left lets it give up
     when we do; a caller's token lets it trust the user id; what is written as it is sent lets it refuse one that comes too
@@ -92,6 +93,8 @@ def _dump(call: PublishedCall) -> bytes:
         body["context"] = call.context.model_dump(mode="json", exclude_defaults=True)
     if call.takes_input:
         body["takes_input"] = True
+    if call.log_level is not None:
+        body["log_level"] = call.log_level
     if (inputs := call.inputs) is not None:
         body["inputs"] = {"round": inputs.round, "responses": inputs.responses, "state": inputs.state}
     try:

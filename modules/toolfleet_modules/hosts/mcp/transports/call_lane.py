@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -13,8 +13,13 @@ from mcp_types import CONNECTION_CLOSED
 from opentelemetry.propagate import inject
 from pydantic_core import to_json
 
+from toolfleet_registry.contracts.logs.log_message import LogMessage, log_message_in
+from toolfleet_registry.contracts.logs.log_sink import LogSink
+
 FIRST_ID = 2**30
 """Of a call's request. The SDK counts from 1 in the same session; some servers take no more than 32 bits."""
+
+_MOST_CANCELLED = 1000  # that the server has not answered
 
 _DIGITS = re.compile(r"[0-9]{1,18}")
 
@@ -25,17 +30,33 @@ OnProgress = Callable[[float, float | None, str | None], None]
 
 
 @dataclass(frozen=True, slots=True)
+class CallListener:
+    """Who hears of a call before its answer: `log` takes what the server logs of it; `owner` is in whose name it is."""
+
+    on_progress: OnProgress
+    log: LogSink | None = None
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Pending:
     answer: asyncio.Future[dict[str, Any]]
-    on_progress: OnProgress
+    listener: CallListener
 
 
 class CallLane:
-    """The calls of one session. `write` takes a message's bytes. `meta` goes with each call: what the protocol's version asks for."""
+    """The calls of one session. `write` takes a message's bytes. `meta` goes with each call: what the protocol's version asks for.
 
-    def __init__(self, write: Callable[[bytes], None]) -> None:
+    Nothing in a log message says which request it belongs to. It is its call's where there is one alone; else, and while something
+    of another user's may still be at work, `stray` takes it.
+    """
+
+    def __init__(self, write: Callable[[bytes], None], stray: Callable[[LogMessage], object]) -> None:
         self.meta: Mapping[str, Any] = {}
-        self._write = write
+        self._write, self._stray = write, stray
+        self._requests = 0  # of others than calls
+        self._cancelled: dict[int, str | None] = {}  # whose they were: until they are answered they may be at work
+        self._is_muted = False
         self._pending: dict[int, _Pending] = {}
         self._next_id = FIRST_ID
         self._is_ended = False
@@ -44,7 +65,7 @@ class CallLane:
         self,
         tool: str,
         arguments: Mapping[str, Any],
-        on_progress: OnProgress,
+        listener: CallListener,
         *,
         more: Mapping[str, Any] = _NOTHING,
         meta: Mapping[str, Any] | None = None,
@@ -61,21 +82,25 @@ class CallLane:
         params = {"name": tool, "arguments": arguments, **more, "_meta": sent}
         written = to_json({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._pending[number] = _Pending(answer, on_progress)
+        self._pending[number] = _Pending(answer, listener)
         self._write(written)
         try:
             return await answer
         finally:
             del self._pending[number]
             if answer.cancelled() and not self._is_ended:
+                self._note_cancelled(number, listener.owner)
                 over = {"requestId": number, "reason": "caller cancelled"}
                 self._write(to_json({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": over}))
 
     def take(self, message: Mapping[str, Any]) -> bool:
-        """Whether a message is a call's: its answer, or its progress. One of a call that is over is taken, and ignored."""
+        """Whether a message is a call's: its answer, its progress, or what it logs. One of a call that is over is taken, and ignored."""
         if message.get("jsonrpc") != "2.0":
             return False
         if "method" in message:
+            if message["method"] == "notifications/message":
+                self._take_log(message.get("params"))
+                return True
             return message["method"] == "notifications/progress" and self._take_progress(message.get("params"))
         number = _number_in(message.get("id"))
         if number < FIRST_ID:
@@ -91,13 +116,41 @@ class CallLane:
             return False
         return True
 
+    @contextlib.contextmanager
+    def beside(self) -> Generator[None]:
+        """Say that the server is asked something else meanwhile."""
+        self._requests += 1
+        try:
+            yield
+        finally:
+            self._requests -= 1
+
     def end(self) -> None:
         """Have no more calls: the server is lost to those that there are."""
         self._is_ended = True
         for number in self._pending:
             self._answer(number, _closed())
 
+    def _note_cancelled(self, number: int, owner: str | None) -> None:
+        if len(self._cancelled) < _MOST_CANCELLED:
+            self._cancelled[number] = owner
+        else:  # of a server that answers none of them: better nothing than another's words
+            self._is_muted = True
+
+    def _take_log(self, params: object) -> None:
+        message = log_message_in(params)
+        if message is None:
+            return
+        call = next(iter(self._pending.values())).listener if len(self._pending) == 1 else None
+        others = set(self._cancelled.values()) - ({call.owner} if call else set())
+        if call is None or others or self._requests or self._is_muted:
+            self._stray(message)
+        elif call.log is not None:
+            # Not from here: whatever it raises, other messages are read on.
+            asyncio.get_running_loop().call_soon(call.log.pass_on, message)
+
     def _answer(self, number: int, answer: dict[str, Any] | MCPError) -> None:
+        self._cancelled.pop(number, None)
         pending = self._pending.get(number)
         if pending is None or pending.answer.done():  # it came twice, or too late
             return
@@ -114,7 +167,7 @@ class CallLane:
             words = params.get("message")
             report = progress, _float_of(params.get("total")), words if isinstance(words, str) else None
             # Not from here: whatever it raises, other messages are read on.
-            asyncio.get_running_loop().call_soon(pending.on_progress, *report)
+            asyncio.get_running_loop().call_soon(pending.listener.on_progress, *report)
         return True
 
 

@@ -1,10 +1,12 @@
 """Writes what an MCP server says on standard error into the log: a few lines a second, without secrets."""
 
 import asyncio
+import json
 import logging
 
 from toolfleet_modules.hosts.serving.hidden_output import HiddenStream
 from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_registry.contracts.logs.log_message import LogMessage
 
 _log = logging.getLogger("toolfleet.host.server")
 
@@ -68,6 +70,11 @@ class ServerLog:
             _log.warning("%s: %d lines were left out", self._name, self._left_out)
             self._left_out = 0
         _log.info("%s: %s", self._name, "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in shown))
+
+    def say_message(self, message: LogMessage) -> None:
+        """Write what a server logs and nobody is to have: nobody knows whose call it is of."""
+        words = message.data if isinstance(message.data, str) else json.dumps(message.data, ensure_ascii=False)
+        self.say(f"{message.level}: {words}")
 
     def warn_once(self, text: str) -> None:
         """Warn of what a server does wrong, the first time."""

@@ -43,7 +43,7 @@ async def stdio_transport(server: StdioServer, log: ServerLog) -> AsyncGenerator
     to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     to_server, from_session = anyio.create_memory_object_stream[SessionMessage](0)
     program = ProgramInput(process.stdin, to_session.close)
-    lane = CallLane(program.write)
+    lane = CallLane(program.write, log.say_message)
     tasks = [
         asyncio.ensure_future(_read(process, to_session, lane, log)),
         asyncio.ensure_future(_write(program, from_session, to_session)),

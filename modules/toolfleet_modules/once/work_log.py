@@ -1,0 +1,35 @@
+"""Collects the log messages of one call at work, as lines for whoever waits for it and wants them."""
+
+import json
+from collections.abc import Callable
+
+from toolfleet_registry.contracts.logs.log_message import LogLevel, LogMessage
+from toolfleet_registry.contracts.logs.log_sink import LogBudget, LogSink
+
+
+class WorkLog:
+    """Those of one call that are `least` or graver. `tell` is called after each, in whichever thread that was said."""
+
+    def __init__(self, least: LogLevel, tell: Callable[[], None]) -> None:
+        self.lines: list[bytes] = []
+        """`{"log": {…}}`, in order: each waiter knows how many it has had."""
+        self.sink = LogSink(least, self._take)
+        """What takes them, from any thread."""
+        self._tell = tell
+        self._budget = LogBudget()
+
+    @property
+    def notice(self) -> bytes:
+        """The line on how many were left out, once the call has ended; empty for none."""
+        notice = self._budget.notice()
+        return b"" if notice is None else _line(notice)
+
+    def _take(self, message: LogMessage) -> None:
+        line = _line(message)
+        if self._budget.takes(len(line)):
+            self.lines.append(line)
+            self._tell()
+
+
+def _line(message: LogMessage) -> bytes:
+    return json.dumps({"log": message.fields()}, ensure_ascii=False).encode("utf-8", "replace") + b"\n"

@@ -1,0 +1,92 @@
+"""Defines a log message of a running call: how grave it is, which part of the tool says it, and any JSON."""
+
+from typing import Any, Final, Literal, TypeGuard, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json, to_json
+
+LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+"""How grave a log message is, from the least to the most: the levels of the Model Context Protocol."""
+
+LOG_LEVELS: Final[tuple[LogLevel, ...]] = get_args(LogLevel)
+MOST_DATA_BYTES: Final = 16 * 2**10
+"""Of a message's data as JSON; of what is longer the beginning is kept, as a text."""
+
+_LONGEST_LOGGER = 200
+_RANKS = {level: rank for rank, level in enumerate(LOG_LEVELS)}
+
+
+class LogMessage(BaseModel):
+    """What a tool says while its call runs."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    level: LogLevel
+    """How grave it is."""
+    data: Any
+    """What is said: a text, or any other JSON."""
+    logger: str | None = Field(default=None, max_length=_LONGEST_LOGGER)
+    """Which part of the tool says it, if it has several."""
+
+    def fields(self) -> dict[str, Any]:
+        """As JSON has it on its way: `{level, data, logger}`, the last one only if there is one."""
+        named = {} if self.logger is None else {"logger": self.logger}
+        return {"level": self.level, "data": self.data, **named}
+
+
+def is_log_level(value: object) -> TypeGuard[LogLevel]:
+    """Whether this is one of the eight levels."""
+    return isinstance(value, str) and value in _RANKS
+
+
+def check_log_level(value: object) -> None:
+    """Raise `ValueError` for what is no level."""
+    if not is_log_level(value):
+        raise ValueError(f"A log level is one of {', '.join(LOG_LEVELS)}, not {value!r}.")
+
+
+def is_heard(level: LogLevel, least: LogLevel) -> bool:
+    """Whether a message of this level is for whoever wants those that are `least` or graver."""
+    return _RANKS[level] >= _RANKS[least]
+
+
+def lower_of(one: LogLevel | None, other: LogLevel) -> LogLevel:
+    """The level that lets more through; `None` lets nothing through."""
+    return other if one is None or is_heard(one, other) else one
+
+
+def log_message(level: LogLevel, data: Any, logger: str | None = None) -> LogMessage:
+    """The message, within its bounds: what is no JSON is a text in its place. Raises `ValueError` for a level that is none."""
+    check_log_level(level)
+    named = None if logger is None else _readable(logger)[:_LONGEST_LOGGER]
+    return LogMessage(level=level, data=_bounded(data), logger=named)
+
+
+def log_message_in(fields: object) -> LogMessage | None:
+    """The message that somebody has sent; `None` for what is none."""
+    try:
+        found = LogMessage.model_validate(fields)
+    except (ValidationError, RecursionError):
+        return None
+    return log_message(found.level, found.data, found.logger)
+
+
+def _bounded(data: Any) -> Any:
+    try:
+        text = to_json(data, fallback=str, inf_nan_mode="null")
+        if len(text) <= MOST_DATA_BYTES:
+            return from_json(text)
+    except Exception:  # noqa: BLE001 - half a character, a circle, a text that cannot be made: it must not fail the tool
+        text = _readable(_shown(data)).encode()
+    return f"{text[:MOST_DATA_BYTES].decode(errors='ignore')}…"
+
+
+def _shown(data: Any) -> str:
+    try:
+        return repr(data)[:MOST_DATA_BYTES]
+    except Exception:  # noqa: BLE001 - as above
+        return f"a {type(data).__name__}"
+
+
+def _readable(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,0 +1,73 @@
+"""Listens for the log messages of one call from before it is published, and verifies them for whoever reads them."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from pydantic_core import from_json
+
+from toolfleet_registry.contracts.logs.log_message import LogLevel, LogMessage, is_heard, log_message_in
+from toolfleet_tasks.messages.signatures import split_json
+from toolfleet_tasks.results.listener import ResultListener
+
+_MOST_MESSAGES = 1000  # of two attempts, and more than they may have: whoever can write to Redis can write anything
+_MOST_BYTES = 64 * 2**10  # of one
+
+
+class HeardLog:
+    """What is heard of one call, and kept as long as this is: messages that are `least` or graver. Made before it is published."""
+
+    def __init__(self, listener: ResultListener, call_id: str, least: LogLevel) -> None:
+        self._call_id = call_id
+        self._least: LogLevel = least
+        self._verifier = listener.verifier
+        self._heard = list[bytes]()
+        self._readers = set[asyncio.Event]()
+        self._listening = contextlib.ExitStack()
+        channel = listener.keys.progress(call_id, "-log").encode()
+        self._listening.enter_context(listener.watches.watching(channel, self._hear))
+
+    def close(self, _: object = None) -> None:
+        """Hear no more."""
+        self._listening.close()
+
+    async def messages(self, ending: "asyncio.Future[Any]") -> AsyncGenerator[LogMessage]:
+        """All that was heard, and what is still to come until `ending`."""
+        arrived, read = asyncio.Event(), 0
+
+        def wake(_: object) -> None:
+            arrived.set()
+
+        self._readers.add(arrived)
+        ending.add_done_callback(wake)
+        try:
+            while True:
+                is_over = ending.done()
+                while read < len(self._heard):
+                    read += 1
+                    if (message := await self._believed(self._heard[read - 1])) is not None:
+                        yield message
+                if is_over:
+                    return
+                await arrived.wait()
+                arrived.clear()
+        finally:
+            self._readers.discard(arrived)
+            ending.remove_done_callback(wake)
+
+    def _hear(self, content: bytes) -> None:
+        if len(self._heard) < _MOST_MESSAGES and len(content) <= _MOST_BYTES:
+            self._heard.append(content)
+            for reader in self._readers:
+                reader.set()
+
+    async def _believed(self, content: bytes) -> LogMessage | None:
+        text, signature = split_json(content.decode(errors="replace"))
+        if not text or not await self._verifier.believes(self._call_id, "log", text, signature):
+            return None
+        try:
+            message = log_message_in(from_json(text))
+        except ValueError:
+            return None
+        return message if message is not None and is_heard(message.level, self._least) else None

@@ -1,0 +1,1 @@
+"""Passes on what running calls report: how far they are, and what they log."""
