@@ -21,9 +21,9 @@ class GatewayKeys:
         """The event streams that the holder of a key has open, by until when its gateway has said so. Expires with the last."""
         return f"{self._begin}streams:{_digest(holder)}"
 
-    def mcp_joined(self, call_id: str) -> str:
-        """When a repeat has joined an MCP client's call last (ms): it is not cancelled for who has gone before. Expires with the grace."""
-        return f"{self.keys.prefix}{OURS}mcp-joined:{call_id}"
+    def mcp_followers(self, call_id: str) -> str:
+        """How many more MCP clients follow a call than have left it, and whether it was cancelled as none did. Expires."""
+        return f"{self.keys.prefix}{OURS}mcp-followers:{call_id}"
 
     def mcp_window(self, intention: str) -> str:
         """What stands for the calls of one user, tool and arguments that count as one. Expires with the window."""

@@ -89,7 +89,7 @@ RULES = (
     KeyRule(re.compile(rf"{OURS}gateway-(requests|streams):[0-9a-f]{{32}}"), since=2),
     KeyRule(re.compile(rf"{OURS}mcp-state-key"), lasting="one key", since=2),
     KeyRule(re.compile(rf"{OURS}mcp-answers:[0-9a-f-]{{36}}:[0-9]+"), since=2),
-    KeyRule(re.compile(rf"{OURS}mcp-joined:[0-9a-f-]{{36}}"), since=2),
+    KeyRule(re.compile(rf"{OURS}mcp-followers:[0-9a-f-]{{36}}"), since=2),
     KeyRule(re.compile(rf"{OURS}mcp-(window|session|request|question):[0-9a-f]{{32}}"), since=2),
     KeyRule(re.compile(rf"{OURS}mcp-session-(watches|stream):[0-9a-f]{{32}}"), since=2),
     KeyRule(re.compile(rf"{OURS}mcp-watched:[^:]+"), since=2),

@@ -6,9 +6,7 @@ has begun, and could be done twice, goes on for a grace, if the client has named
 
 import asyncio
 import contextlib
-from collections import Counter
-from collections.abc import Coroutine, Generator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from typing import Any
 
 from redis.asyncio import Redis
@@ -19,7 +17,6 @@ from toolfleet_registry.contracts import Effect
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.aio.closing import Closing
 from toolfleet_tasks.calls.begun_calls import Owner
@@ -28,11 +25,13 @@ from toolfleet_tasks.client.fleet import ToolFleet
 
 log = get_logger(__name__)
 
+_FOLLOWERS, _JOINS, _IS_ABANDONED = "followers", "joins", "abandoned"
+_MORE_SECONDS = 30.0  # that a note lasts beyond what anybody follows a call and waits for others
 _HARMLESS: frozenset[Effect | None] = frozenset({"read", "idempotent"})
 
 
 class AbandonedCalls:
-    """Those of one gateway. Another one's repeats are known by a note in Redis. Belongs to the running loop."""
+    """Those of one gateway. Who follows a call at others is known by a note in Redis. Belongs to the running loop."""
 
     def __init__(
         self, fleet: ToolFleet, redis: Redis, keys: GatewayKeys, settings: GatewaySettings, closing: Closing
@@ -42,37 +41,34 @@ class AbandonedCalls:
         self._keys = keys
         self._grace_seconds = settings.mcp_grace_seconds
         self._closing = closing
-        self._followers = Counter[str]()
+        waited = max(settings.mcp_wait_seconds, settings.mcp_task_seconds)
+        self._lasts_ms = round((waited + 2 * settings.mcp_grace_seconds + _MORE_SECONDS) * 1000)
         self._ending = set[asyncio.Task[None]]()
 
-    @contextmanager
-    def following(self, call_id: str) -> Generator[None]:
-        """A client waits for the call in this block."""
-        self._followers[call_id] += 1
-        try:
-            yield
-        finally:
-            self._followers[call_id] -= 1
-            if not self._followers[call_id]:
-                del self._followers[call_id]
-
     async def joined(self, call_id: str) -> None:
-        """A repeat has joined the call, perhaps one that was begun at another gateway."""
-        lasts = round(2 * self._grace_seconds * 1000)
+        """Note that a repeat follows the call, too, perhaps one that was begun at another gateway."""
         with contextlib.suppress(RedisError, OSError):
-            await self._redis.set(self._keys.mcp_joined(call_id), round(fleet_clock.now() * 1000), px=lasts)
+            await self._count(call_id, +1)
+
+    async def was_abandoned(self, call_id: str) -> bool:
+        """Whether the call was cancelled because nobody followed it any more, and not because somebody has said so."""
+        try:
+            return bool(await self._redis.hexists(self._keys.mcp_followers(call_id), _IS_ABANDONED))
+        except (RedisError, OSError):
+            return False
 
     def leave(self, handle: BegunHandle, owner: Owner, *, has_key: bool) -> None:
         """A client has gone. What a gateway that ends has under way goes on: its clients come again, elsewhere."""
         if self._closing.has_begun:
             return
         call = handle.published
-        is_patient = has_key and (call is None or call.effect not in _HARMLESS)
-        self._start(self._cancel(handle.id, owner, left_at=fleet_clock.now(), is_patient=is_patient))
+        is_patient = call is None or call.effect not in _HARMLESS
+        grace = (self._grace_seconds if is_patient else 0.0) if has_key else None
+        self._start(self._cancel(handle.id, owner, grace=grace))
 
     def take_back(self, call_id: str, owner: Owner) -> None:
         """A client says that it does not want its call any more: that is no broken stream."""
-        self._start(self._cancel(call_id, owner, left_at=fleet_clock.now(), is_patient=False))
+        self._start(self._cancel(call_id, owner, grace=None))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._ending.add(task := asyncio.create_task(work, name="toolfleet-abandoned-call"))
@@ -88,28 +84,42 @@ class AbandonedCalls:
         """Let go of those that wait."""
         await end(self._ending)
 
-    async def _cancel(self, call_id: str, owner: Owner, *, left_at: float, is_patient: bool) -> None:
+    async def _cancel(self, call_id: str, owner: Owner, *, grace: float | None) -> None:
+        """Cancel it; after a `grace`, in seconds, unless somebody wants it then; `None`: nobody could come for it."""
         try:
             handle = await self._fleet.begun_calls.attach(call_id, owner)
             if handle is None:
                 return
             try:
-                if not is_patient or not await self._is_wanted(handle, left_at):
+                if grace is None or not await self._is_wanted(handle, grace):
                     await handle.cancel()
             finally:
                 handle.leave()
         except FleetUnavailable as exc:  # its deadline ends it
             log.info("abandoned_call_not_cancelled", call_id=call_id, reason=str(exc))
 
-    async def _is_wanted(self, handle: BegunHandle, left_at: float) -> bool:
-        """Whether the call has ended, or somebody has come for it, within the grace. One that waits in its queue has none."""
-        if await handle.status() == "queued":
-            return self._followers[handle.id] > 0
-        ended = await handle.end_within(self._grace_seconds, self._closing)
-        if ended is not None or self._closing.has_begun or self._followers[handle.id] > 0:
-            return True
+    async def _is_wanted(self, handle: BegunHandle, grace: float) -> bool:
+        """Whether the call has ended, or somebody follows it at the end of the grace. One that waits in its queue has none."""
         try:
-            joined_at = await self._redis.get(self._keys.mcp_joined(handle.id))
+            followers, joins = await self._count(handle.id, -1)
+            if followers > 0:
+                return True
+            if await handle.status() != "queued":
+                ended = await handle.end_within(grace, self._closing)
+                # Who has come since has a grace of their own, also if they have gone again.
+                if ended is not None or self._closing.has_begun or (await self._count(handle.id, 0))[1] > joins:
+                    return True
+            await self._redis.hset(self._keys.mcp_followers(handle.id), _IS_ABANDONED, "1")
         except (RedisError, OSError):
             return True  # nobody can tell it to stop either
-        return joined_at is not None and int(joined_at) >= left_at * 1000
+        return False
+
+    async def _count(self, call_id: str, more: int) -> tuple[int, int]:
+        """Who follows the call now, and how many have joined it: whoever has begun it is not noted, but that they have left."""
+        name = self._keys.mcp_followers(call_id)
+        async with self._redis.pipeline(transaction=True) as pipeline:
+            pipeline.hincrby(name, _FOLLOWERS, more)
+            pipeline.hincrby(name, _JOINS, max(more, 0))
+            pipeline.pexpire(name, self._lasts_ms)
+            noted, joins, _ = await pipeline.execute()
+        return 1 + int(noted), int(joins)

@@ -1,6 +1,7 @@
 """Runs `tools/call`: begins the client's call, tells it how far that is, and brings its end, as a result or a task."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -38,7 +39,12 @@ Ask = Callable[[PendingInput], Awaitable[dict[str, Any]]]
 """Asks the client, and brings its answers by the requests' keys. Raises `MCPError`."""
 
 _CONFIRMATION_SECONDS = 5.0  # for Redis to say that it has a call that becomes a task
+_TIMES, _AGAIN_SECONDS = 10, 0.1  # that a call is begun anew which others have left again and again
 _NO_SUCH_TOOL = frozenset({"unknown_tool", "unknown_module", "invalid_tool_name"})
+
+
+class _TakenBack(Exception):
+    """The call was taken back, before it had begun, as others had left it."""
 
 
 class UnknownTool(Exception):
@@ -94,30 +100,48 @@ class ToolCalls:
             if asked.state is not None:
                 handle = await self._rounds.resume(view, name, asked.arguments, asked.state, asked.responses)
                 return await self._waited(view, handle, asked, report, has_key=True)  # the state names it
-            key = await self._key(view, name, asked)
-            handle = await self._begun(view, name, asked, key)
+            return await self._called(view, name, asked, report)
         except FleetUnavailable as exc:
             return call_result(fleet_results.fleet_unavailable(name, str(exc)), "")
-        if handle.refusal is not None:
-            return _refused(view, asked.name, handle.id, handle.refusal)
-        if handle.has_joined:
-            await self._abandoned.joined(handle.id)
-        return await self._waited(view, handle, asked, report, has_key=key is not None)
+
+    async def _called(self, view: McpView, name: str, asked: McpCall, report: Report) -> dict[str, Any]:
+        """Begin the call, or join it. One that was taken back for a client that had left it is begun anew for this one."""
+        key = await self._key(view, name, asked)
+        for left in reversed(range(_TIMES)):
+            handle = await self._begun(view, name, asked, key)
+            if handle.refusal is not None:
+                return _refused(view, asked.name, handle.id, handle.refusal)
+            if handle.has_joined:
+                await self._abandoned.joined(handle.id)
+            with contextlib.suppress(_TakenBack):
+                return await self._waited(view, handle, asked, report, has_key=key is not None, may_begin=left > 0)
+            await asyncio.sleep(_AGAIN_SECONDS)
+        raise AssertionError("the last time its end is told, whatever it is")
 
     async def _waited(
-        self, view: McpView, handle: BegunHandle, asked: McpCall, report: Report, *, has_key: bool
+        self,
+        view: McpView,
+        handle: BegunHandle,
+        asked: McpCall,
+        report: Report,
+        *,
+        has_key: bool,
+        may_begin: bool = False,
     ) -> dict[str, Any]:
-        with self._abandoned.following(handle.id):
-            try:
-                if asked.began is not None:
-                    await asked.began(handle.id)
-                return await self._followed(view, handle, asked, report, has_key=has_key)
-            except asyncio.CancelledError:
-                self._abandoned.leave(handle, owner_of(view.who), has_key=has_key)
-                raise
-            finally:
-                if asked.state is not None:
-                    handle.leave()
+        """Follow it, and say what becomes of it. Raises `_TakenBack` for one that `may_begin` anew."""
+        try:
+            if asked.began is not None:
+                await asked.began(handle.id)
+            stop = await self._stop(view, handle, asked, report)
+            if may_begin and _was_taken_back(stop) and await self._abandoned.was_abandoned(handle.id):
+                raise _TakenBack
+            return await self._told(view, handle, asked, stop, has_key=has_key)
+        except asyncio.CancelledError:
+            self._abandoned.leave(handle, owner_of(view.who), has_key=has_key)
+            raise
+        finally:
+            if asked.state is not None:
+                handle.leave()
 
     async def _key(self, view: McpView, name: str, asked: McpCall) -> str | None:
         given = client_key(asked.meta) or await self._window.key(view, name, asked.arguments)
@@ -158,15 +182,30 @@ class ToolCalls:
         where = None if who.conversation_id is None else Conversation(conversation_id=who.conversation_id)
         return await self._fleet.begun_calls.begin(call, who.caller, owner_of(who), conversation=where)
 
-    async def _followed(
-        self, view: McpView, handle: BegunHandle, asked: McpCall, report: Report, *, has_key: bool
-    ) -> dict[str, Any]:
-        settings = self._settings
-        seconds = settings.mcp_task_seconds if asked.takes_tasks else settings.mcp_wait_seconds
+    async def _stop(
+        self, view: McpView, handle: BegunHandle, asked: McpCall, report: Report
+    ) -> ToolResult | PendingInput | None:
+        """Where the call has come to: its end, or what it asks; `None` while it goes on for longer than a client waits."""
+        seconds = self._seconds(asked)
         async with _telling(handle, asked, report):
             stop = await (handle.next_stop(seconds) if asked.kinds else handle.end_within(seconds))
             while isinstance(stop, PendingInput) and asked.ask is not None:
                 stop = await self._asked(view, handle, stop, asked.ask, seconds)
+        return stop
+
+    def _seconds(self, asked: McpCall) -> float:
+        return self._settings.mcp_task_seconds if asked.takes_tasks else self._settings.mcp_wait_seconds
+
+    async def _told(
+        self,
+        view: McpView,
+        handle: BegunHandle,
+        asked: McpCall,
+        stop: ToolResult | PendingInput | None,
+        *,
+        has_key: bool,
+    ) -> dict[str, Any]:
+        """What the client is told of it."""
         if isinstance(stop, PendingInput):
             return await self._rounds.ask(view, handle, stop, asked.kinds, asked.arguments)
         if stop is not None:
@@ -178,7 +217,8 @@ class ToolCalls:
             return call_result(_unconfirmed(handle, has_key=has_key), handle.id)
         if not asked.takes_tasks:
             return running_result(handle)
-        facts = task_facts(handle, "working", now=fleet_clock.now(), kept_seconds=settings.gateway_result_kept_seconds)
+        kept_seconds = self._settings.gateway_result_kept_seconds
+        facts = task_facts(handle, "working", now=fleet_clock.now(), kept_seconds=kept_seconds)
         return {"resultType": "task", **facts}
 
 
@@ -193,6 +233,10 @@ async def _telling(handle: BegunHandle, asked: McpCall, report: Report) -> Async
             logged = telling(handle.log(), lambda message: report(MESSAGE, message.fields()))
             await stack.enter_async_context(logged)
         yield
+
+
+def _was_taken_back(stop: ToolResult | PendingInput | None) -> bool:
+    return isinstance(stop, ToolResult) and stop.error_code == "cancelled" and stop.effect_state == "none"
 
 
 def _ended(handle: BegunHandle, result: ToolResult) -> dict[str, Any]:

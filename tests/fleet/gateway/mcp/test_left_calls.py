@@ -1,0 +1,112 @@
+"""Calls with a key that are left before they begin, and repeated: whoever follows one gets its result, and it happens once."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from redis import Redis
+
+from support.fleet import TestBed
+from support.gateways.mcp_requests import asked
+from support.module_server import ModuleServer
+from support.waiting import wait_until
+from support.worker_process import WorkerProcess
+
+Json = dict[str, Any]
+NOTES = "*mcp-followers:*"
+
+
+@pytest.fixture
+async def asleep(bed: TestBed, worker: WorkerProcess) -> AsyncIterator[WorkerProcess]:
+    """The worker, which takes nothing: calls wait in their queue."""
+    with Redis.from_url(bed.redis_url, decode_responses=True) as look:
+        for name in look.scan_iter(NOTES):
+            look.delete(name)
+    worker.send_signal(signal.SIGSTOP)
+    try:
+        yield worker
+    finally:
+        worker.send_signal(signal.SIGCONT)
+
+
+@pytest.fixture
+def look(bed: TestBed) -> Redis:
+    return Redis.from_url(bed.redis_url, decode_responses=True)
+
+
+def call(client: httpx.AsyncClient, key: str) -> "asyncio.Task[Json]":
+    """Begin a call for once, or join it."""
+    nap = {"name": "owls.nap_once", "arguments": {"seconds": 0}}
+    return asyncio.create_task(asked(client, "tools/call", nap, {}, {"toolfleet/idempotencyKey": key}))
+
+
+async def noted(look: Redis, **fields: str) -> str:
+    """The call of which this is noted."""
+
+    def found() -> str | None:
+        notes = {name: look.hgetall(name) for name in look.scan_iter(NOTES)}
+        return next((name for name, note in notes.items() if note.items() >= fields.items()), None)
+
+    await wait_until(lambda: found() is not None, f"it is noted: {fields}")
+    return str(found()).rpartition(":")[2]
+
+
+async def left(calling: "asyncio.Task[Json]") -> None:
+    calling.cancel()
+    await asyncio.wait({calling})
+
+
+async def test_who_joined_a_call_keeps_it_when_the_other_goes(
+    here: httpx.AsyncClient, there: httpx.AsyncClient, asleep: WorkerProcess, look: Redis, owls: ModuleServer
+) -> None:
+    """Whichever of two gateways a client leaves, the other's client has the result."""
+    leaving, staying = call(here, "two at once"), call(there, "two at once")
+    await noted(look, followers="1")
+    await left(leaving)
+    await noted(look, followers="0")
+    asleep.send_signal(signal.SIGCONT)
+
+    result = (await staying)["result"]
+    assert (result["isError"], len(owls.calls("nap_once"))) == (False, 1)
+
+
+async def test_a_repeat_of_a_call_that_was_left_in_its_queue_runs(
+    here: httpx.AsyncClient, there: httpx.AsyncClient, asleep: WorkerProcess, look: Redis, owls: ModuleServer
+) -> None:
+    """The first one is taken back, as nobody follows it; the repeat is a call of its own, and the only one that runs."""
+    first, second = call(here, "left in its queue"), call(there, "left in its queue")
+    await noted(look, followers="1")
+    await left(first)
+    await left(second)
+    await noted(look, abandoned="1")
+    repeat = call(there, "left in its queue")
+    asleep.send_signal(signal.SIGCONT)
+
+    result = (await repeat)["result"]
+    assert (result["isError"], len(owls.calls("nap_once"))) == (False, 1)
+
+
+@pytest.mark.parametrize("is_abandoned", [True, False], ids=["for nobody", "by somebody"])
+async def test_a_call_that_is_taken_back_as_a_repeat_joins_it(
+    here: httpx.AsyncClient,
+    there: httpx.AsyncClient,
+    asleep: WorkerProcess,
+    look: Redis,
+    owls: ModuleServer,
+    is_abandoned: bool,
+) -> None:
+    """If it was for want of followers, those who came too late to be seen have it begun anew; if somebody wanted that, not."""
+    followers = [call(client, f"too late, {is_abandoned}") for client in (here, there)]
+    call_id = await noted(look, followers="1")
+    if is_abandoned:
+        look.hset(next(look.scan_iter(f"{NOTES}{call_id}")), "abandoned", "1")
+    taken_back = await asked(there, "tools/call", {"name": "call_cancel", "arguments": {"call_id": call_id}})
+    assert "cancelled" in str(taken_back)
+    asleep.send_signal(signal.SIGCONT)
+
+    results = [(await each)["result"] for each in followers]
+    assert [each["isError"] for each in results] == [not is_abandoned] * 2
+    assert len(owls.calls("nap_once")) == int(is_abandoned)
