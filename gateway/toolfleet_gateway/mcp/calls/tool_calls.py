@@ -135,7 +135,7 @@ class ToolCalls:
             stop = await self._stop(view, handle, asked, report)
             if may_begin and _was_taken_back(stop) and await self._abandoned.was_abandoned(handle.id):
                 raise _TakenBack
-            return await self._told(view, handle, asked, stop, has_key=has_key)
+            return await self._answer(view, handle, asked, stop, has_key=has_key)
         except asyncio.CancelledError:
             self._abandoned.leave(handle, owner_of(view.who), has_key=has_key)
             raise
@@ -196,7 +196,7 @@ class ToolCalls:
     def _seconds(self, asked: McpCall) -> float:
         return self._settings.mcp_task_seconds if asked.takes_tasks else self._settings.mcp_wait_seconds
 
-    async def _told(
+    async def _answer(
         self,
         view: McpView,
         handle: BegunHandle,

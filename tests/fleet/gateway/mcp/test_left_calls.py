@@ -22,9 +22,9 @@ NOTES = "*mcp-followers:*"
 @pytest.fixture
 async def asleep(bed: TestBed, worker: WorkerProcess) -> AsyncIterator[WorkerProcess]:
     """The worker, which takes nothing: calls wait in their queue."""
-    with Redis.from_url(bed.redis_url, decode_responses=True) as look:
-        for name in look.scan_iter(NOTES):
-            look.delete(name)
+    with Redis.from_url(bed.redis_url, decode_responses=True) as keys:
+        for name in keys.scan_iter(NOTES):
+            keys.delete(name)
     worker.send_signal(signal.SIGSTOP)
     try:
         yield worker
@@ -33,7 +33,7 @@ async def asleep(bed: TestBed, worker: WorkerProcess) -> AsyncIterator[WorkerPro
 
 
 @pytest.fixture
-def look(bed: TestBed) -> Redis:
+def keys(bed: TestBed) -> Redis:
     return Redis.from_url(bed.redis_url, decode_responses=True)
 
 
@@ -43,11 +43,11 @@ def call(client: httpx.AsyncClient, key: str) -> "asyncio.Task[Json]":
     return asyncio.create_task(asked(client, "tools/call", nap, {}, {"toolfleet/idempotencyKey": key}))
 
 
-async def noted(look: Redis, **fields: str) -> str:
+async def noted(keys: Redis, **fields: str) -> str:
     """The call of which this is noted."""
 
     def found() -> str | None:
-        notes = {name: look.hgetall(name) for name in look.scan_iter(NOTES)}
+        notes = {name: keys.hgetall(name) for name in keys.scan_iter(NOTES)}
         return next((name for name, note in notes.items() if note.items() >= fields.items()), None)
 
     await wait_until(lambda: found() is not None, f"it is noted: {fields}")
@@ -60,13 +60,13 @@ async def left(calling: "asyncio.Task[Json]") -> None:
 
 
 async def test_who_joined_a_call_keeps_it_when_the_other_goes(
-    here: httpx.AsyncClient, there: httpx.AsyncClient, asleep: WorkerProcess, look: Redis, owls: ModuleServer
+    here: httpx.AsyncClient, there: httpx.AsyncClient, asleep: WorkerProcess, keys: Redis, owls: ModuleServer
 ) -> None:
     """Whichever of two gateways a client leaves, the other's client has the result."""
     leaving, staying = call(here, "two at once"), call(there, "two at once")
-    await noted(look, followers="1")
+    await noted(keys, followers="1")
     await left(leaving)
-    await noted(look, followers="0")
+    await noted(keys, followers="0")
     asleep.send_signal(signal.SIGCONT)
 
     result = (await staying)["result"]
@@ -74,14 +74,14 @@ async def test_who_joined_a_call_keeps_it_when_the_other_goes(
 
 
 async def test_a_repeat_of_a_call_that_was_left_in_its_queue_runs(
-    here: httpx.AsyncClient, there: httpx.AsyncClient, asleep: WorkerProcess, look: Redis, owls: ModuleServer
+    here: httpx.AsyncClient, there: httpx.AsyncClient, asleep: WorkerProcess, keys: Redis, owls: ModuleServer
 ) -> None:
     """The first one is taken back, as nobody follows it; the repeat is a call of its own, and the only one that runs."""
     first, second = call(here, "left in its queue"), call(there, "left in its queue")
-    await noted(look, followers="1")
+    await noted(keys, followers="1")
     await left(first)
     await left(second)
-    await noted(look, abandoned="1")
+    await noted(keys, abandoned="1")
     repeat = call(there, "left in its queue")
     asleep.send_signal(signal.SIGCONT)
 
@@ -94,15 +94,15 @@ async def test_a_call_that_is_taken_back_as_a_repeat_joins_it(
     here: httpx.AsyncClient,
     there: httpx.AsyncClient,
     asleep: WorkerProcess,
-    look: Redis,
+    keys: Redis,
     owls: ModuleServer,
     is_abandoned: bool,
 ) -> None:
     """If it was for want of followers, those who came too late to be seen have it begun anew; if somebody wanted that, not."""
     followers = [call(client, f"too late, {is_abandoned}") for client in (here, there)]
-    call_id = await noted(look, followers="1")
+    call_id = await noted(keys, followers="1")
     if is_abandoned:
-        look.hset(next(look.scan_iter(f"{NOTES}{call_id}")), "abandoned", "1")
+        keys.hset(next(keys.scan_iter(f"{NOTES}{call_id}")), "abandoned", "1")
     taken_back = await asked(there, "tools/call", {"name": "call_cancel", "arguments": {"call_id": call_id}})
     assert "cancelled" in str(taken_back)
     asleep.send_signal(signal.SIGCONT)
