@@ -16,11 +16,12 @@ def main() -> int:
     options.add_argument("--minutes", type=float, default=60)
     options.add_argument("--rate", type=float, default=100, help="calls a second")
     options.add_argument("--rest-rate", type=float, default=20, help="what clients of gateways do a second")
+    options.add_argument("--mcp-rate", type=float, default=20, help="what MCP clients of gateways do a second")
     options.add_argument("--seed", type=int, default=1)
     chosen = options.parse_args()
     for name in [name for name in os.environ if name.startswith("TOOLFLEET_")]:
         del os.environ[name]  # a run states its own
-    plan = Plan(chosen.minutes, chosen.rate, chosen.seed, chosen.rest_rate)
+    plan = Plan(chosen.minutes, chosen.rate, chosen.seed, chosen.rest_rate, chosen.mcp_rate)
     with tempfile.TemporaryDirectory(prefix="toolfleet-soak-") as folder:
         os.chdir(folder)
         ran = asyncio.run(run(plan, Path(folder)))

@@ -41,7 +41,7 @@ def table(ran: Ran) -> str:
     """The run, as Markdown: medians of its quarters."""
     calls = sum(ran.ends.values())
     lines = [
-        f"{calls} calls in {ran.plan.minutes:g} minutes, {ran.plan.rate:g} a second of an agent and {ran.plan.rest_rate:g} of gateways' clients, connections cut {len(ran.redis)} times",
+        f"{calls} calls in {ran.plan.minutes:g} minutes, {ran.plan.rate:g} a second of an agent, {ran.plan.rest_rate:g} and {ran.plan.mcp_rate:g} of gateways' clients over REST and MCP, connections cut {len(ran.redis)} times",
         "",
         "| process | MB in quarter 1 | 2 | 3 | 4 | descriptors in 1 | 4 | threads in 1 | 4 |",
         "|---|---|---|---|---|---|---|---|---|",

@@ -3,16 +3,16 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any, ClassVar, Self
 
 import httpx
 
 from soak.pace import steadily
 from support.gateways.event_streams import EventReader
 
-_KINDS = {
+KINDS = {
     "call": 40,
     "keyed": 10,
     "polled": 10,
@@ -24,7 +24,7 @@ _KINDS = {
 }
 """What is done, and how often of a hundred."""
 
-_FEED_SECONDS = 20.0  # the longest that a client listens to what happens to tools
+FEED_SECONDS = 20.0  # the longest that a client listens to what happens to tools
 _SECONDS = 60.0
 _UNDER_WAY = frozenset({"queued", "running", "retrying", "unknown"})
 _AT_ONCE = httpx.Limits(max_connections=None, max_keepalive_connections=20)
@@ -33,11 +33,14 @@ _AT_ONCE = httpx.Limits(max_connections=None, max_keepalive_connections=20)
 class RestLoad:
     """Clients of gateways, each with a key. `ends` counts how often which kind ended how. Enter it first."""
 
+    name: ClassVar[str] = "gateway"
+    kinds: ClassVar[Mapping[str, int]] = KINDS
+
     def __init__(self, urls: Sequence[str], keys: Sequence[str], seed: int) -> None:
         self._urls, self._keys = urls, keys
-        self._dice = random.Random(seed)
+        self.dice = random.Random(seed)
         self._clients = list[httpx.AsyncClient]()
-        self._tags = dict[int, str]()
+        self._tags = dict[httpx.AsyncClient, str]()
         self._open = AsyncExitStack()
         self.ends = Counter[tuple[str, str]]()
 
@@ -59,30 +62,30 @@ class RestLoad:
         await steadily(rate, seconds, self._do)
 
     async def _do(self, number: int) -> None:
-        kind = self._dice.choices(list(_KINDS), list(_KINDS.values()))[0]
-        at = self._dice.randrange(len(self._clients))
+        kind = self.dice.choices(list(self.kinds), list(self.kinds.values()))[0]
+        at = self.dice.randrange(len(self._clients))
         try:
-            end = await self._done(kind, at, number)
+            end = await self.done(kind, self._clients[at], number)
         except (httpx.HTTPError, AssertionError, TimeoutError) as exc:
             end = f"{type(exc).__name__}: {exc}"[:100]
-        self.ends[f"gateway: {kind}", end] += 1
+        self.ends[f"{self.name}: {kind}", end] += 1
 
-    async def _done(self, kind: str, at: int, number: int) -> str:
-        client = self._clients[at]
+    async def done(self, kind: str, client: httpx.AsyncClient, number: int) -> str:
+        """Do one thing. Returns how it ended."""
         if kind == "listed":
-            return await self._listed(at)
+            return await self._listed(client)
         if kind == "feed":
-            return await _heard(client, "/events", self._dice.uniform(0.1, _FEED_SECONDS))
+            return await heard(client.stream("GET", "/events"), self.dice.uniform(0.1, FEED_SECONDS))
         if kind in {"call", "keyed"}:
             headers = {"idempotency-key": f"rest-{number // 2}"} if kind == "keyed" else {}
             return _end_of(await client.post("/calls", json=_ECHO, headers=headers))
         return await _met(kind, client, await _begun(client, 5 if kind == "cancelled" else 0.3))
 
-    async def _listed(self, at: int) -> str:
-        headers = {"if-none-match": self._tags[at]} if at in self._tags else {}
-        answer = await self._clients[at].get("/tools", headers=headers)
+    async def _listed(self, client: httpx.AsyncClient) -> str:
+        headers = {"if-none-match": self._tags[client]} if client in self._tags else {}
+        answer = await client.get("/tools", headers=headers)
         if "etag" in answer.headers:
-            self._tags[at] = answer.headers["etag"]
+            self._tags[client] = answer.headers["etag"]
         return str(answer.status_code)
 
 
@@ -110,7 +113,7 @@ async def _met(kind: str, client: httpx.AsyncClient, call: str) -> str:
         case "followed":
             return await _followed(client, call)
         case _:
-            return await _heard(client, f"{call}/events", 0.05)
+            return await heard(client.stream("GET", f"{call}/events"), 0.05)
 
 
 async def _followed(client: httpx.AsyncClient, call: str) -> str:
@@ -118,9 +121,9 @@ async def _followed(client: httpx.AsyncClient, call: str) -> str:
         return "ok" if (await EventReader(answer).next()).kind == "end" else "no end"
 
 
-async def _heard(client: httpx.AsyncClient, path: str, seconds: float) -> str:
-    """A stream that its client leaves after so long."""
-    async with client.stream("GET", path) as answer:
+async def heard(stream: AbstractAsyncContextManager[httpx.Response], seconds: float) -> str:
+    """A stream that its client leaves after so long: its status."""
+    async with stream as answer:
         try:
             async with asyncio.timeout(seconds):
                 async for _ in answer.aiter_bytes():

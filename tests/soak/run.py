@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 
 from chaos.processes.programs import Program
 from soak.load import Load
+from soak.mcp_load import McpLoad
 from soak.rest_load import RestLoad
 from support.gateways.gateway_process import READY as GATEWAY_READY
 from support.modules.module_process import module_process
@@ -37,12 +38,13 @@ _LOOKS = 60
 
 @dataclass(frozen=True)
 class Plan:
-    """How many minutes, calls a second of an agent, and requests a second of gateways' clients."""
+    """How many minutes, calls a second of an agent, and requests a second of gateways' clients over REST and over MCP."""
 
     minutes: float
     rate: float
     seed: int
     rest_rate: float = 20
+    mcp_rate: float = 20
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,15 @@ async def run(plan: Plan, folder: Path) -> Ran:
             _programs(settings, ports, folder) as programs,
             ToolFleet(settings=settings) as fleet,
             RestLoad(urls, keys, plan.seed) as rest,
+            McpLoad(urls, keys, plan.seed) as mcp,
             _redis(url) as redis,
         ):
             load = Load(fleet, plan.seed)
             looking = asyncio.create_task(_look(ran, programs, redis, seconds))
-            await asyncio.gather(load.run(plan.rate, seconds), rest.run(plan.rest_rate, seconds))
+            gateways = rest.run(plan.rest_rate, seconds), mcp.run(plan.mcp_rate, seconds)
+            await asyncio.gather(load.run(plan.rate, seconds), *gateways)
             await looking
-            ran.ends = load.ends + rest.ends
+            ran.ends = load.ends + rest.ends + mcp.ends
             ran.trouble = [f"{it.name} has ended:\n{it.said()[-2000:]}" for it in programs if _has_ended(it)]
     return ran
 
