@@ -51,6 +51,7 @@ def test_a_generated_client_calls_follows_polls_and_cancels(
     installed: Path, bed: TestBed, owls: ModuleServer, worker: WorkerProcess
 ) -> None:
     """Its types come from the served document, the compiler takes the program in its strictest mode, and it does all of it."""
+    owls.forget()
     with gateway_process(bed) as gateway:
         _generate(installed, gateway)
         compiled = _run([installed / "node_modules" / ".bin" / "tsc"], installed)
