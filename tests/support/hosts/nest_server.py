@@ -6,6 +6,7 @@ import base64
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -278,33 +279,39 @@ def server_of(nest: Nest, *, is_old: bool) -> Server[Any]:
     server.add_request_handler("tasks/get", ById, nest.get_task)
     server.add_request_handler("tasks/cancel", ById, nest.cancel_task)
     if is_old:
-
-        async def unknown(ctx: Any, params: Any) -> Any:
-            raise MCPError(-32601, "Method not found")
-
-        server.add_request_handler("server/discover", types.RequestParams, unknown)
+        make_older(server)
         server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, set_level)
     return server
 
 
-async def main() -> None:
+def make_older(server: Server[Any]) -> None:
+    """Have it know no question of the newer era, over HTTP."""
+
+    async def unknown(ctx: Any, params: Any) -> Any:
+        raise MCPError(-32601, "Method not found")
+
+    server.add_request_handler("server/discover", types.RequestParams, unknown)
+
+
+async def main(make: Callable[[bool], Server[Any]], told: NotificationOptions, greeting: str = "") -> None:
+    """Serve what `make` gives for an older server or a newer one, as the program's arguments say."""
     parser = argparse.ArgumentParser()
     parser.add_argument("transport")
     parser.add_argument("--old", action="store_true")
     parser.add_argument("--port", type=int, default=0)
     said_of = parser.parse_args()
-    server = server_of(Nest(), is_old=said_of.old)
+    server = make(said_of.old)
     note(f"started {os.getpid()}")
     if said_of.transport == "stdio":
-        sys.stderr.write("owls say hello\n")
+        sys.stderr.write(greeting)
         async with stdio_server() as (read, write):
-            options = server.create_initialization_options(NotificationOptions(tools_changed=True))
             heard: Any = Deaf(read, write) if said_of.old else read
-            await server.run(heard, write, options)
+            await server.run(heard, write, server.create_initialization_options(told))
         return
     config = uvicorn.Config(server.streamable_http_app(), host="127.0.0.1", port=said_of.port, log_level="warning")
     await uvicorn.Server(config).serve()
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    options = NotificationOptions(tools_changed=True)
+    asyncio.run(main(lambda is_old: server_of(Nest(), is_old=is_old), options, "owls say hello\n"))

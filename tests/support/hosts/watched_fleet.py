@@ -13,7 +13,7 @@ from mcp import Client
 from mcp.client.subscriptions import listen
 
 from support.fleet import TestBed, program
-from support.gateways.gateway_process import Gateway, gateway_process
+from support.gateways.gateway_process import Gateway, gateway_pair
 from support.gateways.mcp_clients import Era, mcp_client
 from support.hosts.mcp_server import listens
 from support.waiting import wait_until, wait_until_sync
@@ -70,9 +70,7 @@ def watched_fleet(modules: Sequence[str], redis_url: str, notes: Path, logs: Pat
     with ExitStack() as running:
         for module in modules:
             _serve(bed, module, notes / module, running)
-        running.enter_context(bed.worker())
-        one = running.enter_context(gateway_process(bed))
-        two = running.enter_context(gateway_process(bed, env={"TOOLFLEET_GATEWAY_KEY": one.key}))
+        one, two = running.enter_context(gateway_pair(bed))
         for gateway in (one, two):
             headers = {"Authorization": f"Bearer {gateway.key}"}
             with httpx.Client(base_url=gateway.url, headers=headers, trust_env=False) as client:

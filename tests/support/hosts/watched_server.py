@@ -3,7 +3,6 @@
 `lay` changes the egg of an address, `sing` its prompts, `build` its list of resources, and `die` ends it.
 """
 
-import argparse
 import asyncio
 import os
 import signal
@@ -11,14 +10,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import mcp_types as types
-import uvicorn
 from mcp.server.lowlevel import NotificationOptions, Server
-from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import PromptsListChanged, ResourcesListChanged, ResourceUpdated, ServerEvent
 
-from support.hosts.nest_server import Deaf, note, said
+from support.hosts.nest_server import main, make_older, note, said
 
 TEXT = {"type": "object", "properties": {"uri": {"type": "string"}}}
 FORBIDDEN = "eggs://forbidden"
@@ -101,31 +98,10 @@ def server_of(watched: Watched, *, is_old: bool) -> Server[Any]:
         on_subscriptions_listen=None if is_old else ListenHandler(watched.bus),
     )
     if is_old:
-
-        async def unknown(ctx: Any, params: Any) -> Any:
-            raise MCPError(-32601, "Method not found")
-
-        server.add_request_handler("server/discover", types.RequestParams, unknown)
+        make_older(server)
     return server
 
 
-async def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("transport")
-    parser.add_argument("--old", action="store_true")
-    parser.add_argument("--port", type=int, default=0)
-    asked = parser.parse_args()
-    server = server_of(Watched(), is_old=asked.old)
-    note(f"started {os.getpid()}")
-    if asked.transport == "stdio":
-        async with stdio_server() as (read, write):
-            options = NotificationOptions(tools_changed=True, prompts_changed=True, resources_changed=True)
-            heard: Any = Deaf(read, write) if asked.old else read
-            await server.run(heard, write, server.create_initialization_options(options))
-        return
-    config = uvicorn.Config(server.streamable_http_app(), host="127.0.0.1", port=asked.port, log_level="warning")
-    await uvicorn.Server(config).serve()
-
-
 if __name__ == "__main__":
-    asyncio.run(main())
+    options = NotificationOptions(tools_changed=True, prompts_changed=True, resources_changed=True)
+    asyncio.run(main(lambda is_old: server_of(Watched(), is_old=is_old), options))

@@ -11,7 +11,7 @@ from mcp.client.context import ClientRequestContext
 from mcp.shared.exceptions import MCPError
 
 from support.fleet import TestBed
-from support.gateways.gateway_process import Gateway, gateway_process
+from support.gateways.gateway_process import Gateway, gateway_pair
 from support.gateways.mcp_clients import ERAS, Era, mcp_client
 from support.gateways.mcp_requests import asked
 from support.module_server import ModuleServer, Request, serve
@@ -45,12 +45,8 @@ def gateways(callers: ModuleServer, tmp_path_factory: pytest.TempPathFactory) ->
     """Two, with one key."""
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
         bed = TestBed(url, (callers,), tmp_path_factory.mktemp("logs"))
-        with (
-            bed.worker(),
-            gateway_process(bed) as one,
-            gateway_process(bed, env={"TOOLFLEET_GATEWAY_KEY": one.key}) as two,
-        ):
-            yield one, two
+        with gateway_pair(bed) as pair:
+            yield pair
 
 
 @pytest.fixture

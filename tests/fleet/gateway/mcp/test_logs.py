@@ -12,7 +12,7 @@ import pytest
 from mcp import Client
 
 from support.fleet import TestBed
-from support.gateways.gateway_process import Gateway, gateway_process
+from support.gateways.gateway_process import Gateway, gateway_pair
 from support.gateways.mcp_clients import mcp_client
 from support.gateways.mcp_requests import asked, messages_of, request_of
 from support.local_tools.log_teller import tell
@@ -41,12 +41,8 @@ def gateways(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> It
     """Two, with one key."""
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
         bed = TestBed(url, (owls,), tmp_path_factory.mktemp("logs"))
-        with (
-            bed.worker(),
-            gateway_process(bed) as one,
-            gateway_process(bed, env={"TOOLFLEET_GATEWAY_KEY": one.key}) as two,
-        ):
-            yield one, two
+        with gateway_pair(bed) as pair:
+            yield pair
 
 
 @pytest.fixture
