@@ -43,6 +43,7 @@ _TITLES: Final = {
     "ModuleSettings": "Modules",
     "LocalSettings": "Functions in the workers",
     "HostSettings": "Tool folders",
+    "AgentSettings": "Agents",
     "OverloadSettings": "Limits and overload",
     "RetrySettings": "Retry",
     "JobSettings": "Jobs and wake-ups",

@@ -19,6 +19,7 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     ├── PublishUnconfirmed   a call may or may not be in its queue
     │   └── BegunBefore      a call that is published again was begun, or has ended
     ├── ToolNotKnown         a worker does not know yet who may use a tool
+    ├── UnknownAgent         a caller names an agent that has no profile here
     ├── MessageRefused       a message in a queue is not what a holder of the signing key sent
     │   └── MessageTooLarge  it is larger than an agent publishes it
     ├── NoSuchDeadLetter     no dead letter has this call id
@@ -124,6 +125,14 @@ class ToolNotKnown(FleetError):
         self.tool_name = tool_name
         self.seconds = seconds
         super().__init__(f"Who may use {tool_name!r} is not known yet.")
+
+
+class UnknownAgent(FleetError):
+    """A caller names an agent that has no profile in this process, or one that cannot stand there: it may do nothing."""
+
+    def __init__(self, agent: str, reason: str) -> None:
+        self.agent = agent
+        super().__init__(f"Agent {agent[:128]!r} may do nothing here: {reason}.")
 
 
 class MessageRefused(FleetError):

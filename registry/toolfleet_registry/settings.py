@@ -19,6 +19,7 @@ from pydantic_settings import (
 )
 
 from toolfleet_registry.config import setting_sources
+from toolfleet_registry.config.agents.agent_settings import AgentSettings
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.config.host_settings import HostSettings
 from toolfleet_registry.config.job_settings import JobSettings
@@ -59,6 +60,7 @@ class Settings(
     WebhookSettings,
     LocalSettings,
     HostSettings,
+    AgentSettings,
     GatewaySettings,
     ProbeSettings,
     BaseSettings,

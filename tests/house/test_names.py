@@ -36,12 +36,12 @@ LEFT_AS_THEY_ARE = {("registry/toolfleet_registry/contracts/jobs.py", "wish")}
 # Whether a word is a verb cannot be seen: "Tools" could be one. A new one is put in its place here.
 VERBS = frozenset(
     """
-    Adapts Adds Admits Answers Asks Assembles Begins Binds Bounds Buffers Builds Caches Calls Cancels Carries
+    Adapts Adds Admits Answers Applies Asks Assembles Begins Binds Bounds Buffers Builds Caches Calls Cancels Carries
     Changes Checks Chooses Claims Collects Combines Compares Compiles Completes Composes Computes Configures
     Confirms Connects Corrects Counts Decides Declares Defines Delivers Derives Describes Digests Does Draws Drops
     Ends Evaluates Executes Exports Extends Feeds Fetches Fills Finds Follows Gets Gives Groups Handles Has Hides
     Holds Implements Imports Joins Judges Keeps Knows Leases Leaves Limits Listens Lists Loads Locks Looks Makes
-    Maps Marks Moves Names Notes Notices Offers Offloads Opens Overrides Parses Passes Picks Pipelines Plans Plays Pools
+    Maps Marks Moves Names Narrows Notes Notices Offers Offloads Opens Overrides Parses Passes Picks Pipelines Plans Plays Pools
     Posts Prepares Prices Prints Probes Provides Publishes Puts Queues Reaches Reads Receives Recognises Recognizes
     Refuses Registers Remembers Removes Reports Republishes Reserves Resolves Restricts Retries Returns Rewrites
     Routes Runs Says Schedules Searches Sends Serves Sets Shares Shows Signs Speaks Starts Steps Stores Surrounds

@@ -2,6 +2,7 @@
 
 import resource
 
+from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
@@ -13,6 +14,7 @@ from toolfleet_tasks.messages.signing import caller_tokens
 from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.http_client.client import HttpClient
 from toolfleet_workers.executors.routed import RoutedExecutor
+from toolfleet_workers.middleware.agent_profile import ProfileCheck
 from toolfleet_workers.middleware.call_log import CallLog
 from toolfleet_workers.middleware.permission import PermissionCheck
 from toolfleet_workers.middleware.result_check import ResultCheck
@@ -37,7 +39,7 @@ def allow_open_files() -> None:
 def make_worker_app(settings: Settings) -> FleetApp:
     """An app that can run calls: of the settings' lane, against their modules."""
     app = make_app(settings, lane=settings.lane)
-    tools = ToolCache(settings, app.modules)
+    tools, profiles = ToolCache(settings, app.modules), KnownProfiles(settings)
     own = _own_executors(settings, tools)
     http = HttpExecutor(
         settings.module_services,
@@ -49,10 +51,11 @@ def make_worker_app(settings: Settings) -> FleetApp:
     executor = RoutedExecutor(own, others=http) if own else http
     says = [LOCAL] if settings.local_tools else []
     app.served_modules = served = ServedModules(settings, app.modules, http, tools, own=says)
+    profile = ProfileCheck(tools, profiles, settings.default_guest_modules)
     permission = PermissionCheck(tools, settings.default_guest_modules)
     app.runner = CallRunner(
         executor,
-        middleware=[CallLog(), permission, ResultCheck(tools)],
+        middleware=[CallLog(), profile, permission, ResultCheck(tools)],
         statuses=http.statuses,
         checks=1,  # the last
         definitions=tools,

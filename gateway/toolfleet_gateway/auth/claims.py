@@ -24,6 +24,7 @@ def identity_of(claims: Mapping[str, Any], names: Mapping[ClaimUse, str], *, exp
         user_id=user_id,
         permission=_level(found["permission"]),
         allowed_modules=_modules(found["modules"], names["modules"]),
+        agent=_text(found["agent"], names["agent"]),
     )
     return Identity(
         caller=caller,

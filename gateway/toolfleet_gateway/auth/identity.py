@@ -77,6 +77,7 @@ class Identity:
             permission=self.caller.permission,
             allowed_modules=self.caller.allowed_modules,
             role=self.role,
+            agent=self.caller.agent,
             expires_at=self.expires_at,
             acts_for_others=self.acts_for_others,
             requests_per_second=self.requests_per_second,

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from toolfleet_registry.access.roles import Role
+from toolfleet_registry.config.agents.agent_profile import AGENT_NAME
 from toolfleet_registry.contracts import Caller, Level
 from toolfleet_registry.contracts.message import Message
 from toolfleet_registry.contracts.names import is_module_name
@@ -27,6 +28,8 @@ class KeyDraft(Message):
     """The tools that it may call: those that ask for this level, or a lower one."""
     allowed_modules: frozenset[str] | Literal["*"] | None = None
     """The modules that it reaches, as `Caller.allowed_modules` has it."""
+    agent: Annotated[str, Field(pattern=f"^{AGENT_NAME}(/{AGENT_NAME})*$", max_length=LONGEST)] | None = None
+    """The agent whose profile takes from that, as `Caller.agent` has it; `None`: whichever a request names, or none."""
     role: Role = "none"
     """What it may do as an operator."""
     expires_at: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -73,7 +76,12 @@ class ApiKey(KeyDraft):
     @property
     def caller(self) -> Caller:
         """Who calls with it."""
-        return Caller(user_id=self.user_id, permission=self.permission, allowed_modules=self.allowed_modules)
+        return Caller(
+            user_id=self.user_id,
+            permission=self.permission,
+            allowed_modules=self.allowed_modules,
+            agent=self.agent,
+        )
 
     def is_expired(self, now: float) -> bool:
         """Whether it has ended, by the fleet's time."""

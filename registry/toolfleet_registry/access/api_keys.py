@@ -49,7 +49,7 @@ class ApiKeys:
         made = new_key_text()
         fields = {name: getattr(draft, name) for name in KeyDraft.model_fields}
         key = ApiKey(**fields, id=made.id, created_at=now, created_by=maker.name)
-        if not self._store.add(key.id, self._seal.sign(KeyEntry(digest=made.digest, key=key).model_dump_json())):
+        if not self._store.add(key.id, self._seal.sign(_written(KeyEntry(digest=made.digest, key=key)))):
             raise OperationRefused(f"There are {MOST_KEYS} API keys already: revoke some that are not used.")
         return CreatedKey(key, made.text)
 
@@ -88,3 +88,8 @@ class ApiKeys:
         if entry is None or not read.has_digest(entry.digest) or entry.key.is_expired(fleet_clock.now()):
             return None
         return entry.key
+
+
+def _written(entry: KeyEntry) -> str:
+    """As it is stored: without what is at its default, so that earlier releases take keys that have nothing newer."""
+    return entry.model_dump_json(exclude_defaults=True)

@@ -18,6 +18,7 @@ class KeyMaker:
     permission: Level
     allowed_modules: frozenset[str] | Literal["*"] | None
     role: Role
+    agent: str | None = None
     expires_at: float | None = None
     acts_for_others: bool = False
     requests_per_second: float | None = None
@@ -32,6 +33,7 @@ class KeyMaker:
             permission=key.permission,
             allowed_modules=key.allowed_modules,
             role=key.role,
+            agent=key.agent,
             expires_at=key.expires_at,
             acts_for_others=key.acts_for_others,
             requests_per_second=key.requests_per_second,
@@ -53,6 +55,8 @@ def refusal_of(draft: KeyDraft, maker: KeyMaker) -> str | None:
         return f"permission must be at most {maker.permission!r}, as {maker.name} has it."
     if not _reaches_all_of(maker, draft):
         return f"allowed_modules must be among those that {maker.name} reaches."
+    if maker.agent is not None and draft.agent != maker.agent:
+        return f"agent must be {maker.agent!r}, as {maker.name} has it."
     return _refusal_of_names(draft, maker) or _refusal_of_bounds(draft, maker)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from toolfleet_registry.agents.known_profiles import KnownProfiles
+from toolfleet_registry.agents.reach import Reach, reach_of
 from toolfleet_registry.catalog.context_arguments import checked_with
 from toolfleet_registry.catalog.hidden_tools import say_hidden
 from toolfleet_registry.catalog.manifest_reader import ManifestReader
@@ -16,7 +18,6 @@ from toolfleet_registry.catalog.state import CatalogState, newer_failures
 from toolfleet_registry.catalog.toolset import ToolSet, described
 from toolfleet_registry.contracts import (
     Caller,
-    ErrorCode,
     ModuleStatus,
     ToolCall,
     ToolDefinition,
@@ -26,14 +27,14 @@ from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.probe_failures import ProbeFailure
-from toolfleet_registry.errors import InvalidToolName, RegistryAway
+from toolfleet_registry.errors import InvalidToolName, RegistryAway, UnknownAgent
 from toolfleet_registry.manifests.discovery import ManifestFailure, offered_by
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache
 from toolfleet_registry.manifests.overrides import SeenTool, seen_tools
-from toolfleet_registry.permissions import Modules, denial, module_denial, reaches
+from toolfleet_registry.permissions import module_denial, reaches
 from toolfleet_registry.policy.call_faults import fault_in_call
 from toolfleet_registry.policy.hints import FOR_NOBODY
-from toolfleet_registry.policy.reach import modules_of
+from toolfleet_registry.policy.refused_calls import refused, shown
 from toolfleet_registry.schemas.arguments import size_fault
 from toolfleet_registry.schemas.small_values import is_small
 from toolfleet_registry.settings import Settings
@@ -46,10 +47,11 @@ _MANY = 200  # tools: to sort and index them takes some ms, which an event loop 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A call that may be published: its tool, and its arguments as the tool takes them."""
+    """A call that may be published: its tool, its arguments as the tool takes them, and what its caller reaches."""
 
     tool: ToolDefinition
     arguments: dict[str, Any]
+    reach: Reach
 
 
 class Catalog:
@@ -72,6 +74,8 @@ class Catalog:
     ) -> None:
         self._settings = settings
         self._known = KnownModules(settings) if known is None else known
+        self.profiles = KnownProfiles(settings)
+        """Those of agents."""
         self._directory, self._asks_fleet = directory, asks_fleet
         self._reader = ManifestReader.of(settings, cache, open_registry)
         self._state = CatalogState()
@@ -163,14 +167,22 @@ class Catalog:
         return {module: state.status(module, stale_seconds=stale) for module in sorted(self._modules)}
 
     def tools(self, caller: Caller) -> list[ToolDefinition]:
-        """What this caller may use, sorted by name. The log says once how many are left out because of their modules."""
-        tools, modules = self._state.tools, self._modules_of(caller)
-        say_hidden(tools, caller, modules)
-        return list(tools.usable(caller.permission, modules))
+        """What this caller may use, sorted by name. The log says once how many are left out because of their modules.
+
+        Nothing for a caller whose agent has no profile here, which the log says each time.
+        """
+        tools, reach = self._state.tools, self._listed_for(caller)
+        if reach is None:
+            return []
+        say_hidden(tools, caller, reach.modules)
+        return reach.among(tools.usable(reach.caller.permission, reach.modules))
 
     def callable_by(self, caller: Caller) -> list[ToolDefinition]:
         """What this caller may call, whether or not it is listed."""
-        return self._state.tools.callable_by(caller.permission, self._modules_of(caller))
+        reach = self._listed_for(caller)
+        if reach is None:
+            return []
+        return reach.among(self._state.tools.callable_by(reach.caller.permission, reach.modules))
 
     def judge(self, call: ToolCall, caller: Caller, context: Mapping[str, Any] | None = None) -> Judged | ToolResult:
         """What may be published for the call, or the refusal that the caller gets.
@@ -183,32 +195,33 @@ class Catalog:
             return tool
         most, are_small = self._settings.max_arguments_bytes, is_small(call.arguments)
         if fault := fault_in_call(call, caller, most_bytes=most, are_small=are_small):
-            return _refused(call, "invalid_arguments", fault)
+            return refused(call, "invalid_arguments", fault)
         coerces = ToolName.parse(tool.name).module in self._settings.coerce_numbers_modules
         result = checked_with(context, tool, call.arguments, coerces_numbers=coerces, are_small=are_small)
         if result.arguments is None:
-            return _refused(call, "invalid_arguments", str(result.fault))
+            return refused(call, "invalid_arguments", str(result.fault))
         if result.arguments is not call.arguments and (fault := size_fault(result.arguments, most=most)):
-            return _refused(call, "invalid_arguments", fault)
-        return Judged(tool, result.arguments)
+            return refused(call, "invalid_arguments", fault)
+        return Judged(tool, result.arguments, reach_of(caller, self.profiles, self._settings.default_guest_modules))
 
     def usable(self, call: ToolCall, caller: Caller) -> ToolDefinition | ToolResult:
         """The call's tool, if the caller may use it, whatever the arguments are; or the refusal."""
         try:
             name = ToolName.parse(call.tool_name)
         except InvalidToolName:
-            return _refused(call, "invalid_tool_name", str(InvalidToolName(_shown(call.tool_name))))
+            return refused(call, "invalid_tool_name", str(InvalidToolName(shown(call.tool_name))))
         return self._usable_tool(name, call, caller)
 
     async def search(
         self, text: str, caller: Caller, *, tags: Sequence[str] = (), limit: int = 20
     ) -> list[ToolDefinition]:
         """At most `limit` of the tools that this caller may use: with a word of `text` and all `tags`, the best first."""
-        modules = self._modules_of(caller)
-        tools = self._state.tools
+        tools, reach = self._state.tools, self._listed_for(caller)
+        if reach is None:
+            return []
 
         def may(tool: SeenTool) -> bool:
-            return tool.definition.listed and denial(tool.access, caller.permission, modules) is None
+            return tool.definition.listed and reach.denial(tool) is None
 
         def find() -> list[ToolDefinition]:
             found = self._index_of(tools).find(text, may=may, tags=frozenset(tags), limit=limit)
@@ -233,28 +246,39 @@ class Catalog:
 
     def _usable_tool(self, name: ToolName, call: ToolCall, caller: Caller) -> ToolDefinition | ToolResult:
         if name.module not in self._modules:
-            return _refused(call, "unknown_module", f"Unknown module: {name.module}")
-        modules = self._modules_of(caller)
+            return refused(call, "unknown_module", f"Unknown module: {name.module}")
+        try:
+            reach = reach_of(caller, self.profiles, self._settings.default_guest_modules)
+        except UnknownAgent as exc:
+            return refused(call, "permission_denied", str(exc))
         tool = self._state.tools.find(call.tool_name)
         if tool is None:
             # What a module offers is nobody's business who may not use it.
-            if not reaches(name.module, modules):
-                return _refused(call, "permission_denied", module_denial(name.module))
-            return _refused(call, "unknown_tool", f"Unknown tool: {name}", hint=self._hint(name, caller))
-        if reason := denial(tool.access, caller.permission, modules):
+            if not reaches(name.module, reach.modules):
+                return refused(call, "permission_denied", module_denial(name.module))
+            return refused(call, "unknown_tool", f"Unknown tool: {name}", hint=self._hint(name, reach))
+        if reason := reach.denial(tool):
             hint = FOR_NOBODY if reason == tool.access.closed else None
-            return _refused(call, "permission_denied", reason, hint=hint)
+            return refused(call, "permission_denied", reason, hint=hint)
         return tool.definition
 
-    def _modules_of(self, caller: Caller) -> Modules:
-        return modules_of(caller, self._settings.default_guest_modules)
+    def _listed_for(self, caller: Caller) -> Reach | None:
+        try:
+            return reach_of(caller, self.profiles, self._settings.default_guest_modules)
+        except UnknownAgent as exc:
+            _log.warning("agent_unknown", error=str(exc))
+            return None
 
-    def _hint(self, name: ToolName, caller: Caller) -> str | None:
+    def _hint(self, name: ToolName, reach: Reach) -> str | None:
         state = self._state
         if name.module not in state.manifests:
             return f"Module {name.module!r} is not reachable now; its tools may be there later."
-        near = state.tools.near(name, caller.permission)
+        near = [one for one in state.tools.near(name, reach.caller.permission) if self._takes(reach, one)]
         return f"Did you mean {' or '.join(near)}?" if near else None
+
+    def _takes(self, reach: Reach, tool_name: str) -> bool:
+        tool = self._state.tools.find(tool_name)
+        return tool is not None and reach.denial(tool) is None
 
     async def _take_over(
         self, read: int, manifests: Mapping[str, CachedManifest], failures: Mapping[str, ProbeFailure]
@@ -271,20 +295,5 @@ class Catalog:
             self._shown, self._state = read, CatalogState(manifests, failures, made)
 
 
-def _refused(call: ToolCall, code: ErrorCode, error: str, *, hint: str | None = None) -> ToolResult:
-    return ToolResult.refused(_encodable(call.tool_name), code, error, hint=hint)
-
-
-def _shown(text: str) -> str:
-    """Foreign text for a reason: of a bounded length, and without what cannot be written to a terminal or a file."""
-    return _encodable(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…")
-
-
-def _encodable(text: str) -> str:
-    """`text`, with "?" for half surrogate pairs: a model can write them, and no output can."""
-    return text.encode("utf-8", "replace").decode()
-
-
-_MOST_SHOWN = 256
 _PROBE_MARGIN_SECONDS = 10.0  # beyond a module's time to answer: others are asked before it, and all is taken in
 _log = get_logger(__name__)

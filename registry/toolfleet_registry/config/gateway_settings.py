@@ -26,6 +26,7 @@ ClaimUse = Literal[
     "permission",
     "modules",
     "role",
+    "agent",
     "conversation_id",
     "acts_for_others",
     "requests_per_second",
@@ -38,6 +39,7 @@ DEFAULT_CLAIMS: Final[dict[ClaimUse, str]] = {
     "permission": "toolfleet_permission",
     "modules": "toolfleet_modules",
     "role": "toolfleet_role",
+    "agent": "toolfleet_agent",
     "conversation_id": "toolfleet_conversation",
     "acts_for_others": "toolfleet_acts_for_others",
     "requests_per_second": "toolfleet_requests_per_second",
@@ -57,7 +59,7 @@ class GatewaySettings(BaseSettings, defer_build=True):
     oauth_jwks_url: str | None = None
     """The issuer's public keys. None: where its metadata say, of RFC 8414 or of OpenID Connect."""
     oauth_claims: Annotated[dict[ClaimUse, str], NoDecode] = {}
-    """JSON: which claims become `user_id` (`sub`), `permission`, `modules`, `role`, `conversation_id` (`toolfleet_permission` and so
+    """JSON: which claims become `user_id` (`sub`), `permission`, `modules`, `role`, `agent`, `conversation_id` (`toolfleet_permission` and so
     on), `acts_for_others`, `requests_per_second` and `streams` (as an API key has them), where they are others. Dots lead into objects: `realm_access.roles`."""
     oauth_algorithms: Annotated[frozenset[Signature], NoDecode] = frozenset({"RS256", "ES256", "EdDSA"})
     """How tokens may be signed. An issuer uses one or two of these; each other one is an attack."""

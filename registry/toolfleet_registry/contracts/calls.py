@@ -121,6 +121,8 @@ class Caller(Message):
     """What this caller may do: tools that ask for a higher level are neither listed nor run."""
     allowed_modules: frozenset[str] | Literal["*"] | None = None
     """The modules that this caller reaches: their names, or `"*"` for all. `None`: all that the permission allows, and for a guest `default_guest_modules`."""
+    agent: Annotated[str | None, Since(3)] = None
+    """The agent that asks, whose profile takes from that: `production`, or `production/research` for one that asks for another. At most 256 characters."""
 
     @field_validator("allowed_modules", mode="before")
     @classmethod

@@ -7,8 +7,9 @@ collects, a note is dropped.
 from contextvars import ContextVar
 from typing import Literal, TypeAlias
 
-Point = Literal["published", "limits", "gate", "permission", "result_check"]
-"""Where something may stop a call: its agent, the limits, the agent's gate, its worker, and the look at its result."""
+Point = Literal["published", "limits", "gate", "approval", "agent", "permission", "personal_data", "result_check"]
+"""Where something may stop a call: its agent, the limits, the agent's gate, a person, the agent's profile, its worker, personal data, and the look at
+its result."""
 
 Decisions: TypeAlias = dict[str, str]
 """By point, a word or two of ours (`allowed`, `denied`, `failed_open`), and never anything from a call's arguments."""

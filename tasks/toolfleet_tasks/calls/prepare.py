@@ -108,7 +108,7 @@ class CallPreparation:
             call_id=new_call_id() if step is None else step.call_id,
             arguments=arguments,
             user_id=user_id,
-            caller=resolved(caller, self._settings.default_guest_modules),
+            caller=resolved(judged.reach.caller, self._settings.default_guest_modules),
             deadline_at=deadline_at,
             idempotency_key=call.idempotency_key or None,  # an empty one names nothing
             replay_of=replay_of,

@@ -1,0 +1,81 @@
+"""Finds the profile of an agent, in memory: what this process's settings say of it, and what the registry keeps."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from toolfleet_registry.agents.effective_profile import EffectiveProfile
+from toolfleet_registry.agents.tool_rules import NamedProfile
+from toolfleet_registry.config.agents.agent_profile import AGENT_NAME, AgentProfile
+from toolfleet_registry.contracts import Caller
+from toolfleet_registry.errors import UnknownAgent
+from toolfleet_registry.settings import Settings
+
+MOST_AGENTS = 8
+"""In one name, from the first to the one that asks: `primary/subagent`."""
+
+_NAME = re.compile(AGENT_NAME)
+_MOST_KEPT = 1_000  # effective profiles: agents' names, and chains of them
+
+
+class KnownProfiles:
+    """Those of one process. `take` puts in what the registry keeps; everything else only reads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._configured = settings.agents
+        self._default = settings.default_agent
+        self._stored: Mapping[str, AgentProfile] = {}
+        self._made = dict[str, EffectiveProfile]()
+
+    @property
+    def names(self) -> list[str]:
+        """The agents that have a profile, sorted."""
+        return sorted({*self._configured, *self._stored})
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no profiles, and none is needed."""
+        return not (self._configured or self._stored or self._default)
+
+    def take(self, stored: Mapping[str, AgentProfile]) -> None:
+        """Take over what the registry keeps now."""
+        if stored != self._stored:
+            self._stored, self._made = dict(stored), {}
+
+    def of(self, caller: Caller) -> EffectiveProfile | None:
+        """The caller's profile; `None` for one that names no agent, where none is the default. Raises `UnknownAgent`."""
+        agent = caller.agent or self._default
+        if agent is None:
+            return None
+        found = self._made.get(agent)
+        if found is None:
+            made = self._made  # `take` may come meanwhile
+            found = EffectiveProfile(agent, list(self._named(agent)))
+            if len(made) >= _MOST_KEPT:
+                made.clear()
+            made[agent] = found
+        return found
+
+    def _named(self, agent: str) -> Iterator[NamedProfile]:
+        names = agent.split("/")
+        if len(names) > MOST_AGENTS:
+            raise UnknownAgent(agent, f"{MOST_AGENTS} agents at most stand one behind the other")
+        for place, name in enumerate(names):
+            found = list(self._profiles(name)) if _NAME.fullmatch(name) else []
+            if not found:
+                raise UnknownAgent(agent, f"there is no profile of {name[:80]!r}")
+            wrong = "subagent" if place == 0 else "primary"
+            if any(each.profile.mode == wrong for each in found):
+                raise UnknownAgent(agent, _MISPLACED[wrong].format(name=name))
+            yield from found
+
+    def _profiles(self, name: str) -> Iterator[NamedProfile]:
+        if (configured := self._configured.get(name)) is not None:
+            yield NamedProfile(name, "settings", configured)
+        if (stored := self._stored.get(name)) is not None:
+            yield NamedProfile(name, "registry", stored)
+
+
+_MISPLACED = {
+    "subagent": "{name!r} is a subagent, so it stands behind another: 'primary/{name}'",
+    "primary": "{name!r} is a primary agent, so none stands before it",
+}

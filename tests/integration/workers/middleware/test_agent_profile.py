@@ -1,0 +1,96 @@
+"""A worker holds calls against their agents' profiles, with what it knows itself."""
+
+from collections.abc import Mapping
+
+from support.published_call import published
+from toolfleet_registry.agents.known_profiles import KnownProfiles
+from toolfleet_registry.config.agents.agent_profile import AgentProfile
+from toolfleet_registry.contracts import Caller, ModuleManifest, PublishedCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.manifests.overrides import SeenTool, seen_tools
+from toolfleet_registry.settings import load_settings
+from toolfleet_workers.middleware.agent_profile import ProfileCheck
+
+SUCCESS = Attempt(Outcome.SUCCESS, ToolResult.ok("owls.count", 7))
+GUESTS = frozenset({"owls"})
+
+
+class Learning:
+    """Knows `owls.count` and `owls.feed`, and learns the profiles `later` when it looks."""
+
+    def __init__(self, profiles: KnownProfiles, later: Mapping[str, AgentProfile] | None = None) -> None:
+        self.profiles, self.later, self.looks = profiles, later, 0
+        tools = [ToolDefinition(name="owls.count", tags=["reading"]), ToolDefinition(name="owls.feed")]
+        seen = seen_tools(ModuleManifest(module_name="owls", tools=tools), {})
+        self.tools = {tool.access.tool_name: tool for tool in seen}
+
+    def find(self, tool_name: str) -> SeenTool | None:
+        return self.tools.get(tool_name)
+
+    async def refresh(self, *, reads_all: bool = True) -> None:
+        del reads_all
+        self.looks += 1
+        if self.later is not None:
+            self.profiles.take(self.later)
+
+
+def asks(tool: str, agent: str | None) -> PublishedCall:
+    return published(tool, caller=Caller(user_id="ada", permission="owner", allowed_modules="*", agent=agent))
+
+
+async def outcome(check: ProfileCheck, call: PublishedCall) -> tuple[Attempt, list[PublishedCall]]:
+    """What comes of it, and with which call it has gone on."""
+    ran = list[PublishedCall]()
+
+    async def run(call: PublishedCall) -> Attempt:
+        ran.append(call)
+        return SUCCESS
+
+    return await check(call, run), ran
+
+
+def check_with(later: Mapping[str, AgentProfile] | None = None, **agents: object) -> tuple[ProfileCheck, Learning]:
+    profiles = KnownProfiles(load_settings(agents=agents))
+    tools = Learning(profiles, later)
+    return ProfileCheck(tools, profiles, GUESTS), tools
+
+
+async def test_the_profile_is_applied_whatever_the_message_says() -> None:
+    """A message of somebody who has forgotten it, or never knew it, runs with what the profile leaves."""
+    check, _ = check_with(reader={"tools": ["tag:reading"], "permission_at_most": "user", "allowed_modules": ["owls"]})
+    attempt, ran = await outcome(check, asks("owls.count", "reader"))
+    assert attempt is SUCCESS
+    assert (ran[0].caller.permission, ran[0].caller.allowed_modules) == ("user", frozenset({"owls"}))
+
+    attempt, ran = await outcome(check, asks("owls.feed", "reader"))
+    assert (attempt.outcome, attempt.result.error_code, attempt.result.effect_state, ran) == (
+        Outcome.PERMANENT,
+        "permission_denied",
+        "none",
+        [],
+    )
+    assert attempt.result.error == "Tool 'owls.feed' is not among those of agent 'reader'."
+
+
+async def test_an_unknown_agent_is_looked_for_and_then_refused() -> None:
+    """A profile that was made a moment ago counts; without one nothing runs."""
+    check, tools = check_with(later={"reader": AgentProfile()})
+    attempt, ran = await outcome(check, asks("owls.count", "reader"))
+    assert attempt is SUCCESS
+    assert (len(ran), tools.looks) == (1, 1)
+
+    attempt, ran = await outcome(check, asks("owls.count", "nobody"))
+    assert (attempt.result.error_code, ran) == ("permission_denied", [])
+    assert "there is no profile of 'nobody'" in str(attempt.result.error)
+
+
+async def test_callers_without_an_agent_pass_as_they_are() -> None:
+    """The very same message goes on, and nobody looks at anything."""
+    check, tools = check_with()
+    call = asks("owls.feed", None)
+    attempt, ran = await outcome(check, call)
+
+    assert attempt is SUCCESS
+    assert ran == [call]
+    assert ran[0] is call
+    assert tools.looks == 0

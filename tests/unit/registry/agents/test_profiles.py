@@ -1,0 +1,195 @@
+"""Agents' profiles: what they take from a caller, and how several of them count together."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolfleet_registry.agents.known_profiles import KnownProfiles
+from toolfleet_registry.agents.reach import reach_of
+from toolfleet_registry.agents.tool_rules import NamedProfile, rules_of
+from toolfleet_registry.config.agents.agent_profile import AgentProfile
+from toolfleet_registry.config.agents.tool_selectors import selects
+from toolfleet_registry.contracts import Caller, Level, ToolDefinition
+from toolfleet_registry.errors import SettingsError, UnknownAgent
+from toolfleet_registry.permissions import level_of_caller
+from toolfleet_registry.settings import load_settings
+
+GUESTS = frozenset({"research"})
+LEVELS: tuple[Level, ...] = ("guest", "user", "admin", "owner")
+ADA = Caller(user_id="ada", permission="owner", allowed_modules="*", agent="production")
+
+
+def tool(name: str, *tags: str) -> ToolDefinition:
+    return ToolDefinition(name=name, tags=list(tags))
+
+
+def named(profile: AgentProfile, agent: str = "production", place: str = "settings") -> NamedProfile:
+    return NamedProfile(agent, place, profile)
+
+
+def profile_of(**said: object) -> AgentProfile:
+    return AgentProfile.model_validate(said)
+
+
+@pytest.mark.parametrize(
+    ("selectors", "selected"),
+    [
+        (["git.*"], {"git.push", "git.log"}),
+        (["git.log"], {"git.log"}),
+        (["*", "!git.push"], {"git.log", "mail.send"}),
+        (["!git.push"], {"git.log", "mail.send"}),
+        (["tag:reading"], {"git.log"}),
+        (["git.*", "!tag:reading"], {"git.push"}),
+        (["GIT.*"], set[str]()),
+        ([], set[str]()),
+    ],
+)
+def test_selectors_name_tools_by_name_pattern_and_tag(selectors: list[str], selected: set[str]) -> None:
+    """What one takes out stays out, wherever in the list it stands."""
+    tags = {"git.push": [], "git.log": ["reading"], "mail.send": list[str]()}
+    found = {name for name, its in tags.items() if selects(selectors, name, its)}
+
+    assert found == selected
+    assert found == {name for name, its in tags.items() if selects(selectors[::-1], name, its)}
+
+
+@pytest.mark.parametrize(
+    ("agents", "words"),
+    [
+        ({"a b": {}}, "an agent cannot be named 'a b'"),
+        ({"p": {"middleware": [{"name": "rate"}]}}, "at p.middleware.0: a middleware's name is one of tool_retry"),
+        ({"p": {"middleware": [{"name": "tool_retry", "retries": 3}]}}, "p.middleware.0"),
+        ({"p": {"middleware": [{"name": "tool_retry", "max_retries": 11}]}}, "less than or equal to 10"),
+        ({"p": {"middleware": [{"name": "tool_call_limit"}]}}, "needs a run_limit, a thread_limit or both"),
+        ({"p": {"middleware": [{"name": "pii", "pii_types": []}]}}, "needs pii_types, patterns or both"),
+        ({"p": {"middleware": [{"name": "human_in_the_loop"}]}}, "approve_tools"),
+        ({"p": {"tools": ["git status"]}}, "'git status' selects no tools"),
+        ({"p": {"allowed_modules": ["a/b"]}}, "'a/b' is no name of a module"),
+        ({"p": {"tool": ["git.log"]}}, "there is no such field"),
+    ],
+)
+def test_a_wrong_profile_is_refused_with_its_place(agents: dict[str, object], words: str) -> None:
+    """In one sentence, before anything starts."""
+    with pytest.raises(SettingsError, match="TOOLFLEET_AGENTS") as refused:
+        load_settings(agents=agents)
+
+    assert words in str(refused.value)
+
+
+levels = st.sampled_from(LEVELS)
+modules = st.one_of(st.just("*"), st.frozensets(st.sampled_from(["git", "mail", "research"])))
+
+
+@given(level=levels, most=levels, reached=st.one_of(st.none(), modules), allowed=modules)
+def test_a_profile_narrows_and_never_widens(level: Level, most: Level, reached: object, allowed: object) -> None:
+    """Whatever it says: neither the permission nor the modules are more than the caller's own."""
+    profile = profile_of(permission_at_most=most, allowed_modules=allowed)
+    known = KnownProfiles(load_settings(agents={"production": profile}))
+    caller = Caller.model_validate({"permission": level, "allowed_modules": reached, "agent": "production"})
+    without = reach_of(caller.model_copy(update={"agent": None}), known, GUESTS)
+    reach = reach_of(caller, known, GUESTS)
+
+    assert level_of_caller(reach.caller.permission) == min(level_of_caller(level), level_of_caller(most))
+    for module in ("git", "mail", "research"):
+        may = reach.modules == "*" or module in reach.modules
+        assert may == (
+            (without.modules == "*" or module in without.modules) and (allowed == "*" or module in allowed)  # type: ignore[operator]
+        )
+
+
+def test_settings_and_registry_both_count() -> None:
+    """Of two profiles of one agent, and of those before it in its name, each takes something."""
+    known = KnownProfiles(
+        load_settings(
+            agents={
+                "production": {"tools": ["git.*", "mail.*"], "mode": "all"},
+                "research": {"mode": "subagent", "permission_at_most": "user"},
+            }
+        )
+    )
+    known.take({"production": profile_of(tools=["git.*", "web.*"], mode="all")})
+    reach = reach_of(ADA.model_copy(update={"agent": "production/research"}), known, GUESTS)
+
+    assert reach.among([tool("git.log"), tool("mail.send"), tool("web.get")]) == [tool("git.log")]
+    assert reach.caller.permission == "user"
+    assert reach.caller.agent == "production/research"
+
+
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [
+        ("nobody", "there is no profile of 'nobody'"),
+        ("research", "'research' is a subagent"),
+        ("production/production", "'production' is a primary agent"),
+        ("production//research", "there is no profile of ''"),
+        ("/".join(["production"] * 9), "8 agents at most"),
+        ("production/x'; drop", "there is no profile"),
+    ],
+)
+def test_an_agent_without_a_profile_may_do_nothing(agent: str, words: str) -> None:
+    """Also one that does not stand where its profile says."""
+    known = KnownProfiles(load_settings(agents={"production": {}, "research": {"mode": "subagent"}}))
+    with pytest.raises(UnknownAgent, match="may do nothing here") as refused:
+        known.of(Caller(agent=agent))
+
+    assert words in str(refused.value)
+
+
+def test_callers_that_name_no_agent_have_the_default_one() -> None:
+    """As programs that know of no profiles; without a default they have what they have."""
+    agents = {"careful": {"permission_at_most": "guest"}}
+    assert KnownProfiles(load_settings(agents=agents)).of(Caller()) is None
+
+    reach = reach_of(
+        Caller(permission="owner"), KnownProfiles(load_settings(agents=agents, default_agent="careful")), GUESTS
+    )
+    assert (reach.caller.permission, reach.modules, reach.caller.agent) == ("guest", "*", "careful")
+
+
+def test_of_several_rules_the_strictest_counts() -> None:
+    """Fewest retries, longest cooldown, and every limit of calls, personal data and approval there is."""
+    one = profile_of(
+        middleware=[
+            {"name": "tool_retry", "max_retries": 5},
+            {"name": "limits", "daily_limit": 10, "cooldown_seconds": 1},
+            {"name": "tool_call_limit", "run_limit": 3},
+            {"name": "human_in_the_loop", "approve_tools": ["git.*"]},
+        ]
+    )
+    other = profile_of(
+        middleware=[
+            {"name": "tool_retry", "max_retries": 0, "tools": ["git.push"]},
+            {"name": "limits", "daily_limit": 50, "cooldown_seconds": 60},
+            {"name": "tool_call_limit", "run_limit": 3},
+            {"name": "gate", "fails": "open"},
+        ]
+    )
+    rules = rules_of([named(one), named(other, place="registry")], tool("git.push"))
+
+    assert rules.retry is not None
+    assert rules.retry.max_retries == 0
+    assert rules.terms is not None
+    assert (rules.terms.daily_limit, rules.terms.cooldown_seconds) == (10, 60)
+    assert rules.terms.requires_gate
+    assert not rules.gate_fails_closed
+    assert len(rules.call_limits) == 1  # the same limit twice is one
+    assert len(rules.approvals) == 1
+    elsewhere = rules_of([named(one), named(other)], tool("mail.send"))
+    assert elsewhere.retry is not None
+    assert elsewhere.retry.max_retries == 5
+    assert elsewhere.approvals == ()
+
+
+def test_equal_profiles_have_one_digest_in_every_process() -> None:
+    """In whatever order sets are; another rule has another one, other words have not."""
+    said = {
+        "allowed_modules": ["git", "mail", "web"],
+        "middleware": [{"name": "tool_retry", "retry_on": ["busy", "timed_out"]}],
+    }
+    again = {
+        "middleware": [{"name": "tool_retry", "retry_on": ["timed_out", "busy"]}],
+        "allowed_modules": ["web", "mail", "git"],
+    }
+
+    assert profile_of(**said).digest == profile_of(**again, description="Reads.").digest
+    assert profile_of(**said).digest != profile_of(**said, permission_at_most="user").digest

@@ -1,0 +1,71 @@
+"""Holds a call against its agent's profile, as this worker knows it: whoever has published it may have known another one, or none."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from toolfleet_registry.agents.effective_profile import EffectiveProfile
+from toolfleet_registry.agents.known_profiles import KnownProfiles
+from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.contracts.decisions import note
+from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.errors import UnknownAgent
+from toolfleet_registry.manifests.overrides import SeenTool
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_workers.runner.runner import Proceed
+
+log = get_logger(__name__)
+
+
+class ToolsInEffect(Protocol):
+    """Knows the modules' tools."""
+
+    def find(self, tool_name: str) -> SeenTool | None:
+        """The tool as it is in effect; `None` if nothing is known of it."""
+        ...
+
+    async def refresh(self, *, reads_all: bool = True) -> None:
+        """Learn what has changed, of tools and of profiles; returns soon, also if that does not work."""
+        ...
+
+
+@dataclass
+class ProfileCheck:
+    """Runs a call only if its agent's profile takes the tool, and with no more rights than the profile leaves.
+
+    Fails closed: an agent whose profile is not known here, also after a look at what the registry keeps, may do nothing.
+    `default_modules` are those of a caller whose message does not say.
+    """
+
+    tools: ToolsInEffect
+    profiles: KnownProfiles
+    default_modules: frozenset[str]
+
+    async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
+        """Proceed with the narrowed caller, or refuse with `permission_denied`."""
+        if call.caller.agent is None and self.profiles.is_empty:  # nearly every call
+            return await proceed(call)
+        reason = self._reason(call)
+        if reason is not None:  # it may have been changed just now
+            await self.tools.refresh()
+            reason = self._reason(call)
+        if reason is not None:
+            note("agent", "denied")
+            log.warning("tool_call_refused", reason=reason, user_id=call.caller.user_id)
+            return Attempt(Outcome.PERMANENT, ToolResult.refused(call.tool_name, "permission_denied", reason))
+        profile = self.profiles.of(call.caller)
+        if profile is None:
+            return await proceed(call)
+        note("agent", "allowed")
+        return await proceed(self._narrowed(call, profile))
+
+    def _reason(self, call: PublishedCall) -> str | None:
+        try:
+            profile = self.profiles.of(call.caller)
+        except UnknownAgent as exc:
+            return str(exc)
+        tool = self.tools.find(call.tool_name)
+        return None if profile is None or tool is None else profile.denial(tool.definition)
+
+    def _narrowed(self, call: PublishedCall, profile: EffectiveProfile) -> PublishedCall:
+        caller = profile.narrowed(call.caller, self.default_modules)
+        return call if caller == call.caller else call.model_copy(update={"caller": caller})
