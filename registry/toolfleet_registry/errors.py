@@ -24,6 +24,7 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     │   └── MessageTooLarge  it is larger than an agent publishes it
     ├── NoSuchDeadLetter     no dead letter has this call id
     ├── InputNotTaken        an answer to a call's question that is not asked, or was answered otherwise
+    ├── ApprovalNotTaken     a decision about a call that waits no more, or by somebody who may not decide
     ├── CallRefused          a call cannot be made a signature: its `result` says why
     ├── LinkFailed           a call of a chain or a chord has not succeeded; in Celery's results only
     ├── JobRefused           a job cannot be made as it is wished: its `result` says why
@@ -192,6 +193,31 @@ class InputNotTaken(FleetError):
             "unknown": "nothing is known of it",
         }
         super().__init__(f"The call {call_id!r} does not take this answer: {why[reason]}.")
+
+
+class ApprovalNotTaken(FleetError):
+    """A decision about a call is not taken. `reason` is one word.
+
+    It waits no more: `approved`, `rejected`, `expired` or `ended`. This person may not decide: `forbidden`. Too many decide at this moment: `raced`.
+    Redis has lost the call: `lost`. There is none: `unknown`.
+    """
+
+    def __init__(self, approval_id: str, reason: str, text: str | None = None) -> None:
+        self.approval_id, self.reason = approval_id, reason
+        super().__init__(
+            text or f"The call {approval_id[:80]!r} is not decided so: {_NOT_DECIDED.get(reason, reason)}."
+        )
+
+
+_NOT_DECIDED = {
+    "approved": "it was approved before",
+    "rejected": "it was rejected before",
+    "expired": "its time is over",
+    "ended": "it has ended",
+    "raced": "too many decide about it at this moment",
+    "lost": "Redis has lost it",
+    "unknown": "no such call waits for an approval",
+}
 
 
 class RegistryEventsLost(FleetError):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from toolfleet_registry.contracts.progress import Progress
     from toolfleet_registry.contracts.progress import report as report_progress
     from toolfleet_registry.errors import (
+        ApprovalNotTaken,
         FleetError,
         FleetUnavailable,
         InputNotTaken,
@@ -36,11 +37,14 @@ if TYPE_CHECKING:
     from toolfleet_registry.local.url_polls import url_poll
     from toolfleet_registry.policy.limits import LimitUse, Remaining
     from toolfleet_registry.settings import Settings
+    from toolfleet_tasks.approvals.approvers import Approver
+    from toolfleet_tasks.approvals.records import StoredApproval
     from toolfleet_tasks.calls.eval_gate import EvalGate, GateDecision
     from toolfleet_tasks.calls.handle import CallHandle
     from toolfleet_tasks.calls.status import CallStatus
-    from toolfleet_tasks.client.fleet import SyncToolFleet, ToolFleet
+    from toolfleet_tasks.client.fleet import ToolFleet
     from toolfleet_tasks.client.namespaces.canvas import CallRefused
+    from toolfleet_tasks.client.sync_fleet import SyncToolFleet
     from toolfleet_tasks.client.sync_handle import SyncCallHandle
     from toolfleet_tasks.dead_letters.call_letters import UnreadableLetter
     from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
@@ -48,6 +52,8 @@ else:
     __getattr__ = lazy_names(
         __name__,
         {
+            "ApprovalNotTaken": "toolfleet_registry.errors",
+            "Approver": "toolfleet_tasks.approvals.approvers",
             "CallHandle": "toolfleet_tasks.calls.handle",
             "CallRefused": "toolfleet_tasks.client.namespaces.canvas",
             "CallStatus": "toolfleet_tasks.calls.status",
@@ -77,8 +83,9 @@ else:
             "Schedule": "toolfleet_registry.contracts.jobs",
             "Settings": "toolfleet_registry.settings",
             "SettingsError": "toolfleet_registry.errors",
+            "StoredApproval": "toolfleet_tasks.approvals.records",
             "SyncCallHandle": "toolfleet_tasks.client.sync_handle",
-            "SyncToolFleet": "toolfleet_tasks.client.fleet",
+            "SyncToolFleet": "toolfleet_tasks.client.sync_fleet",
             "ToolCall": "toolfleet_registry.contracts",
             "ToolDefinition": "toolfleet_registry.contracts",
             "ToolFleet": "toolfleet_tasks.client.fleet",
@@ -92,6 +99,8 @@ else:
     )
 
 __all__ = [
+    "ApprovalNotTaken",
+    "Approver",
     "CallHandle",
     "CallRefused",
     "CallStatus",
@@ -121,6 +130,7 @@ __all__ = [
     "Schedule",
     "Settings",
     "SettingsError",
+    "StoredApproval",
     "SyncCallHandle",
     "SyncToolFleet",
     "ToolCall",

@@ -44,7 +44,7 @@ VERBS = frozenset(
     Maps Marks Moves Names Narrows Notes Notices Offers Offloads Opens Overrides Parses Passes Picks Pipelines Plans Plays Pools
     Posts Prepares Prices Prints Probes Provides Publishes Puts Queues Reaches Reads Receives Recognises Recognizes
     Refuses Registers Remembers Removes Reports Republishes Reserves Resolves Restricts Retries Returns Rewrites
-    Routes Runs Says Schedules Searches Sends Serves Sets Shares Shows Signs Speaks Starts Steps Stores Surrounds
+    Routes Runs Says Schedules Seals Searches Sends Serves Sets Shares Shows Signs Speaks Starts Steps Stores Surrounds
     Takes Tells Translates Validates Verifies Waits Watches Weighs Words Writes
     """.split()  # noqa: SIM905 - one text is read more easily than a list
 )

@@ -81,7 +81,7 @@ class CallState(BaseModel):
     """The call's id."""
     tool_name: str
     """Its tool."""
-    state: Literal["queued", "running", "retrying", "input_required", "done", "unknown"]
+    state: Literal["queued", "running", "retrying", "input_required", "waiting_approval", "done", "unknown"]
     """`unknown`: Redis does not answer now."""
     progress: Progress | None = None
     """What it said last of how far it is."""

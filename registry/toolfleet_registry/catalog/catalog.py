@@ -167,10 +167,7 @@ class Catalog:
         return {module: state.status(module, stale_seconds=stale) for module in sorted(self._modules)}
 
     def tools(self, caller: Caller) -> list[ToolDefinition]:
-        """What this caller may use, sorted by name. The log says once how many are left out because of their modules.
-
-        Nothing for a caller whose agent has no profile here, which the log says each time.
-        """
+        """What this caller may use, sorted by name; the log says once how many its modules leave out. Nothing for an unknown agent."""
         tools, reach = self._state.tools, self._listed_for(caller)
         if reach is None:
             return []
@@ -179,10 +176,8 @@ class Catalog:
 
     def callable_by(self, caller: Caller) -> list[ToolDefinition]:
         """What this caller may call, whether or not it is listed."""
-        reach = self._listed_for(caller)
-        if reach is None:
-            return []
-        return reach.among(self._state.tools.callable_by(reach.caller.permission, reach.modules))
+        reach, tools = self._listed_for(caller), self._state.tools
+        return [] if reach is None else reach.among(tools.callable_by(reach.caller.permission, reach.modules))
 
     def judge(self, call: ToolCall, caller: Caller, context: Mapping[str, Any] | None = None) -> Judged | ToolResult:
         """What may be published for the call, or the refusal that the caller gets.
@@ -211,6 +206,12 @@ class Catalog:
         except InvalidToolName:
             return refused(call, "invalid_tool_name", str(InvalidToolName(shown(call.tool_name))))
         return self._usable_tool(name, call, caller)
+
+    def reached(self, tool_name: str, caller: Caller) -> tuple[ToolDefinition, Reach] | None:
+        """The tool, and what the caller reaches, if that has the tool in it."""
+        tool = self.usable(ToolCall(tool_name=tool_name), caller)
+        reach = self._listed_for(caller)
+        return None if isinstance(tool, ToolResult) or reach is None else (tool, reach)
 
     async def search(
         self, text: str, caller: Caller, *, tags: Sequence[str] = (), limit: int = 20
@@ -273,10 +274,10 @@ class Catalog:
         state = self._state
         if name.module not in state.manifests:
             return f"Module {name.module!r} is not reachable now; its tools may be there later."
-        near = [one for one in state.tools.near(name, reach.caller.permission) if self._takes(reach, one)]
+        near = [one for one in state.tools.near(name, reach.caller.permission) if self._is_usable(one, reach)]
         return f"Did you mean {' or '.join(near)}?" if near else None
 
-    def _takes(self, reach: Reach, tool_name: str) -> bool:
+    def _is_usable(self, tool_name: str, reach: Reach) -> bool:
         tool = self._state.tools.find(tool_name)
         return tool is not None and reach.denial(tool) is None
 

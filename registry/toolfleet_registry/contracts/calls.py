@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from toolfleet_registry.contracts.approvals.terms import ApprovalTerms
 from toolfleet_registry.contracts.inputs.messages import CallInputs
 from toolfleet_registry.contracts.load_errors import ToolLoadError
 from toolfleet_registry.contracts.logs.log_message import LogLevel
@@ -233,7 +234,7 @@ class PublishedCall(Message):
     `job_id`: the job that it is a step of, and that is looked at once it has ended. `context`: what a tool that takes one is
     told by its agent. `newer_job`: it asks for a job with what the scheduler of earlier versions does not know. `tool_version`: it
     is run only while its tool has this version. `takes_input`: its module may ask; `inputs`: what it was answered last.
-    `log_level`: which log messages its caller wants.
+    `log_level`: which log messages its caller wants. `approval`: what people have to approve of it before it begins.
     """
 
     call_id: str
@@ -259,6 +260,7 @@ class PublishedCall(Message):
     takes_input: Annotated[bool, Since(2)] = False
     inputs: Annotated[CallInputs | None, Since(2)] = None
     log_level: Annotated[LogLevel | None, Since(2)] = None
+    approval: Annotated[ApprovalTerms | None, Since(3)] = None
 
 
 NEVER_PROBED = "no manifest yet"

@@ -83,6 +83,11 @@ RULES = (
         lasting="kept for an operator; at most `dead_webhooks_kept`",
         since=2,
     ),
+    KeyRule(re.compile(rf"{OURS}approval:.+"), since=3),
+    KeyRule(
+        re.compile(rf"{OURS}approvals-waiting"), lasting="what waits for people; it leaves with their decision", since=3
+    ),
+    KeyRule(re.compile(rf"{OURS}approvals-settled"), since=3),
     KeyRule(re.compile(rf"{OURS}(completions|seen|progress):.+")),
     KeyRule(re.compile(rf"{OURS}module-reply:.+")),
     KeyRule(re.compile(rf"{OURS}module-replies"), lasting="two values"),

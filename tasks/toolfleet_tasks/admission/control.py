@@ -56,7 +56,9 @@ class Refusal:
     `seconds`.
     """
 
-    kind: Literal["joined", "conflict", "open", "backlog", "bytes", "share", "stored", "crowd", "limited", "unserved"]
+    kind: Literal[
+        "joined", "conflict", "open", "backlog", "bytes", "share", "stored", "crowd", "limited", "unserved", "ended"
+    ]
     call_id: str = ""
     seconds: float = 0
     count: int = 0
@@ -170,11 +172,14 @@ class AdmissionControl:
         with contextlib.suppress(RedisConnectionLost, ResponseError):
             await _run(connection, admission.RETRACT, parameters)
 
-    def _intent_of(self, call: PublishedCall, now: float) -> tuple[str, int, str]:
+    def intention_of(self, call: PublishedCall) -> tuple[str, int, str]:
         """The key of a call's intention, for how many seconds it is kept, and what it stands for."""
+        return self._intent_of(call, fleet_clock.now())
+
+    def _intent_of(self, call: PublishedCall, now: float) -> tuple[str, int, str]:
         kept = kept_seconds(call.idempotency_key, self._settings)
         kept = max(kept, math.ceil(call.deadline_at - now) + _MARGIN_SECONDS)
-        return self._keys.intent(call.user_id, call.idempotency_key or ""), kept, f"{digest_of(call)} {int(now)}"
+        return self._keys.intent(call.user_id, call.idempotency_key or ""), kept, f"{digest_asked(call)} {int(now)}"
 
     def _limits_of(self, call: PublishedCall) -> dict[str, Any]:
         limits = limits_of(call.tool_name, call.user_id, call.terms, self._settings)
@@ -250,6 +255,12 @@ def digest_of(call: PublishedCall) -> str:
     asked = [call.tool_name, call.arguments, *([] if call.tool_version is None else [call.tool_version])]
     text = json.dumps(asked, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_asked(call: PublishedCall) -> str:
+    """The same of what its agent has asked for: whoever approved the call may have edited it, and a repeat joins it all the same."""
+    edited = None if call.approval is None else call.approval.asked
+    return edited or digest_of(call)
 
 
 def _busy(tool_name: str, reason: str) -> ToolResult:

@@ -5,14 +5,19 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from redis.exceptions import ResponseError
+
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.errors import MessageRefused
+from toolfleet_registry.errors import FleetUnavailable, MessageRefused
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.app import FleetApp
+from toolfleet_tasks.approvals.records import ApprovalRecords
+from toolfleet_tasks.approvals.settling import settle_due
 from toolfleet_tasks.background.session import worker_session
+from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.jobs.calls import JobSteps
 from toolfleet_tasks.jobs.completion import ThenCall
 from toolfleet_tasks.jobs.engine import JobEngine
@@ -52,7 +57,10 @@ class WorkerJobs:
         try:
             async with self._bench() as bench:
                 webhooks = bench.send_webhooks(seconds)
-                await asyncio.gather(self._tick_alone(bench, seconds), self._deliver(bench, seconds), webhooks)
+                settling = bench.settle_approvals(seconds)
+                await asyncio.gather(
+                    self._tick_alone(bench, seconds), self._deliver(bench, seconds), webhooks, settling
+                )
         except Exception:  # the next tick will do; a defect must not end up in Celery's store for results
             log.exception("jobs_not_resumed")
 
@@ -175,6 +183,7 @@ class _Bench:
         self._sending = set[asyncio.Task[int]]()
         self.records = JobRecords(connection, settings)
         self.wakes = WakeupOutbox(connection, settings)
+        self._approvals = ApprovalRecords(connection, settings)
         self._owner, self._here, self._settings, self._stack = owner, here, settings, stack
         self.mover = JobEngine(
             self.records,
@@ -192,6 +201,16 @@ class _Bench:
         sending = self._here.loop.create_task(self.wakes.send_webhooks(seconds=seconds), name="toolfleet-webhooks")
         self._sending.add(sending)
         sending.add_done_callback(self._sent)
+
+    async def settle_approvals(self, seconds: float) -> None:
+        """Do what is due about approvals. One question to Redis where there is nothing."""
+        try:
+            async with asyncio.timeout(seconds):
+                if await self._approvals.due_count():
+                    async with self._session() as session:
+                        await settle_due(session.approvals, seconds=seconds * _PART, lease_seconds=seconds)
+        except (OSError, ResponseError, FleetUnavailable) as exc:  # the next tick will do
+            log.warning("approvals_not_settled", error=str(exc) or repr(exc))
 
     async def aclose(self) -> None:
         """End what is under way."""
@@ -234,16 +253,23 @@ class _Bench:
             raise NotYet(refusal.error)
 
     async def _steps(self) -> JobSteps:
+        async with self._session() as session:
+            return session.steps
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncGenerator[Session]:
+        """The loop's, which stays open; under a pool without a loop that of this use."""
         opening = worker_session(self._settings)
         if self._stack is None:
-            async with opening as session:  # the loop's, which stays open
-                return session.steps
+            async with opening as session:
+                yield session
+            return
         async with self._opening:
             if self._own is None:
-                self._own = (await self._stack.enter_async_context(opening)).steps
-        return self._own
+                self._own = await self._stack.enter_async_context(opening)
+        yield self._own
 
-    _own: JobSteps | None = None
+    _own: Session | None = None
 
     def _kick_soon(self) -> None:
         """News are delivered at once, and not with beat's next tick."""

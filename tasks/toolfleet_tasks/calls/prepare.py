@@ -8,8 +8,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from toolfleet_registry.agents.approval_rules import approval_rule, terms_of_approval
+from toolfleet_registry.agents.reach import Reach
 from toolfleet_registry.catalog.catalog import Catalog, Judged
 from toolfleet_registry.contracts import Caller, Conversation, PublishedCall, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.approvals.terms import ApprovalRule
 from toolfleet_registry.contracts.decisions import collecting
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.local.scheduler_tools import is_newer_job
@@ -92,8 +95,8 @@ class CallPreparation:
         noted, judged = collecting(), self.judge(call, caller, conversation, around)
         if isinstance(judged, ToolResult):
             return self._trail.refused(call, caller, judged, noted)
-        tool, arguments = judged.tool, judged.arguments
-        limit, user_id = self.limit_of(tool), call.user_id if caller.user_id is None else caller.user_id
+        tool, arguments, limit = judged.tool, judged.arguments, self.limit_of(judged.tool)
+        user_id = call.user_id if caller.user_id is None else caller.user_id
         deadline_at, refusal = fleet_clock.now() + (left := self._bounded(limit, seconds)), None
         if left <= 0:
             refusal = fleet_results.expired(tool.name)
@@ -104,7 +107,7 @@ class CallPreparation:
             refusal = await self._gate_refusal(call, judged, user_id, around, left)
         if refusal is not None:
             return self._trail.refused(call, caller, refusal, noted, tool)
-        return PublishedCall(
+        published = PublishedCall(
             call_id=new_call_id() if step is None else step.call_id,
             arguments=arguments,
             user_id=user_id,
@@ -114,9 +117,14 @@ class CallPreparation:
             replay_of=replay_of,
             decisions=noted,
             job_id=None if step is None else step.job_id,
-            tool_version=call.tool_version,
-            **self._facts_of(tool, arguments, limit, around, asked=call if step is None else None),
+            **self._facts_of(tool, arguments, limit, around, asked=call, is_step=step is not None),
         )
+        return _with_approval(published, judged)
+
+    def approval_rules(self, call: PublishedCall) -> tuple[ApprovalRule, ...]:
+        """The rules of the agent's profile that have people approve such a call, as they are now; none without a profile."""
+        judged = self._catalog.reached(call.tool_name, call.caller)
+        return () if judged is None else _approval_rules(*judged)
 
     def judge(
         self,
@@ -185,7 +193,8 @@ class CallPreparation:
         limit: float,
         around: Circumstances,
         *,
-        asked: ToolCall | None,  # a job's step has nobody who answers or listens
+        asked: ToolCall,
+        is_step: bool,  # which has nobody who answers or listens
     ) -> dict[str, Any]:
         """What a call's message says of its tool, and when. Of one with sensitive results there are no log messages: they could quote them."""
         hides_results = has_sensitive_results(tool)
@@ -200,9 +209,20 @@ class CallPreparation:
             "hides_results": hides_results,
             "context": context_for(tool, around, self._settings.context_modules),
             "newer_job": is_newer_job(tool.name, arguments),
-            "takes_input": asked is not None and asked.takes_input,
-            "log_level": None if asked is None or hides_results else asked.log_level,
+            "tool_version": asked.tool_version,
+            "takes_input": asked.takes_input and not is_step,
+            "log_level": None if is_step or hides_results else asked.log_level,
         }
+
+
+def _with_approval(call: PublishedCall, judged: Judged) -> PublishedCall:
+    rules = _approval_rules(judged.tool, judged.reach)
+    return call.model_copy(update={"approval": terms_of_approval(call, judged.tool, rules)}) if rules else call
+
+
+def _approval_rules(tool: ToolDefinition, reach: Reach) -> tuple[ApprovalRule, ...]:
+    specs = () if reach.profile is None else reach.profile.rules(tool).approvals
+    return tuple(approval_rule(spec) for spec in specs)
 
 
 def check_timeout(seconds: float | None) -> None:

@@ -5,11 +5,11 @@ from typing import Literal, Self
 from toolfleet_registry.contracts.inputs.messages import PendingInput
 from toolfleet_registry.contracts.progress import Progress
 
-Place = Literal["queued", "running", "retrying", "input_required", "done", "unknown"]
+Place = Literal["queued", "running", "retrying", "input_required", "waiting_approval", "done", "unknown"]
 
 
 class CallStatus(str):
-    """`queued`, `running`, `retrying`, `input_required`, `done`, or `unknown`: Redis does not answer now. Equal to that plain text."""
+    """`queued`, `running`, `retrying`, `input_required`, `waiting_approval`, `done`, or `unknown`: Redis does not answer now. Equal to that plain text."""
 
     __slots__ = ("inputs", "progress")
 

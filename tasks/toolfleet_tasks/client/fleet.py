@@ -3,7 +3,7 @@
 import asyncio
 import functools
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.errors import FleetUnavailable
@@ -12,6 +12,7 @@ from toolfleet_registry.policy.limits import Remaining
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags.tags import ToolContext
 from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.approvals.waiting import decided
 from toolfleet_tasks.calls.audit_trail import refused_without_redis
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGate
 from toolfleet_tasks.calls.handle import CallHandle
@@ -20,19 +21,20 @@ from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.calls.prepare import check_timeout
 from toolfleet_tasks.client.call_listeners import OnInput, listening
 from toolfleet_tasks.client.fleet_settings import fleet_settings
-from toolfleet_tasks.client.loop_runner import LoopRunner
+from toolfleet_tasks.client.namespaces.approvals import FleetApprovals
 from toolfleet_tasks.client.namespaces.begun_calls import FleetBegunCalls
-from toolfleet_tasks.client.namespaces.canvas import CanvasApp, FleetCanvas, SyncFleetCanvas
-from toolfleet_tasks.client.namespaces.dead_letters import FleetDeadLetters, SyncFleetDeadLetters
+from toolfleet_tasks.client.namespaces.canvas import CanvasApp, FleetCanvas
+from toolfleet_tasks.client.namespaces.dead_letters import FleetDeadLetters
 from toolfleet_tasks.client.namespaces.hooks import FleetHooks
-from toolfleet_tasks.client.namespaces.jobs import FleetJobs, SyncFleetJobs
-from toolfleet_tasks.client.namespaces.modules import FleetModules, SyncFleetModules
-from toolfleet_tasks.client.namespaces.wakeups import FleetWakeups, SyncFleetWakeups
+from toolfleet_tasks.client.namespaces.jobs import FleetJobs
+from toolfleet_tasks.client.namespaces.modules import FleetModules
+from toolfleet_tasks.client.namespaces.wakeups import FleetWakeups
 from toolfleet_tasks.client.progress_listener import OnProgress
 from toolfleet_tasks.client.sessions import Sessions
-from toolfleet_tasks.client.sync_face import SyncFace, blocking, blocking_with_progress
-from toolfleet_tasks.client.sync_handle import SyncCallHandle
 from toolfleet_tasks.messages import fleet_results
+
+if TYPE_CHECKING:
+    from toolfleet_tasks.client.sync_fleet import SyncToolFleet
 
 
 class ToolFleet:
@@ -43,7 +45,7 @@ class ToolFleet:
     `FleetUnavailable` if Redis does not answer. Once entered it works on any event loop of the process, and of processes
     forked from it: each opens connections of its own with its first call. Leaving it closes them all.
 
-    What it does beside calls is in its namespaces: `jobs`, `dead_letters`, `wakeups`, `modules` and `canvas`.
+    What it does beside calls is in its namespaces: `jobs`, `approvals`, `dead_letters`, `wakeups`, `modules` and `canvas`.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class ToolFleet:
         self._sessions = Sessions(settings, gate)
         self._canvas_app = CanvasApp(settings)
         self.jobs = FleetJobs(self._sessions)
+        self.approvals = FleetApprovals(self._sessions)
         self.hooks = FleetHooks(self._sessions)
         self.begun_calls = FleetBegunCalls(self._sessions)
         self.dead_letters = FleetDeadLetters(self._sessions)
@@ -66,6 +69,8 @@ class ToolFleet:
         cls, url: str | None = None, settings: Settings | None = None, *, gate: EvalGate | None = None
     ) -> "SyncToolFleet":
         """The same for programs without an event loop: `with ToolFleet.sync() as fleet: fleet.call(call, caller)`."""
+        from toolfleet_tasks.client.sync_fleet import SyncToolFleet  # noqa: PLC0415 - it is made of this one
+
         return SyncToolFleet(cls(url, settings, gate=gate))
 
     async def __aenter__(self) -> Self:
@@ -121,13 +126,13 @@ class ToolFleet:
         context: ToolContext | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - the call's deadline: travels to the worker and the module
         waits_for_worker: bool = False,
+        waits_for_approval: float = 0,
         on_progress: OnProgress | None = None,
         on_input: OnInput | None = None,
     ) -> ToolResult:
         """Run a tool and bring its result, by `timeout` seconds at the latest. Never raises for what happens to the call.
 
         Where Redis is silent at that moment, up to two seconds later: it is asked whether the call had begun.
-
         While its caller has as many calls under way as `calls_per_caller` allows, it waits for its turn, within its time.
         With an idempotency key that this user has used before it brings that call's result, or waits for it. `context` is
         for the gate, and for functions of the fleet's own that take it: beside the arguments, where no model writes.
@@ -138,13 +143,16 @@ class ToolFleet:
         Where no worker serves the tool's module it waits for one, and is `busy` once there has been none for
         `unserved_seconds`; one that `waits_for_worker` waits in the queue, within its time.
 
+        A call that people have to approve is `approval_required`, with its id in `audit.call_id`, and waits for them in the fleet; one
+        that `waits_for_approval` waits so many seconds for that here, and then for its end: its time begins with their decision.
+
         If the awaiting task is cancelled, the call is taken back; one that waits for another's result only waits no more.
         """
         around = Circumstances(context) if context is not None else NOTHING_MORE
-        if on_input is not None:
-            call = call.model_copy(update={"takes_input": True})
+        call = call if on_input is None else call.model_copy(update={"takes_input": True})
         asked = call, caller, conversation, timeout
         follow = await self._begin(*asked, waits=True, waits_for_worker=waits_for_worker, around=around)
+        follow = await decided(follow, waits_for_approval)
         if (on_progress is None and on_input is None) or isinstance(follow, ToolResult):
             return as_spoken(await end_of(follow), call.spoken)
         async with listening(handle_of(follow), on_progress, on_input):
@@ -160,7 +168,8 @@ class ToolFleet:
         timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
     ) -> ToolResult:
         """As `call`, with more around it than a context: `TagRegistry` has terms of its own."""
-        return await end_of(await self._begin(call, caller, conversation, timeout, waits=True, around=around))
+        follow = await self._begin(call, caller, conversation, timeout, waits=True, around=around)
+        return await end_of(await decided(follow, 0))
 
     async def call_many(
         self,
@@ -234,66 +243,3 @@ class ToolFleet:
             seconds = None if seconds is None else seconds - (clock() - began_at)
         asked = call, caller, conversation, seconds
         return await session.begin(*asked, waits=waits, waits_for_worker=waits_for_worker, around=around)
-
-
-class SyncToolFleet(SyncFace[ToolFleet]):
-    """`ToolFleet` with plain methods: `with ToolFleet.sync() as fleet: fleet.call(call, caller)`.
-
-    Safe from many threads, and in processes that are forked while it is open; a handle stays with its process.
-    """
-
-    def __init__(self, fleet: ToolFleet) -> None:
-        super().__init__(fleet, runner := LoopRunner())
-        self.jobs = SyncFleetJobs(fleet.jobs, runner)
-        self.dead_letters = SyncFleetDeadLetters(fleet.dead_letters, runner)
-        self.wakeups = SyncFleetWakeups(fleet.wakeups, runner)
-        self.modules = SyncFleetModules(fleet.modules, runner)
-        self.canvas = SyncFleetCanvas(fleet.canvas, runner)
-
-    def __enter__(self) -> Self:
-        return self.open()
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def open(self) -> Self:
-        """Open the fleet without `with`, in a shell or where a framework starts; `close` it at the end. Raises what `with` does."""
-        if not self._runner.is_started:
-            self._runner.start()
-            try:
-                self._runner.wait(self._face.open())
-            except BaseException:
-                self._runner.stop()
-                raise
-        return self
-
-    def close(self) -> None:
-        """Close what `open` has opened. Calls that are under way end with a result that says so; a closed fleet stays closed."""
-        if self._runner.is_started:
-            try:
-                self._runner.wait(self._face.close())
-            finally:
-                self._runner.stop()
-
-    tools = blocking(ToolFleet.tools)
-    search = blocking(ToolFleet.search)
-    tools_to_openai_format = staticmethod(ToolFleet.tools_to_openai_format)
-    remaining = blocking(ToolFleet.remaining)
-    call = blocking_with_progress(ToolFleet.call)
-    call_many = blocking(ToolFleet.call_many)
-
-    def submit(  # noqa: PLR0913 - as `ToolFleet.submit`
-        self,
-        call: ToolCall,
-        caller: Caller,
-        *,
-        conversation: Conversation | None = None,
-        context: ToolContext | None = None,
-        timeout: float | None = None,
-        waits_for_worker: bool = False,
-        waits_for_turn: bool = False,
-    ) -> SyncCallHandle:
-        """As `ToolFleet.submit`."""
-        submit = functools.partial(self._face.submit, conversation=conversation, context=context, timeout=timeout)
-        work = submit(call, caller, waits_for_worker=waits_for_worker, waits_for_turn=waits_for_turn)
-        return SyncCallHandle(self._runner.wait(work), self._runner)

@@ -26,6 +26,8 @@ from toolfleet_tasks.admission.control import AdmissionControl
 from toolfleet_tasks.admission.limits import limits_among
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.aio.fork_safety import Sockets, leave_behind
+from toolfleet_tasks.approvals.service import approval_service
+from toolfleet_tasks.approvals.waiting import CallsToApprove
 from toolfleet_tasks.calls.answers import InputAnswers
 from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.begun_calls import BegunCalls, Owner
@@ -95,15 +97,15 @@ class Session:
         self._publisher = self._make_publisher(admission)
         self.answers = InputAnswers(self._ledger, self._publisher, settings)
         self._follow = self._make_follow()
-        reader = ResultReader(self._connect_to(url, "begun"), lambda *_: None)
-        self.begun = BegunCalls(
-            self._connection, self._listener, settings, reader=reader, receipts=self._receipts, follow=self._follow
-        )
+        self.begun = self._make_begun(ResultReader(self._connect_to(url, "begun"), lambda *_: None))
         self._keyed_calls = self._make_joins(ResultReader(self._connect_to(url, "joins"), lambda *_: None))
         workers = WorkerWait(self._connection, settings, known, spawn=self._spawn)
         parts = self._publisher, admission, self._keyed_calls, workers, settings
         self._dispatcher = Dispatcher(*parts, follow=self._follow, spawn=self._spawn, before=self.begun.write)
-        self.steps = JobSteps(self.preparation, self._dispatcher, self.trail, settings)
+        approvals = self._connection, self._ledger, self._dispatcher, self.preparation, admission, settings
+        self.approvals, followed = approval_service(*approvals), (self._follow, self._listener.listening)
+        self._waiting = CallsToApprove(self.approvals, self._keyed_calls, *followed, self.begun.write)
+        self.steps = JobSteps(self.preparation, self._dispatcher, self.approvals, self.trail, settings)
         self.jobs = self._service(self._gate if has_agent else None)
 
     async def open(self) -> None:
@@ -220,7 +222,10 @@ class Session:
         prepared = await self.preparation.prepare(*asked, replay_of=replay_of, around=around)
         if isinstance(prepared, ToolResult):
             return prepared
-        post = self._dispatcher.post(prepared, waits=waits, waits_for_worker=waits_for_worker)
+        if prepared.approval is not None:
+            post = self._waiting.begin(prepared, None if conversation is None else conversation.conversation_id)
+        else:
+            post = self._dispatcher.post(prepared, waits=waits, waits_for_worker=waits_for_worker)
         started = await (post if owner is None else self.begun.owned(post, prepared, owner))
         return self.trail.unpublished(prepared, started) if isinstance(started, ToolResult) else started
 
@@ -258,6 +263,10 @@ class Session:
         return JobService(
             records, self.preparation, self.settings, gate=gate, control=publisher.control, spawn=self._spawn
         )
+
+    def _make_begun(self, reader: ResultReader) -> BegunCalls:
+        parts = self._connection, self._listener, self.settings
+        return BegunCalls(*parts, reader=reader, receipts=self._receipts, follow=self._follow)
 
     def _make_joins(self, reader: ResultReader) -> KeyedCalls:
         """What joins read they ask for one by one, over a connection of their own."""

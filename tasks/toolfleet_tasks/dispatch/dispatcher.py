@@ -93,11 +93,13 @@ class Dispatcher:
             return self._keyed_calls.join(call, started.call_id)
         return result
 
-    async def detach(self, call: PublishedCall, *, most_waiting: int) -> ToolResult | Refusal | None:
+    async def detach(
+        self, call: PublishedCall, *, most_waiting: int, again: bool = False
+    ) -> ToolResult | Refusal | None:
         """Publish a call for whose end nobody waits here, unless so many wait for its module; its result if it is in no queue.
 
         Or the refusal that names the call that its idempotency key stands for. Raises `PublishUnconfirmed`: it may be in
-        its queue, or was begun before (`BegunBefore`).
+        its queue, or was begun before (`BegunBefore`). `again`: it may have been published before.
         """
         hold = self._hold(call, waits=False, seconds=_DETACHED_SECONDS)
         limit = min(self._admission.backlog_limit(call), most_waiting)
@@ -105,7 +107,7 @@ class Dispatcher:
             refusal = await hold.admitted()
             if refusal is None:
                 try:
-                    refusal = await self._publish(call, limit=limit)
+                    refusal = await self._publish(call, limit=limit, again=again)
                 finally:
                     hold.leave()
         except TimeoutError:

@@ -17,6 +17,7 @@ from toolfleet_registry.policy.reach import as_sent
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.admission.control import Refusal
+from toolfleet_tasks.approvals.service import ApprovalService
 from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.prepare import CallPreparation, Step
 from toolfleet_tasks.dispatch.dispatcher import Dispatcher
@@ -35,9 +36,15 @@ class JobSteps:
     """Belongs to a session, and to its loop."""
 
     def __init__(
-        self, preparation: CallPreparation, dispatcher: Dispatcher, trail: AuditTrail, settings: Settings
+        self,
+        preparation: CallPreparation,
+        dispatcher: Dispatcher,
+        approvals: ApprovalService,
+        trail: AuditTrail,
+        settings: Settings,
     ) -> None:
         self._preparation = preparation
+        self._approvals = approvals
         self._dispatcher = dispatcher
         self._trail = trail
         self._settings = settings
@@ -60,12 +67,15 @@ class JobSteps:
         """Get a step into its queue. Its result if it is surely not there; `None` if it is, or is too late.
 
         Where many calls wait for its module it is `busy`. Raises `PublishUnconfirmed` where nobody knows. Twice does no
-        harm: it has one id, under which the ledger has it run once.
+        harm: it has one id, under which the ledger has it run once. One that people have to approve waits for them.
         """
         if call.deadline_at <= fleet_clock.now():
             return None
         try:
-            answer = await self._dispatcher.detach(call, most_waiting=_MOST_WAITING)
+            if call.approval is not None:
+                answer = await self._approvals.ask_for_step(call)
+            else:
+                answer = await self._dispatcher.detach(call, most_waiting=_MOST_WAITING)
         except BegunBefore:
             return JobCallState(call.call_id)
         return JobCallState(answer.call_id) if isinstance(answer, Refusal) else answer
@@ -73,6 +83,12 @@ class JobSteps:
     def unpublished(self, call: PublishedCall, result: ToolResult) -> ToolResult:
         """The result of a step that is in no queue and will not be published again, once its audit line is on its way."""
         return self._trail.unpublished(call, result)
+
+
+def until_of(call: PublishedCall) -> float:
+    """Until when a step's end may come, in seconds since the epoch: people may take their time, and then it has its own."""
+    terms = call.approval
+    return call.deadline_at if terms is None else call.deadline_at + terms.expires_seconds
 
 
 def gate_mark(tool_name: str, arguments: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.jobs import state_machine
-from toolfleet_tasks.jobs.calls import JobCallState, JobSteps
+from toolfleet_tasks.jobs.calls import JobCallState, JobSteps, until_of
 from toolfleet_tasks.jobs.completion import end_events_of, end_note, unfilled
 from toolfleet_tasks.jobs.positions import JobPosition, Transition
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
@@ -96,7 +96,7 @@ class JobEngine:
             await self._apply(job, self._after(job, place, prepared) if off is None else off)
             return
         before = job.place
-        place = state_machine.begun(spec, before, now=job.now, call_until=prepared.deadline_at)
+        place = state_machine.begun(spec, before, now=job.now, call_until=until_of(prepared))
         # First noted, then published: a call that nobody knows of would be made again under another id.
         moved = await self._records.move(job, JobChange(place, due_at=job.now + self._lease_seconds))
         if moved is not None:

@@ -25,8 +25,8 @@ from toolfleet_tasks.redis.durable_write import run_durably, write_durably
 
 log = get_logger(__name__)
 
-Granted = Literal["go", "accepted", "unknown", "exhausted", "open", "killed"]
-"""What a claim was granted for: to run an attempt, to ask where one is that the module goes on with, or to end a call that must not be run again, or not now, or kills workers."""
+Granted = Literal["go", "accepted", "unknown", "exhausted", "open", "killed", "unapproved"]
+"""What a claim was granted for: to run an attempt, to ask where one is that the module goes on with, or to end a call that must not be run again, or not now, kills workers, or that nobody has approved."""
 
 _NEVER = (-math.inf, -math.inf)
 Refusal = Literal["done", "early", "busy", "full", "away", "queued", "newer", "stale"]
@@ -46,7 +46,7 @@ class Claim:
     ended one came to, `accepted` the one that the module goes on with, `log` how each ended. `rest_seconds`: until its module's open breaker lets one through. `keys`:
     those of its scripts. `ttl_seconds`: how long its record lives. `on_lost` is called when others have the call. `begin_by`:
     when an attempt may last begin, by the clock that counts suspension and by the fleet's. `replica`, `is_scattered`: as a
-    lease has them; `mover` tells the ledger of another one, and returns what `MOVE` does.
+    lease has them; `mover` tells the ledger of another one, and returns what `MOVE` does. `approved`: what people have approved, sealed.
     """
 
     call: PublishedCall
@@ -64,6 +64,7 @@ class Claim:
     begin_by: tuple[float, float] = _NEVER
     replica: str = ""
     is_scattered: bool = False
+    approved: str = ""
     mover: "Callable[[Claim, str], Awaitable[int]] | None" = None
 
     @property
@@ -79,10 +80,10 @@ class Claim:
 
     def read(self, answer: Sequence[Any]) -> None:
         """Take what `CLAIM` has answered that granted it, but for what is to be verified."""
-        granted, self.attempts, so_far, _, log_, rest_ms, _, replica, scattered = answer
+        granted, self.attempts, so_far, _, log_, rest_ms, _, replica, scattered, approved = answer
         self.granted, self.so_far = cast("Granted", granted.decode()), cast("EffectState", so_far.decode())
         self.log, self.rest_seconds = log_.decode(), rest_ms / 1000
-        self.replica, self.is_scattered = replica.decode(), scattered == b"1"
+        self.replica, self.is_scattered, self.approved = replica.decode(), scattered == b"1", approved.decode()
         if self.call.inputs is not None and self.so_far == "none":  # its record may be lost, and it has asked before
             self.so_far = self.call.inputs.so_far
 

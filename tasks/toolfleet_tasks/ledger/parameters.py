@@ -73,6 +73,7 @@ def of_claim(
         can_reach=int(can_reach),
         replica=replica,
         round=0 if call.inputs is None else call.inputs.round,
+        approval="" if call.approval is None else call.approval.binding,
     )
 
 

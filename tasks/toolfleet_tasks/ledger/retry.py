@@ -124,6 +124,14 @@ def settled(attempt: Attempt, effect: Effect | None, so_far: EffectState) -> Too
     return result if result.hint else result.model_copy(update={"hint": hint_for(result, effect)})
 
 
+def unattempted(result: ToolResult) -> Attempt:
+    """An end without an attempt, as if one had come to it. What people have not approved stays so, however often it is repeated."""
+    if result.error_code == "approval_denied":
+        return Attempt(Outcome.PERMANENT, result)
+    outcome = Outcome.NOT_SENT if result.effect_state == "none" else Outcome.UNKNOWN
+    return Attempt(outcome, result, result.retry_after_seconds)
+
+
 def combined(so_far: EffectState, latest: EffectState) -> EffectState:
     """What two attempts may have done together: what one has surely done, the other does not undo."""
     return so_far if _CERTAINTY.index(so_far) > _CERTAINTY.index(latest) else latest

@@ -42,6 +42,9 @@ MEMORY_MS = 600_000
 REPLICAS_SINCE = 2
 """The first version whose workers know that what became of a call may be known to one process of its module only."""
 
+APPROVALS_SINCE = 3
+"""The first version whose workers know that people may have to approve a call."""
+
 RESTART = "restart"
 """In the place of the worker's name: a note of nobody, for the queues of a worker that is being restarted."""
 
@@ -55,6 +58,7 @@ MOST_EVENTS_WAITING = 1_000
 """Of the registry, for one receiver of webhooks: the others wait in the registry, which keeps 10,000."""
 
 IN_LUA: dict[str, float | str] = {
+    "APPROVALS_SINCE": APPROVALS_SINCE,
     "COUNTED_FROM_BYTES": COUNTED_FROM_BYTES,
     "DEFERENCE_MS": DEFERENCE_MS,
     "FIRST_PAUSE_MS": FIRST_PAUSE_MS,

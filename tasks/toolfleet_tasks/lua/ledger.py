@@ -14,6 +14,8 @@ The record is a hash:
   is asked for again; `parked`: who has asked last; `recalled`: who has told the module that nobody wants it any more
 - `question`: what its module asks, and the call waits for (`token` is `asked`), with its signature as above; `round`: how many it has asked;
   `message`: the call as it travels once it is answered; `answered`: `;<round> <digest>` for each answer
+- `approved`: what people have approved, sealed, which the claim of the first attempt hands to its worker; `may_begin`: until then (`token` is
+  `approval` while they have not decided)
 - `v`: the version of these fields that whoever claims the call must know, if the first will not do
 - `replica`: the note about which of its module's processes has the attempts that may have done something, from before anything is sent
   there; `scattered`: `1` if an earlier one of them may have gone to another process
@@ -30,9 +32,9 @@ CLAIM = script("ledger/claim")
 likely to be so, or `queued` if that is back and lets calls in one after the other; `newer` for a record of a later version; `stale` for a message that does not bring the
 answer to what the call has asked last; or, with
 attempts begun, what they may have done, the last one's result (its signature and a space before it, if there is one), the log, the
-breaker's rest (ms), what is `accepted`, the replica that counts and `1` if earlier attempts may have been elsewhere: `accepted` (the module
-is to be asked where the call is), `go` (an attempt is begun), `unknown` (one was never closed, and must not be repeated), `exhausted`, `open` or
-`killed`: the call is to be ended under this token.
+breaker's rest (ms), what is `accepted`, the replica that counts, `1` if earlier attempts may have been elsewhere, and what was `approved`: `accepted` (the module
+is to be asked where the call is), `go` (an attempt is begun), `unknown` (one was never closed, and must not be repeated), `exhausted`, `open`,
+`killed` or `unapproved` (nobody has approved what needs that): the call is to be ended under this token.
 """
 
 RENEW = script("ledger/renew")
@@ -53,7 +55,7 @@ MOVE = script("ledger/move")
 """Returns 1, 2 if an earlier attempt may have gone to another process, or 0 if others have the call by now."""
 
 READ = script("ledger/read")
-"""Returns `queued`, `running`, `retrying`, `input_required` or `done`."""
+"""Returns `queued`, `running`, `retrying`, `input_required`, `waiting_approval` or `done`."""
 
 PARK = script("ledger/park")
 """Returns 1; 2 if the call has ended meanwhile; or 0 if others have it by now."""

@@ -22,8 +22,8 @@ from toolfleet_tasks.calls.message_bounds import opened
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.dead_letters import reason_of
 from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed, ResultNotStored
-from toolfleet_tasks.ledger.retry import MOST_DEATHS, Next, decide, settled
-from toolfleet_tasks.messages import fleet_results
+from toolfleet_tasks.ledger.retry import MOST_DEATHS, Next, decide, settled, unattempted
+from toolfleet_tasks.messages import approval_results, fleet_results
 from toolfleet_tasks.messages.deaths import deaths_of
 from toolfleet_tasks.messages.json_text import NewerMessage
 from toolfleet_tasks.ports import Runner
@@ -120,9 +120,10 @@ class _Execution:
             return await (self._go() if claim.granted == "go" else self._ask())
         if claim.granted == "killed":
             return await self._killed()
-        if claim.granted == "open":
+        if claim.granted in {"open", "unapproved"}:
             away = fleet_results.module_away(tool_name, claim.rest_seconds, so_far=claim.so_far)
-            return await self._finish(self._settled(away))
+            refusal = away if claim.granted == "open" else approval_results.unapproved(tool_name)
+            return await self._finish(self._settled(refusal))
         if claim.granted == "exhausted" and claim.last is not None:
             return await self._finish(self._settled(claim.last))
         happened = await self._reconciled()
@@ -145,7 +146,7 @@ class _Execution:
     async def _go(self) -> str:
         lost = list[bool]()
         self._claim.on_lost = lambda: lost.append(True)  # before we wait for anything
-        refusal = await refusal_of(self._ledger, self._claim, self._known, self._decisions)
+        refusal = await refusal_of(self._ledger, self._claim, self._known, self._decisions, self._task.app.settings)
         if lost:  # it was taken back, say, or Redis was away for longer than the lease
             raise self._late()
         if refusal is not None:
@@ -264,9 +265,7 @@ class _Execution:
 
     def _settled(self, result: ToolResult) -> ToolResult:
         """An end without an attempt of ours, which claims no less than earlier ones may have done."""
-        outcome = Outcome.NOT_SENT if result.effect_state == "none" else Outcome.UNKNOWN
-        retry_after = result.retry_after_seconds
-        return settled(Attempt(outcome, result, retry_after), self._call.effect, self._claim.so_far)
+        return settled(unattempted(result), self._call.effect, self._claim.so_far)
 
     async def _finish(self, result: ToolResult, *, attempt: Attempt | None = None, seconds: float = 0) -> str:
         result = result.model_copy(update={"audit": self._audit()})

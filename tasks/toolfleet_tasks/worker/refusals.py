@@ -1,15 +1,18 @@
-"""Refuses a call whose tool nobody knows, or that has reached a limit: its agent may not have looked, or not known of it."""
+"""Refuses a call whose tool nobody knows, that nobody has approved, or that has reached a limit: its agent may not have looked, or not known of it."""
 
 from collections.abc import Mapping
 
 from toolfleet_registry.contracts import Terms, ToolResult, decisions
 from toolfleet_registry.policy.limits import strictest
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.ledger.approved import is_approved
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger
+from toolfleet_tasks.messages.approval_results import unapproved
 
 
 async def refusal_of(
-    ledger: Ledger, claim: Claim, known: Terms | ToolResult | None, decided: Mapping[str, str]
+    ledger: Ledger, claim: Claim, known: Terms | ToolResult | None, decided: Mapping[str, str], settings: Settings
 ) -> ToolResult | None:
     """Return why a claimed call is not begun, by what is `known` of its tool; `None` if it may be. `decided` has what was decided of it."""
     if isinstance(known, ToolResult):
@@ -17,5 +20,10 @@ async def refusal_of(
         return known
     if known is not None and known.requires_gate and "gate" not in decided:
         decisions.note("gate", "missing")
+    if claim.call.approval is not None:
+        holds = is_approved(claim, settings)
+        decisions.note("approval", "approved" if holds else "missing")
+        if not holds:
+            return unapproved(claim.call.tool_name)
     terms = strictest(claim.call.terms, known)
     return None if terms is None else await ledger.take(claim, terms)

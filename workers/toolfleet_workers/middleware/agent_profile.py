@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from toolfleet_registry.agents.approval_rules import approval_fault, approval_rule
 from toolfleet_registry.agents.effective_profile import EffectiveProfile
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.contracts import PublishedCall, ToolResult
@@ -42,7 +43,7 @@ class ProfileCheck:
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
         """Proceed with the narrowed caller, or refuse with `permission_denied`."""
-        if call.caller.agent is None and self.profiles.is_empty:  # nearly every call
+        if call.caller.agent is None and call.approval is None and self.profiles.is_empty:  # nearly every call
             return await proceed(call)
         reason = self._reason(call)
         if reason is not None:  # it may have been changed just now
@@ -53,10 +54,10 @@ class ProfileCheck:
             log.warning("tool_call_refused", reason=reason, user_id=call.caller.user_id)
             return Attempt(Outcome.PERMANENT, ToolResult.refused(call.tool_name, "permission_denied", reason))
         profile = self.profiles.of(call.caller)
-        if profile is None:
-            return await proceed(call)
-        note("agent", "allowed")
-        return await proceed(self._narrowed(call, profile))
+        if profile is not None:
+            note("agent", "allowed")
+            call = self._narrowed(call, profile)
+        return self._unapproved(call, profile) or await proceed(call)
 
     def _reason(self, call: PublishedCall) -> str | None:
         try:
@@ -65,6 +66,20 @@ class ProfileCheck:
             return str(exc)
         tool = self.tools.find(call.tool_name)
         return None if profile is None or tool is None else profile.denial(tool.definition)
+
+    def _unapproved(self, call: PublishedCall, profile: EffectiveProfile | None) -> Attempt | None:
+        """The refusal of a call that needs an approval and names none, or another than may have been given; `None`: it may go on."""
+        tool = self.tools.find(call.tool_name)
+        if tool is None:  # whoever is asked next refuses it
+            return None
+        specs = () if profile is None else profile.rules(tool.definition).approvals
+        fault = approval_fault(call, tool.definition, [approval_rule(spec) for spec in specs])
+        if fault is None:
+            return None
+        note("approval", "missing" if call.approval is None else "changed")
+        log.warning("tool_call_refused", reason=fault, user_id=call.caller.user_id)
+        text = f"Tool call refused: {fault}."
+        return Attempt(Outcome.PERMANENT, ToolResult.refused(call.tool_name, "approval_denied", text))
 
     def _narrowed(self, call: PublishedCall, profile: EffectiveProfile) -> PublishedCall:
         caller = profile.narrowed(call.caller, self.default_modules)

@@ -54,7 +54,7 @@ class ToolRetrySpec(MiddlewareBase):
     """What each pause is longer than the one before."""
     initial_delay_seconds: float = Field(default=0.1, ge=0, le=30, allow_inf_nan=False)
     """The first pause. A module's `Retry-After` counts more."""
-    max_delay_seconds: Annotated[float, Field(gt=0, le=30, allow_inf_nan=False)] = 30
+    max_delay_seconds: Annotated[float, Field(gt=0, le=30, allow_inf_nan=False)] = 30.0
     """The longest pause."""
     jitter: bool = True
     """Whether up to as much again is added to a pause, by chance: calls that failed together are not repeated together."""
@@ -150,7 +150,7 @@ class HumanInTheLoopSpec(MiddlewareBase):
     """Who may approve."""
     quorum: Annotated[int, Field(ge=1, le=20)] = 1
     """How many of them have to."""
-    expires_seconds: Annotated[float, Field(ge=1, le=LONGEST_APPROVAL_SECONDS, allow_inf_nan=False)] = 3600
+    expires_seconds: Annotated[float, Field(ge=1, le=LONGEST_APPROVAL_SECONDS, allow_inf_nan=False)] = 3600.0
     """After how long the call is denied if they have not."""
     self_approval: bool = False
     """Whether whoever asks may be one of them."""

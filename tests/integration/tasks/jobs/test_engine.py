@@ -103,7 +103,7 @@ async def test_who_publishes_a_step_hears_whether_it_may_be_lost() -> None:
     call = await ledger.prepare(make_spec(), ToolCall(tool_name="works.begin"), "j.0")
 
     def steps(answer: FleetError) -> JobSteps:
-        return JobSteps(None, Post(answer), None, Settings())  # type: ignore[arg-type] # only the posting is used
+        return JobSteps(None, Post(answer), None, None, Settings())  # type: ignore[arg-type] # only the posting is used
 
     assert isinstance(call, PublishedCall)
     assert await steps(BegunBefore()).publish(call) == JobCallState("j.0")

@@ -167,7 +167,7 @@ async def test_older_workers_leave_it_to_newer_ones(
     """A worker that knows of no such calls neither runs nor ends it."""
     await asked(ledger)
     await answer(ledger)
-    older = CLAIM.text.replace("local VERSION = 2", "local VERSION = 1")
+    older = CLAIM.text.replace("local VERSION = 3", "local VERSION = 1")
     assert older != CLAIM.text
     with monkeypatch.context() as patch:
         patch.setitem(CLAIM.__dict__, "text", older)

@@ -193,3 +193,19 @@ def test_equal_profiles_have_one_digest_in_every_process() -> None:
 
     assert profile_of(**said).digest == profile_of(**again, description="Reads.").digest
     assert profile_of(**said).digest != profile_of(**said, permission_at_most="user").digest
+
+
+@pytest.mark.parametrize(
+    "middleware",
+    [
+        {"name": "tool_retry"},
+        {"name": "limits", "cooldown_seconds": 5},
+        {"name": "pii"},
+        {"name": "human_in_the_loop", "approve_tools": ["git.*"], "expires_seconds": 600},
+    ],
+)
+def test_a_profile_is_the_same_after_it_was_sent(middleware: dict[str, object]) -> None:
+    """As JSON in a child's environment, or in the registry: or one process's approval would be none for another."""
+    profile = profile_of(middleware=[middleware])
+
+    assert AgentProfile.model_validate_json(profile.model_dump_json()).digest == profile.digest

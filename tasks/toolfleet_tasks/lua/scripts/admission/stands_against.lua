@@ -14,7 +14,9 @@ local function is_clear()
 end
 
 local function stands_against()
-  if not is_clear() and redis.call('EXISTS', record) == 1 then return {'ended', call_id} end
+  if not is_clear() and redis.call('EXISTS', record) == 1 and not redis.call('HGET', record, 'may_begin') then
+    return {'ended', call_id} -- what people have approved has a record before it is published
+  end
   local joined = digest and joins()
   if joined then return joined end
   if needs_worker == '1' then

@@ -5,8 +5,9 @@
 -- can_reach: '1' if this worker can connect to the module, as far as it knows.
 -- replica: which of its module's processes the worker would ask; '' where the module has one address.
 -- round: which question of the call's the message answers, 0 for none.
+-- approval: to what an approval is bound that the call needs; '' for none.
 -- keys: record, result, caller_limit, running, breaker
--- args: token, call_id, lease_ms, effect, seconds, bound, most_attempts, killed, patience_ms, can_reach, replica, round
+-- args: token, call_id, lease_ms, effect, seconds, bound, most_attempts, killed, patience_ms, can_reach, replica, round, approval
 -- include: now
 -- lazily: ledger/kept_success(kept_success), breaker/pass(breaker_pass), breaker/state(breaker_state)
 -- lazily: overload/running(running_take, running_renew, running_leave)
@@ -17,7 +18,7 @@ local lease_end = now + lease_ms
 local found = {} -- so it is at a call's first claim
 if redis.call('EXISTS', record) == 1 then
   found = redis.call('HMGET', record, 'state', 'token', 'lease', 'begun', 'effect', 'so_far', 'last', 'log', 'as', 'result',
-    'last_signature', 'lapsed', 'v', 'accepted', 'ask_at', 'replica', 'scattered', 'granted')
+    'last_signature', 'lapsed', 'v', 'accepted', 'ask_at', 'replica', 'scattered', 'granted', 'approved')
 end
 if tonumber(found[13] or 1) > VERSION then return {'newer'} end
 local state, holder, lease, begun = found[1], found[2], tonumber(found[3] or 0), tonumber(found[4] or 0)
@@ -32,13 +33,14 @@ if state == 'done' then
   if caller_limit ~= record then redis.call('ZREM', caller_limit, call_id) end -- it may have been let in after its end
   return {'done', found[10] or kept_success(result)}
 end
+if holder == 'approval' then return {'stale'} end -- people decide: whatever has brought a message of it
 -- A module has asked something: only the message that brings the last answer may begin the call.
 local has_asked = log ~= '' and string.find(log, ' input_required ', 1, true)
 if has_asked and (holder == 'asked' or redis.call('HGET', record, 'round') ~= round) then return {'stale'} end
 if holder == token then -- the answer was lost, and the lease may have run out meanwhile
   redis.call('HSET', record, 'lease', lease_end)
   if bound > 0 then running_renew(running, call_id, lease_end) end
-  return {as, begun, so_far, last, log, 0, found[14] or '', at, scattered}
+  return {as, begun, so_far, last, log, 0, found[14] or '', at, scattered, found[19] or ''}
 end
 if holder and lease > lease_end + 1000 then -- Redis's clock was set back: it must not hold for that much longer
   lease = lease_end
@@ -64,6 +66,8 @@ elseif holder then
 else
   kind = begun < most_attempts and 'go' or 'exhausted'
 end
+-- What people have approved is begun once under their approval; what follows are attempts of the same call.
+if kind == 'go' and approval ~= '' and not found[19] then kind = 'unapproved' end
 local is_killed = killed == 'yes' or (killed == 'lapsed' and lapsed >= most_attempts)
 if is_killed and (kind == 'go' or kind == 'unknown' or kind == 'accepted') then kind = 'killed' end
 if kind == 'go' and bound > 0 and running_take(running, call_id, now, lease_end, bound) == 0 then return {'full'} end
@@ -77,6 +81,7 @@ if rest > 0 then
   kind = 'open'
 end
 if kind == 'go' then
+  if approval ~= '' then redis.call('HDEL', record, 'may_begin') end
   begun = begun + 1
   if so_far == 'none' then -- nobody has anything of it: any process may
     at, scattered = replica, ''
@@ -91,4 +96,4 @@ if is_accepted then redis.call('HSET', record, 'granted', kind) end
 if at ~= '' or found[16] then redis.call('HSET', record, 'replica', at, 'scattered', scattered, 'v', REPLICAS_SINCE) end
 if lapsed > 0 then redis.call('HSET', record, 'lapsed', lapsed) end
 redis.call('EXPIRE', record, seconds)
-return {kind, begun, so_far, last, log, rest, found[14] or '', at, scattered}
+return {kind, begun, so_far, last, log, rest, found[14] or '', at, scattered, found[19] or ''}

@@ -12,11 +12,12 @@
 -- include: now, ledger/kept_success, ledger/ended
 
 local found = redis.call('HMGET', record, 'state', 'begun', 'token', 'so_far', 'result', 'log', 'as', 'by', 'known',
-  'known_line')
+  'known_line', 'may_begin')
 if found[1] == 'done' then
   return {found[8] == token and 'ended' or 'done', found[5] or kept_success(result), '', 1}
 end
-if mode ~= 'any' and found[2] then return {'begun'} end
+local waits = found[3] == 'approval' or found[11] -- for people, or for its first attempt, which they have approved
+if mode ~= 'any' and found[2] and not waits then return {'begun'} end
 local begun = tonumber(found[2] or 0) > 0
 local is_open = found[3] and found[7] == 'go'
 local log = found[6] or ''
@@ -25,7 +26,8 @@ local nothing_happened = not is_open and (found[4] or 'none') == 'none'
 local is_whole = data == '*' or data ~= '' and redis.call('GET', data_id) == data
 if not found[2] and not is_whole then nothing_happened = mode == 'refused' end
 redis.call('HSET', record, 'state', 'done', 'by', token, 'log', log)
-redis.call('HDEL', record, 'token', 'lease', 'as', 'last', 'last_signature', 'known', 'known_line', 'question', 'message')
+redis.call('HDEL', record, 'token', 'lease', 'as', 'last', 'last_signature', 'known', 'known_line', 'question', 'message',
+  'approved', 'may_begin')
 local value, line_end = unknown, line_unknown
 if nothing_happened and begun then
   value, line_end = undone, line_undone

@@ -1,0 +1,1 @@
+"""Defines what a call's approval by people consists of."""

@@ -1,0 +1,48 @@
+"""Defines under which terms people approve a call: to what an approval is bound, who may give it, how many of them have to."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from toolfleet_registry.contracts.message import Message
+
+
+class ApprovalRule(Message):
+    """One rule that asks for an approval; where several do, each has to be satisfied. `digest`: of what it was made from.
+
+    Whoever has `permission`, or a higher one, may approve, and so may these `users`, and the holders of these `keys` (ids of API
+    keys). `quorum`: how many have to. `expires_seconds`: after which the call is denied. `self_approval`: whoever asks may be one of them.
+    """
+
+    digest: str
+    permission: Literal["guest", "user", "admin", "owner"] | None = None
+    users: frozenset[str] = frozenset()
+    keys: frozenset[str] = frozenset()
+    quorum: Annotated[int, Field(ge=1)] = 1
+    expires_seconds: Annotated[float, Field(gt=0)] = 3600.0
+    self_approval: bool = False
+
+
+class ApprovalTerms(Message):
+    """What a call travels with that people have to approve, or have approved.
+
+    `binding` is the digest of all that they see: another call needs another approval. `tool_digest`: of the tool's definition.
+    `rules`: digests of the rules that ask for it. `expires_seconds`: how long people have. `seconds`: the time that the call has from its approval on. `asked`: of a call
+    whose arguments were edited, the digest under which its idempotency key stands for it.
+    """
+
+    binding: str
+    tool_digest: str
+    rules: tuple[str, ...]
+    expires_seconds: float = Field(gt=0)
+    seconds: float = Field(gt=0)
+    asked: str | None = None
+
+
+class ApprovedCall(Message):
+    """What the ledger keeps of an approved call, sealed, for the worker that begins it."""
+
+    call_id: str
+    binding: str
+    by: tuple[str, ...]
+    at: float

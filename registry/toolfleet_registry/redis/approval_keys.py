@@ -1,0 +1,36 @@
+"""Builds the Redis keys of approvals: each has its rule in `redis/key_rules.py`."""
+
+from dataclasses import dataclass
+
+from toolfleet_registry.redis.key_rules import OURS
+from toolfleet_registry.redis.keys import Keys
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalKeys:
+    """Those of the fleet whose other keys these are."""
+
+    keys: Keys
+
+    def approval(self, approval_id: str) -> str:
+        """A hash: what people see of a call that waits for them, and what they decide. Expires a week after it is settled, at the latest."""
+        return f"{self._begin}:{approval_id}"
+
+    @property
+    def waiting(self) -> str:
+        """The calls that wait for people, or whose approval is not settled, by when somebody has to do something about them."""
+        return f"{self._begin}s-waiting"
+
+    @property
+    def settled(self) -> str:
+        """The last approvals that were settled, by when that was. Expires a week after the last."""
+        return f"{self._begin}s-settled"
+
+    @property
+    def changed(self) -> str:
+        """A pub/sub channel, no key: carries the id of an approval that was asked for or decided."""
+        return f"{self._begin}s-changed"
+
+    @property
+    def _begin(self) -> str:
+        return f"{self.keys.prefix}{OURS}approval"

@@ -1,0 +1,55 @@
+"""Defines what people see of a call that they have to approve, and what they decide."""
+
+from typing import Any, Literal
+
+from toolfleet_registry.contracts import Caller, Message
+from toolfleet_registry.contracts.approvals.terms import ApprovalRule
+
+ApprovalState = Literal["waiting", "approved", "rejected", "expired"]
+"""Where an approval is: people have not decided, enough have approved, one has rejected, or its time is over."""
+
+
+class AskedApproval(Message):
+    """A call that waits for people, as it is stored. Times are seconds since the epoch.
+
+    `approval_id` is the call's id. `arguments` are as they are published: those at `sensitive` (JSON pointers) are hidden where it
+    is shown. `caller` asks, in the name of `user_id`. `rules` ask for the approval, and each has to be satisfied.
+    """
+
+    approval_id: str
+    tool_name: str
+    tool_version: str | None
+    arguments: dict[str, Any]
+    sensitive: tuple[str, ...]
+    caller: Caller
+    user_id: str | None
+    rules: tuple[ApprovalRule, ...]
+    binding: str
+    requested_at: float
+    expires_at: float
+    conversation_id: str | None = None
+
+
+class ApprovalVote(Message):
+    """What one person has decided. `binding`: of what they have seen; `by`: `user ada`, `key <id>` or `command line`."""
+
+    approval_id: str
+    binding: str
+    verdict: Literal["approve", "reject"]
+    by: str
+    user_id: str | None
+    permission: Literal["guest", "user", "admin", "owner"]
+    key_id: str | None = None
+    reason: str = ""
+    at: float
+
+
+class JournalLine(Message):
+    """One thing that happened to an approval: `edited` names the digests before and after."""
+
+    at: float
+    what: Literal["requested", "approved", "rejected", "edited", "expired"]
+    by: str
+    reason: str = ""
+    before: str | None = None
+    after: str | None = None

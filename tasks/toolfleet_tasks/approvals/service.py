@@ -1,0 +1,264 @@
+"""Asks people to approve calls, and takes what they decide: each call's approval once, whoever decides at the same moment."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.agents.approval_rules import approval_fault, terms_of_approval
+from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolResult
+from toolfleet_registry.contracts.approvals.terms import ApprovalRule, ApprovedCall
+from toolfleet_registry.errors import ApprovalNotTaken, BegunBefore, FleetUnavailable, PublishUnconfirmed
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.admission.control import AdmissionControl, Refusal, digest_of, refused
+from toolfleet_tasks.approvals.approved_calls import ApprovedCalls
+from toolfleet_tasks.approvals.approvers import Approver, is_approved, refusal_of_approver
+from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords, StoredApproval
+from toolfleet_tasks.approvals.request import (
+    ApprovalVote,
+    AskedApproval,
+    JournalLine,
+)
+from toolfleet_tasks.calls.prepare import CallPreparation
+from toolfleet_tasks.dispatch.dispatcher import Dispatcher
+from toolfleet_tasks.ledger.ledger import Ledger
+from toolfleet_tasks.messages import approval_results, fleet_results
+from toolfleet_tasks.redis.connection import PipelinedConnection
+
+_TRIES = 20  # decisions that come at one moment: each reads anew what the one before has written
+_SECONDS = 10.0  # for Redis to take one
+
+
+class ApprovalService:
+    """The approvals of one session. Raises `FleetUnavailable` where Redis does not answer, and `ApprovalNotTaken` for what is not taken."""
+
+    def __init__(
+        self,
+        preparation: CallPreparation,
+        admission: AdmissionControl,
+        records: ApprovalRecords,
+        calls: ApprovedCalls,
+    ) -> None:
+        self.records = records
+        self._preparation, self._admission, self._calls = preparation, admission, calls
+
+    async def ask(self, call: PublishedCall, rules: Sequence[ApprovalRule], conversation_id: str | None) -> "Asked":
+        """Have a call wait for people. Returns what they are asked, or the refusal of a call that does not wait."""
+        now = fleet_clock.now()
+        assert call.approval is not None  # noqa: S101 - whoever has prepared it has made it
+        request = AskedApproval(
+            approval_id=call.call_id,
+            tool_name=call.tool_name,
+            tool_version=call.tool_version,
+            arguments=call.arguments,
+            sensitive=call.sensitive,
+            caller=call.caller,
+            user_id=call.user_id,
+            rules=tuple(rules),
+            binding=call.approval.binding,
+            requested_at=now,
+            expires_at=now + min(rule.expires_seconds for rule in rules),
+            conversation_id=conversation_id,
+        )
+        intention = self._admission.intention_of(call) if call.idempotency_key else None
+        return request, await self.records.request(call, request, intention=intention)
+
+    async def ask_for_step(self, call: PublishedCall) -> ToolResult | Refusal | None:
+        """As `ask`, of a job's step, for whose end nobody waits here. As `Dispatcher.detach` it returns and raises."""
+        rules = self.rules_of(call)
+        if not rules:
+            return approval_results.changed(call.tool_name, "changed: its agent's profile is another one now")
+        try:
+            async with asyncio.timeout(_SECONDS):
+                _, refusal = await self.ask(call, rules, None)
+        except (TimeoutError, OSError, ResponseError) as exc:
+            raise PublishUnconfirmed(str(exc) or "Redis does not answer") from exc
+        if refusal is None or refusal.kind == "joined":
+            return refusal
+        if refusal.kind == "ended":
+            raise BegunBefore("it has ended already")
+        if refusal.kind == "crowd":
+            return approval_results.too_many_wait(call.tool_name, refusal.count)
+        return refused(call.tool_name, refusal)
+
+    def rules_of(self, call: PublishedCall) -> tuple[ApprovalRule, ...]:
+        """The rules that have people approve such a call, as they are now."""
+        return self._preparation.approval_rules(call)
+
+    async def show(self, approval_id: str) -> StoredApproval:
+        """One of them. Raises `ApprovalNotTaken` (`unknown`)."""
+        found = await self.records.read(approval_id)
+        if found is None:
+            raise ApprovalNotTaken(approval_id, "unknown")
+        return found
+
+    async def list(self, *, settled: bool = False, limit: int = 50, offset: int = 0) -> list[StoredApproval]:
+        """Those that wait, or the last that were settled; what cannot be read any more is left out."""
+        ids = await self.records.ids(settled=settled, limit=limit, offset=offset)
+        found = await asyncio.gather(*(self.records.read(each) for each in ids))
+        return [each for each in found if each is not None]
+
+    async def approve(
+        self,
+        approval_id: str,
+        approver: Approver,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        reason: str = "",
+    ) -> StoredApproval:
+        """Approve a call, perhaps with other `arguments`, each of which replaces the one of its name: what others have approved before counts no more then.
+
+        With the last approval that is needed it is on its way. Raises `ApprovalNotTaken`, and `ValueError` for arguments that the tool does not take.
+        """
+        return await self._decide(approval_id, lambda found: self._approval(found, approver, arguments, reason))
+
+    async def reject(self, approval_id: str, approver: Approver, *, reason: str = "") -> StoredApproval:
+        """Deny a call; the first one who does so decides. Raises `ApprovalNotTaken`."""
+        return await self._decide(approval_id, lambda found: self._rejection(found, approver, reason))
+
+    async def go_on(self, found: StoredApproval) -> None:
+        """Do what is to be done about an approval that waits no more."""
+        tool_name = found.request.tool_name
+        if found.state == "approved":
+            await self._calls.publish(found.call)
+        elif found.state == "rejected":
+            last = found.journal[-1]
+            result = (
+                approval_results.rejected(tool_name, last.reason)
+                if last.before is None
+                else approval_results.changed(tool_name, last.reason)
+            )
+            await self._calls.end(found.call, result)
+        elif found.state == "expired":
+            await self._calls.end(found.call, approval_results.approval_expired(tool_name))
+
+    async def end_late(self, found: StoredApproval) -> None:
+        """End an approved call whose own deadline has passed, where nobody has done so."""
+        await self._calls.end(found.call, fleet_results.expired(found.call.tool_name))
+
+    async def expire(self, found: StoredApproval) -> bool:
+        """Deny a call whose time is over. False if it is not, by some clock, or somebody has decided just now."""
+        line = JournalLine(at=fleet_clock.now(), what="expired", by="fleet")
+        decision = ApprovalChange("expired", found.request, found.call, found.votes, [*found.journal, line])
+        return await self.records.decide(found, decision) == "taken"
+
+    async def _decide(self, approval_id: str, make: Callable[[StoredApproval], ApprovalChange]) -> StoredApproval:
+        try:
+            async with asyncio.timeout(_SECONDS):
+                found = await self._taken(approval_id, make)
+                if found.state != "waiting":
+                    await self.go_on(found)
+                return found
+        except (OSError, TimeoutError) as exc:
+            raise FleetUnavailable("Redis has not confirmed the decision: give it again.") from exc
+
+    async def _taken(self, approval_id: str, make: Callable[[StoredApproval], ApprovalChange]) -> StoredApproval:
+        for _ in range(_TRIES):
+            found = await self.show(approval_id)
+            if found.state != "waiting":
+                raise ApprovalNotTaken(approval_id, found.state)
+            if found.place == "done":
+                raise ApprovalNotTaken(approval_id, "ended")
+            answer = await self.records.decide(found, make(found))
+            if answer == "taken":
+                return await self.show(approval_id)
+            if answer != "raced":
+                raise ApprovalNotTaken(approval_id, answer)
+        raise ApprovalNotTaken(approval_id, "raced")
+
+    def _approval(
+        self, found: StoredApproval, approver: Approver, arguments: Mapping[str, Any] | None, reason: str
+    ) -> ApprovalChange:
+        self._check(found, approver)
+        now, request, call, votes = fleet_clock.now(), found.request, found.call, list(found.votes)
+        journal = list(found.journal)
+        tool = self._preparation.tool_of(ToolCall(tool_name=call.tool_name), call.caller)
+        fault = (
+            "changed: its caller may not use the tool any more"
+            if isinstance(tool, ToolResult)
+            else approval_fault(call, tool, self.rules_of(call))
+        )
+        if isinstance(tool, ToolResult) or fault is not None:
+            line = JournalLine(at=now, what="rejected", by="fleet", reason=str(fault), before=request.binding)
+            return ApprovalChange("rejected", request, call, votes, [*journal, line])
+        if arguments:
+            call = self._edited(call, {**call.arguments, **arguments}, tool, request.rules)
+            assert call.approval is not None  # noqa: S101 - `_edited` has made it
+            line = JournalLine(
+                at=now, what="edited", by=approver.name, before=request.binding, after=call.approval.binding
+            )
+            journal, votes = [*journal, line], []
+            request = request.model_copy(update={"arguments": call.arguments, "binding": call.approval.binding})
+        votes.append(_vote(request, approver, "approve", reason, now))
+        journal.append(JournalLine(at=now, what="approved", by=approver.name, reason=reason))
+        if not is_approved(request.rules, request.binding, votes):
+            return ApprovalChange("waiting", request, call, votes, journal)
+        assert call.approval is not None  # noqa: S101 - as above
+        call = call.model_copy(update={"published_at": now, "deadline_at": now + call.approval.seconds})
+        by = tuple(vote.by if vote.user_id is None else f"user {vote.user_id}" for vote in votes)
+        approved = ApprovedCall(call_id=call.call_id, binding=request.binding, by=by, at=now)
+        return ApprovalChange("approved", request, call, votes, journal, approved)
+
+    def _rejection(self, found: StoredApproval, approver: Approver, reason: str) -> ApprovalChange:
+        self._check(found, approver, rejects=True)
+        now = fleet_clock.now()
+        votes = [*found.votes, _vote(found.request, approver, "reject", reason, now)]
+        line = JournalLine(at=now, what="rejected", by=approver.name, reason=reason)
+        return ApprovalChange("rejected", found.request, found.call, votes, [*found.journal, line])
+
+    def _check(self, found: StoredApproval, approver: Approver, *, rejects: bool = False) -> None:
+        """Whoever has approved may still reject; and nobody is kept from rejecting a call of their own."""
+        votes = () if rejects else found.votes
+        request = found.request
+        if rejects and approver.user_id is not None and approver.user_id in {request.user_id, request.caller.user_id}:
+            return
+        if (refusal := refusal_of_approver(request, approver, votes)) is not None:
+            raise ApprovalNotTaken(found.approval_id, "forbidden", refusal)
+
+    def _edited(
+        self, call: PublishedCall, arguments: dict[str, Any], tool: Any, rules: Sequence[ApprovalRule]
+    ) -> PublishedCall:
+        """The same call with other arguments, judged as its caller's. Raises `ValueError` that says what is wrong with them."""
+        asked = ToolCall(tool_name=call.tool_name, arguments=arguments, user_id=call.user_id)
+        judged = self._preparation.judge(asked, call.caller, None)
+        if isinstance(judged, ToolResult):
+            raise ValueError(judged.error or "the tool does not take these arguments")  # noqa: TRY004 - of a value
+        before = call.approval
+        assert before is not None  # noqa: S101 - it waits for one
+        edited = call.model_copy(update={"arguments": judged.arguments})
+        terms = terms_of_approval(edited, tool, rules, asked=before.asked or digest_of(call))
+        return edited.model_copy(update={"approval": terms.model_copy(update={"seconds": before.seconds})})
+
+
+def approval_service(
+    connection: PipelinedConnection,
+    ledger: Ledger,
+    dispatcher: Dispatcher,
+    preparation: CallPreparation,
+    admission: AdmissionControl,
+    settings: Settings,
+) -> ApprovalService:
+    """The service of a session with these parts."""
+    return ApprovalService(
+        preparation, admission, ApprovalRecords(connection, settings), ApprovedCalls(ledger, dispatcher)
+    )
+
+
+Asked = tuple[AskedApproval, Refusal | None]
+"""What people are asked about a call; and why it does not wait for them, if it does not."""
+
+
+def _vote(request: AskedApproval, approver: Approver, verdict: Any, reason: str, at: float) -> ApprovalVote:
+    return ApprovalVote(
+        approval_id=request.approval_id,
+        binding=request.binding,
+        verdict=verdict,
+        by=approver.by,
+        user_id=approver.user_id,
+        permission=approver.permission,
+        key_id=approver.key_id,
+        reason=reason,
+        at=at,
+    )

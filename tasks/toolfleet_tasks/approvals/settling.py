@@ -1,0 +1,72 @@
+"""Does what is left to do about approvals, from any worker: denies what nobody has decided in time, publishes what was approved.
+
+At least once: whoever decided may have died before he had done it, and everybody may have been down. Each step may come twice.
+"""
+
+import asyncio
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.errors import FleetError
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.approvals.records import StoredApproval
+from toolfleet_tasks.approvals.service import ApprovalService
+from toolfleet_tasks.redis.connection import RedisConnectionLost
+
+_BATCH = 100
+_AGAIN_SECONDS = 15.0  # until a call that was published, and is not begun, is published again
+_MARGIN_SECONDS = 5.0  # after a deadline, for those who wait for the call to end it with what they know
+
+log = get_logger(__name__)
+
+
+async def settle_due(service: ApprovalService, *, seconds: float, lease_seconds: float) -> int:
+    """Settle what is due, for at most so many seconds. Returns how many were settled. Raises what Redis does."""
+    count, loop = 0, asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while loop.time() < until:
+        due = await service.records.due(count=_BATCH, lease_seconds=lease_seconds)
+        count += len(due)
+        await asyncio.gather(*(_settle_one(service, approval_id) for approval_id in due))
+        if len(due) < _BATCH:
+            break
+    return count
+
+
+async def _settle_one(service: ApprovalService, approval_id: str) -> None:
+    try:
+        await _settle(service, approval_id)
+    except (FleetError, RedisConnectionLost, ResponseError, TimeoutError) as exc:  # it is due again after its lease
+        log.warning("approval_not_settled", approval_id=approval_id, error=str(exc) or repr(exc))
+
+
+async def _settle(service: ApprovalService, approval_id: str) -> None:
+    found = await service.records.read(approval_id)
+    if found is None or found.place == "done":
+        await service.records.settle(approval_id)
+        return
+    if found.state == "waiting":
+        if await service.expire(found):
+            found = await service.show(approval_id)
+        else:  # by another clock it is not late, or somebody has decided just now
+            await service.records.put_off(approval_id, max(found.request.expires_at, fleet_clock.now() + 1))
+            return
+    if found.state != "approved":
+        await service.go_on(found)
+        await service.records.settle(approval_id)
+        return
+    await _follow_up(service, found)
+
+
+async def _follow_up(service: ApprovalService, found: StoredApproval) -> None:
+    """An approved call: it is published until it is begun, and ended where nobody else does so at its deadline."""
+    now, deadline = fleet_clock.now(), found.call.deadline_at
+    if now > deadline + _MARGIN_SECONDS:
+        await service.end_late(found)
+        await service.records.settle(found.approval_id)
+    elif found.place == "published":
+        await service.go_on(found)
+        await service.records.put_off(found.approval_id, min(now + _AGAIN_SECONDS, deadline + 2 * _MARGIN_SECONDS))
+    else:
+        await service.records.put_off(found.approval_id, deadline + 2 * _MARGIN_SECONDS)

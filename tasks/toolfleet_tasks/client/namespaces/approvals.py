@@ -1,0 +1,58 @@
+"""Lists calls that wait for people, and takes what they decide: `fleet.approvals`."""
+
+import builtins
+from collections.abc import Mapping
+from typing import Any
+
+from toolfleet_tasks.approvals.approvers import Approver
+from toolfleet_tasks.approvals.records import StoredApproval
+from toolfleet_tasks.client.sessions import Sessions
+from toolfleet_tasks.client.sync_face import SyncFace, blocking
+
+
+class FleetApprovals:
+    """The calls that people have to approve. Their ids are those of the calls.
+
+    Each method raises `FleetUnavailable` when Redis does not answer.
+    """
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def list(self, *, settled: bool = False, limit: int = 50, offset: int = 0) -> builtins.list[StoredApproval]:
+        """List at most `limit` of those that wait, the next to expire first; or of the last that were `settled`, the last first."""
+        session = await self._sessions.opened()
+        return await session.approvals.list(settled=settled, limit=limit, offset=offset)
+
+    async def show(self, approval_id: str) -> StoredApproval:
+        """Return one of them. Raises `ApprovalNotTaken` for none."""
+        return await (await self._sessions.opened()).approvals.show(approval_id)
+
+    async def approve(
+        self,
+        approval_id: str,
+        approver: Approver,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        reason: str = "",
+    ) -> StoredApproval:
+        """Approve a call, which begins with the last approval that it needs; perhaps with other `arguments`, by their names.
+
+        After such a change what others have approved counts no more. Raises `ApprovalNotTaken`, and `ValueError` for arguments that
+        the tool does not take.
+        """
+        session = await self._sessions.opened()
+        return await session.approvals.approve(approval_id, approver, arguments=arguments, reason=reason)
+
+    async def reject(self, approval_id: str, approver: Approver, *, reason: str = "") -> StoredApproval:
+        """Reject a call, which ends with that; its agent is told the `reason`. Raises `ApprovalNotTaken`."""
+        return await (await self._sessions.opened()).approvals.reject(approval_id, approver, reason=reason)
+
+
+class SyncFleetApprovals(SyncFace[FleetApprovals]):
+    """`FleetApprovals` with plain methods."""
+
+    list = blocking(FleetApprovals.list)
+    show = blocking(FleetApprovals.show)
+    approve = blocking(FleetApprovals.approve)
+    reject = blocking(FleetApprovals.reject)

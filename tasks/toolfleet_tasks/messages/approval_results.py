@@ -1,0 +1,48 @@
+"""Words the results of calls that people have to approve, or did not."""
+
+import math
+
+from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult
+from toolfleet_registry.policy.hints import hint_for
+from toolfleet_registry.time import fleet_clock
+
+
+def approval_required(call: PublishedCall, *, expires_at: float) -> ToolResult:
+    """The call waits for people, until then at most. Its id is that of the approval."""
+    hours = max(expires_at - fleet_clock.now(), 0) / 3600
+    left = f"{math.ceil(hours * 60)} min" if hours < 1 else f"{math.ceil(hours)} h"
+    text = f"Tool call waits: a person has to approve it first, within {left}; its approval is {call.call_id}."
+    result = ToolResult.refused(call.tool_name, "approval_required", text)
+    audit = Audit(call_id=call.call_id, tool=call.tool_name, ts=fleet_clock.now())
+    return result.model_copy(update={"audit": audit, "hint": hint_for(result)})
+
+
+def rejected(tool_name: str, reason: str) -> ToolResult:
+    """A person has declined it, perhaps with a reason, which is theirs."""
+    said = f": {reason}" if reason else "."
+    return _denied(tool_name, f"Tool call denied: a person has rejected it{said}")
+
+
+def approval_expired(tool_name: str) -> ToolResult:
+    """Nobody has decided in time."""
+    return _denied(tool_name, "Tool call denied: nobody has approved it in time (expired).")
+
+
+def changed(tool_name: str, reason: str) -> ToolResult:
+    """What was to be approved is not what would be executed."""
+    return _denied(tool_name, f"Tool call denied: {reason}.")
+
+
+def unapproved(tool_name: str) -> ToolResult:
+    """A message has come of a call whose approval is not there: it was taken back, or never given."""
+    return _denied(tool_name, "Tool call denied: nobody has approved it.")
+
+
+def too_many_wait(tool_name: str, count: int) -> ToolResult:
+    """So many calls wait for people that no further one may."""
+    text = f"Tool call refused: {count} calls wait for approvals already. It was not executed, and may be called again later."
+    return ToolResult.failed(tool_name, "busy", text, effect_state="none", retryable=True)
+
+
+def _denied(tool_name: str, text: str) -> ToolResult:
+    return ToolResult.refused(tool_name, "approval_denied", text)
