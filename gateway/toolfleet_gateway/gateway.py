@@ -8,6 +8,7 @@ from collections.abc import Callable
 import uvloop
 from starlette.types import ASGIApp
 
+from toolfleet_gateway.approvals.routes import approval_routes
 from toolfleet_gateway.auth.generated_key import GeneratedKey
 from toolfleet_gateway.auth.key_limits import KeyLimits
 from toolfleet_gateway.auth.opening import authenticating
@@ -98,6 +99,7 @@ def routes_of(fleet: ToolFleet, settings: Settings, closing: Closing, streams: O
         *module_routes(fleet, settings),
         *job_routes(fleet, settings),
         *hook_routes(fleet),
+        *approval_routes(fleet),
         *conversation_routes(fleet, streams),
         *event_routes(fleet, settings, streams),
         *operation_routes(fleet, settings),

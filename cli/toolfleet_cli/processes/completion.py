@@ -78,6 +78,13 @@ def complete_wakes(incomplete: str) -> list[str]:
     )
 
 
+def complete_approvals(incomplete: str) -> list[str]:
+    """The calls that wait for people."""
+    from toolfleet_registry.redis.approval_keys import ApprovalKeys  # noqa: PLC0415 - as elsewhere here
+
+    return _asked(lambda redis, settings, _: _first(redis, ApprovalKeys(settings.keys).waiting), incomplete)
+
+
 def complete_processes(incomplete: str) -> list[str]:
     """The processes of the `up` that runs here."""
     return _in_time(_processes, incomplete)

@@ -15,7 +15,7 @@ from toolfleet_gateway.calls.bodies import (
     CallState,
     ExecuteBody,
 )
-from toolfleet_gateway.calls.calling import CALLS, Calling
+from toolfleet_gateway.calls.calling import CALLS, Calling, first_state
 from toolfleet_gateway.calls.preferences import IDEMPOTENCY_KEY, PREFER, Preference, idempotency_key_of, preference_of
 from toolfleet_gateway.http.answers import json_answer
 from toolfleet_gateway.http.problem_answers import problem_of
@@ -87,7 +87,7 @@ class BeginningRoutes:
             return BatchedAnswer(status=problem.status, problem=problem.body(path))
         if result is not None:
             return BatchedAnswer(status=200, result=result)
-        return BatchedAnswer(status=202, call=CallState(call_id=handle.id, tool_name=handle.tool_name, state="queued"))
+        return BatchedAnswer(status=202, call=first_state(handle))
 
     def _preference(
         self,

@@ -1,6 +1,7 @@
 """Begins calls for clients: judges who calls, publishes the call, and waits for its end as long as its client does."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from starlette.responses import Response
 
@@ -53,7 +54,10 @@ class Calling:
 
         Raises `Problem` where no other gateway could go on with it: Redis has not confirmed it, and may not have it.
         """
-        result = await handle.end_within(preference.seconds, self.closing)
+        waits = (
+            preference.applied is not None or not handle.waits_for_approval
+        )  # people take longer than anybody waits unasked
+        result = await handle.end_within(preference.seconds if waits else 0, self.closing)
         if result is None and not await handle.is_kept_within(_CONFIRMATION_SECONDS):
             raise _unconfirmed()
         return result if result is not None else await handle.end_within(0)
@@ -64,7 +68,7 @@ class Calling:
         if result is not None:
             return result_answer(result, preference)
         headers = {"location": self.location(handle.id), "retry-after": "1", **preference.headers}
-        return json_answer(CallState(call_id=handle.id, tool_name=handle.tool_name, state="queued"), 202, headers)
+        return json_answer(first_state(handle), 202, headers)
 
     def location(self, call_id: str) -> str:
         """Where a call is followed."""
@@ -86,3 +90,9 @@ def _unconfirmed() -> Problem:
         effect_state="unknown",
         retry_after_seconds=1.0,
     )
+
+
+def first_state(handle: BegunHandle) -> CallState:
+    """Where a call is that was begun just now."""
+    state: Literal["queued", "waiting_approval"] = "waiting_approval" if handle.waits_for_approval else "queued"
+    return CallState(call_id=handle.id, tool_name=handle.tool_name, state=state)

@@ -43,6 +43,11 @@ def refusal_of_approver(request: AskedApproval, approver: Approver, votes: Itera
     return None
 
 
+def may_decide(request: AskedApproval, approver: Approver) -> bool:
+    """Whether they are among those who may decide about the call at all."""
+    return refusal_of_approver(request, approver, ()) is None
+
+
 def is_approved(rules: Sequence[ApprovalRule], binding: str, votes: Iterable[ApprovalVote]) -> bool:
     """Whether each rule has as many different approvers as it wants, who have seen this very call."""
     counting = [vote for vote in votes if vote.verdict == "approve" and vote.binding == binding]

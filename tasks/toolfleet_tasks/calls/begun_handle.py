@@ -40,6 +40,11 @@ class BegunHandle:
         return self._started.published_call.log_level if isinstance(self._started, PendingCall) else None
 
     @property
+    def waits_for_approval(self) -> bool:
+        """Whether people have to approve it first: no worker has heard of it."""
+        return isinstance(self._started, PendingCall) and self._started.expires_at is not None
+
+    @property
     def has_joined(self) -> bool:
         """Whether it brings the end of a call that was begun before, with the same idempotency key."""
         return isinstance(self._started, Joined)

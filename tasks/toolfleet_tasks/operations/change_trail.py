@@ -13,7 +13,13 @@ from typing import Final, Literal, Self, TypeAlias
 from redis.asyncio import Redis
 
 from toolfleet_registry.contracts.outcomes import AuditOutcome
-from toolfleet_registry.errors import FleetUnavailable, NoSuchDeadLetter, NotReplayable, OperationRefused
+from toolfleet_registry.errors import (
+    ApprovalNotTaken,
+    FleetUnavailable,
+    NoSuchDeadLetter,
+    NotReplayable,
+    OperationRefused,
+)
 from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
@@ -22,6 +28,8 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.ledger.audit import FIELD, AuditLine, text_of
 
 ChangeKind: TypeAlias = Literal[
+    "call_approved",
+    "call_rejected",
     "dead_letter_dropped",
     "dead_letter_replayed",
     "dead_letters_dropped",
@@ -49,7 +57,7 @@ BEGUN: Final = "is_begun"
 
 _PATIENCE_SECONDS = 2.0  # for each of the two lines: nobody waits long for them
 _LONGEST = 256  # characters of a name, an id or a reason
-_REFUSALS = (NoSuchDeadLetter, NotReplayable, OperationRefused)
+_REFUSALS = (ApprovalNotTaken, NoSuchDeadLetter, NotReplayable, OperationRefused, ValueError)
 
 log = get_logger(__name__)
 

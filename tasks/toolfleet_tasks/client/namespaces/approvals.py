@@ -1,10 +1,12 @@
 """Lists calls that wait for people, and takes what they decide: `fleet.approvals`."""
 
 import builtins
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from toolfleet_tasks.approvals.approvers import Approver
+from toolfleet_tasks.approvals.changes import ApprovalChanges
 from toolfleet_tasks.approvals.records import StoredApproval
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
@@ -13,7 +15,7 @@ from toolfleet_tasks.client.sync_face import SyncFace, blocking
 class FleetApprovals:
     """The calls that people have to approve. Their ids are those of the calls.
 
-    Each method raises `FleetUnavailable` when Redis does not answer.
+    Each method raises `FleetUnavailable` when Redis does not answer. What people decide has its line in the audit.
     """
 
     def __init__(self, sessions: Sessions) -> None:
@@ -41,12 +43,19 @@ class FleetApprovals:
         After such a change what others have approved counts no more. Raises `ApprovalNotTaken`, and `ValueError` for arguments that
         the tool does not take.
         """
-        session = await self._sessions.opened()
-        return await session.approvals.approve(approval_id, approver, arguments=arguments, reason=reason)
+        async with self._changes(approver) as changes:
+            return await changes.approve(approval_id, arguments=arguments, reason=reason)
 
     async def reject(self, approval_id: str, approver: Approver, *, reason: str = "") -> StoredApproval:
         """Reject a call, which ends with that; its agent is told the `reason`. Raises `ApprovalNotTaken`."""
-        return await (await self._sessions.opened()).approvals.reject(approval_id, approver, reason=reason)
+        async with self._changes(approver) as changes:
+            return await changes.reject(approval_id, reason=reason)
+
+    @asynccontextmanager
+    async def _changes(self, approver: Approver) -> AsyncGenerator[ApprovalChanges]:
+        session = await self._sessions.opened()
+        async with ApprovalChanges.of(session.approvals, session.settings, approver) as changes:
+            yield changes
 
 
 class SyncFleetApprovals(SyncFace[FleetApprovals]):

@@ -1,0 +1,1 @@
+"""Has people approve and reject calls over HTTP."""

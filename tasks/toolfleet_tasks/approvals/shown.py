@@ -1,0 +1,87 @@
+"""Shows approvals: to those who may decide about them, to whoever asks, and without the values that not everybody may see."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from toolfleet_registry.permissions import Permission, level_of_caller
+from toolfleet_registry.policy.redaction import redacted
+from toolfleet_tasks.approvals.approvers import Approver, may_decide, missing_votes
+from toolfleet_tasks.approvals.records import StoredApproval
+
+
+class ShownStep(BaseModel):
+    """One thing that happened to an approval."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    at: float
+    """When, in seconds since the epoch."""
+    what: Literal["approved", "rejected", "edited", "expired"]
+    """What."""
+    by: str
+    """Who: `user <id>`, `key <id>`, `token <subject>`, `command line` or `fleet`."""
+    reason: str = ""
+    """Why, in their words."""
+
+
+class ShownApproval(BaseModel):
+    """A call that people have to approve, as somebody sees it. Times are seconds since the epoch."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    id: str
+    """Its id, which is that of the call."""
+    state: Literal["waiting", "approved", "rejected", "expired", "withdrawn"]
+    """Where it is; `withdrawn`: its call was taken back while people decided."""
+    tool: str
+    """The tool that is called."""
+    arguments: dict[str, Any]
+    """With what; sensitive values stand as `[redacted]` for all but owners, and whoever has asked."""
+    effect: str | None
+    """What repeating the call would do, as the tool says it."""
+    user_id: str | None
+    """In whose name."""
+    agent: str | None
+    """The agent that asks."""
+    conversation_id: str | None
+    """The conversation that it asks in."""
+    requested_at: float
+    """When it has asked."""
+    expires_at: float
+    """When the call is denied if people have not decided."""
+    missing: int
+    """How many more have to approve, at least."""
+    may_decide: bool
+    """Whether whoever looks may decide about it."""
+    journal: list[ShownStep]
+    """What has happened to it."""
+
+
+def shown(found: StoredApproval, viewer: Approver) -> ShownApproval:
+    """The approval as `viewer` sees it."""
+    request, is_open = found.request, found.state == "waiting"
+    is_own = viewer.user_id is not None and viewer.user_id in {request.user_id, request.caller.user_id}
+    sees_all = is_own or level_of_caller(viewer.permission) >= Permission.OWNER
+    return ShownApproval(
+        id=found.approval_id,
+        state="withdrawn" if is_open and found.place == "done" else found.state,
+        tool=request.tool_name,
+        arguments=request.arguments if sees_all else redacted(request.arguments, request.sensitive),
+        effect=found.call.effect,
+        user_id=request.user_id,
+        agent=request.caller.agent,
+        conversation_id=request.conversation_id,
+        requested_at=request.requested_at,
+        expires_at=request.expires_at,
+        missing=missing_votes(request.rules, request.binding, found.votes) if is_open else 0,
+        may_decide=is_open and found.place != "done" and may_decide(request, viewer),
+        journal=[ShownStep(at=line.at, what=line.what, by=line.by, reason=line.reason) for line in found.journal],
+    )
+
+
+def may_see(found: StoredApproval, viewer: Approver) -> bool:
+    """Whether it is theirs to see: they may decide about it, or have asked for it."""
+    request = found.request
+    is_own = viewer.user_id is not None and viewer.user_id in {request.user_id, request.caller.user_id}
+    return is_own or may_decide(request, viewer)
