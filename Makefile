@@ -117,10 +117,11 @@ proofs: $(READY) ## The tests that take long: three minutes of chaos, whole flee
 load-proofs: $(READY) ## The proofs that need the machine to themselves: eight minutes of chaos, bursts of 20,000 calls, hanging modules, stopped workers, the largest arguments, MCP servers killed a thousand times (an hour)
 	@$(BIN)/pytest -q -m load
 
-chaos: $(READY) ## 20,000 calls and 2,000 jobs under 200 faults, then 2,000 calls through two gateways over REST and 2,000 over MCP and by agents, under 64 each, and what became of them (35 min; CHAOS="--seed 2 --minutes 5", or "--rabbitmq")
+chaos: $(READY) ## 20,000 calls and 2,000 jobs under 200 faults, then 2,000 calls through two gateways over REST and 2,000 over MCP and by agents, under 64 each, then 10,000 that people approve or not, under 120, and what became of them (50 min; CHAOS="--seed 2 --minutes 5", or "--rabbitmq")
 	@PYTHONPATH=tests $(BIN)/python -m chaos --calls 20000 --jobs 2000 --faults 200 --seed 1 --minutes 20 $(CHAOS)
 	@PYTHONPATH=tests $(BIN)/python -m chaos.gateways --doors rest
 	@PYTHONPATH=tests $(BIN)/python -m chaos.gateways --doors mcp agents --seconds 300
+	@PYTHONPATH=tests $(BIN)/python -m chaos.approvals
 
 pauses: $(READY) ## 24 workers that stand still beyond their leases amid 14,400 calls, twice: nothing begins too late (12 min)
 	@PYTHONPATH=tests $(BIN)/python -m pauses $(PAUSES)

@@ -7,9 +7,11 @@ import random
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 from urllib.parse import urlsplit
 
 from chaos.plan import LEASE_SECONDS, LIMIT_SECONDS, MODULES
@@ -18,14 +20,14 @@ from chaos.processes.programs import Program
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.worker_process import READY as WORKER_READY
 from support.worker_process import TESTS
-from toolfleet_cli.local.commands import worker_command
+from toolfleet_cli.local.commands import beat_command, worker_command
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.access.key_text import new_key_text
 from toolfleet_registry.settings import Settings
 
 GATEWAYS, _WORKERS = 2, 2
-_READY = "toolfleet gateway ready"
+_READY, _BEAT_READY = "toolfleet gateway ready", "beat: Starting"
 _STOP_SECONDS = 25
 _LOADED_SECONDS = 60
 _LEAVE_SECONDS = "0.3"
@@ -48,6 +50,7 @@ class Scene:
     gateways: list[Program] = field(default_factory=list)
     workers: list[Program] = field(default_factory=list)
     modules: list[Program] = field(default_factory=list)
+    beats: list[Program] = field(default_factory=list)
     ended_alone: list[str] = field(default_factory=list)
     streams: set[Callable[[], object]] = field(default_factory=set)
     struck: Counter[str] = field(default_factory=Counter)
@@ -60,7 +63,7 @@ class Scene:
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        return (*self.gateways, *self.workers, *self.modules)
+        return (*self.gateways, *self.workers, *self.modules, *self.beats)
 
     def look_for_ends(self) -> None:
         """Note what has ended by itself."""
@@ -70,8 +73,14 @@ class Scene:
 
 
 @contextlib.asynccontextmanager
-async def scene(folder: Path) -> AsyncGenerator[Scene]:
-    """Everything, up."""
+async def scene(
+    folder: Path,
+    *,
+    gateways: int = GATEWAYS,
+    has_beat: bool = False,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> AsyncGenerator[Scene]:
+    """Everything, up. `more`: of the fleet's settings."""
     services = {name: f"http://127.0.0.1:{free_port()}" for name in MODULES}
     with faulty_redis(folder) as redis:
         settings = Settings(
@@ -82,9 +91,10 @@ async def scene(folder: Path) -> AsyncGenerator[Scene]:
             refresh_interval_seconds=5,
             drain_seconds=10,
             breaker_seconds=1,
+            **more,
         )
         here = Scene(folder, redis, settings, new_key_text().text)
-        _describe(here)
+        _describe(here, gateways, has_beat=has_beat)
         try:
             for program in here.programs:
                 program.start()
@@ -96,7 +106,7 @@ async def scene(folder: Path) -> AsyncGenerator[Scene]:
                 await asyncio.to_thread(program.stop)
 
 
-def _describe(here: Scene) -> None:
+def _describe(here: Scene, gateways: int, *, has_beat: bool) -> None:
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     for name, url in here.settings.module_services.items():
         words = [name, str(urlsplit(url).port), str(here.journal)]
@@ -108,7 +118,9 @@ def _describe(here: Scene) -> None:
         *command, _ = worker_command("all")
         here.workers.append(Program(name, [*command, f"{name}@%h"], WORKER_READY, here.folder, env))
     own = {**env, "TOOLFLEET_GATEWAY_KEY": here.key, "TOOLFLEET_GATEWAY_LEAVE_SECONDS": _LEAVE_SECONDS}
-    for number in range(GATEWAYS):
+    if has_beat:
+        here.beats.append(Program("beat", beat_command(), _BEAT_READY, here.folder, env))
+    for number in range(gateways):
         port = free_port()
         command = [sys.executable, "-m", "toolfleet_cli", "gateway", "--port", str(port)]
         here.gateways.append(Program(f"gateway-{number}", command, _READY, here.folder, own))
