@@ -17,7 +17,7 @@ _RANKS: dict[str, int] = {kind: rank for rank, kind in enumerate(KINDS)}
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundData:
     """One place in a text: `text[start:end]`, in characters. `kind` is one of `KINDS`, or the name of an own pattern.
 
     `is_one` is false where several overlap and none covers all of it: then nothing of it is harmless.
@@ -29,25 +29,25 @@ class Found:
     is_one: bool = True
 
 
-def settled(found: Iterable[Found]) -> list[Found]:
+def settled(found: Iterable[FoundData]) -> list[FoundData]:
     """The findings sorted and apart: those that overlap become one, which covers all of them.
 
     Its kind is that of the longest; of equally long ones an own pattern's, then the first of `KINDS`. So an email inside of
     a URL is part of the URL, and nothing that any detector has found stays visible beside a label.
     """
-    kept = list[Found]()
-    longest = Found("", 0, 0)
+    kept = list[FoundData]()
+    longest = FoundData("", 0, 0)
     for each in sorted(found, key=_by_place):
         if kept and each.start < kept[-1].end:
             if each.end - each.start > longest.end - longest.start:
                 longest = each
             start, end = kept[-1].start, max(kept[-1].end, each.end)
-            kept[-1] = Found(longest.kind, start, end, is_one=(longest.start, longest.end) == (start, end))
+            kept[-1] = FoundData(longest.kind, start, end, is_one=(longest.start, longest.end) == (start, end))
         else:
             longest = each
             kept.append(each)
     return kept
 
 
-def _by_place(found: Found) -> tuple[int, int, int]:
+def _by_place(found: FoundData) -> tuple[int, int, int]:
     return found.start, -found.end, _RANKS.get(found.kind, -1)

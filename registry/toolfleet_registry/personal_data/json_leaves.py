@@ -1,4 +1,4 @@
-"""Walks JSON values: collects the texts in them, names of members and numbers too, and rebuilds the values with other texts."""
+"""Collects the texts in JSON values, names of members and numbers too, and rebuilds the values with other texts."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -12,7 +12,7 @@ from typing import Any
 
 from toolfleet_registry.linear_patterns import compiled
 from toolfleet_registry.personal_data.detectors.scan import EXTRA
-from toolfleet_registry.personal_data.found import KINDS, NOT_SEARCHED, Found
+from toolfleet_registry.personal_data.found import KINDS, NOT_SEARCHED, FoundData
 from toolfleet_registry.personal_data.searched_texts import SearchedTexts
 
 MOST_PATTERNS = 50
@@ -40,7 +40,7 @@ class OwnPattern:
         except ValueError as exc:
             raise ValueError(f"The pattern {name!r} is refused: {exc}.") from exc
 
-    def find(self, texts: SearchedTexts) -> Iterator[Found]:
+    def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
         """Each place. All texts are looked through at once; those with something in or around them then one by one."""
         data, starts = _bytes(texts.joined), texts.starts
         if len(data) > len(texts.joined):
@@ -56,12 +56,14 @@ class OwnPattern:
                     last = number
                     yield from self._in_text(texts, number)
 
-    def _in_text(self, texts: SearchedTexts, number: int) -> Iterator[Found]:
+    def _in_text(self, texts: SearchedTexts, number: int) -> Iterator[FoundData]:
         text, start = texts.texts[number], 0
         for label in (*texts.labels.finditer(text), None):
             end = label.start() if label else len(text)
             offset = texts.starts[number] + start
-            yield from (Found(self.name, offset + begin, offset + stop) for begin, stop in self._spans(text[start:end]))
+            yield from (
+                FoundData(self.name, offset + begin, offset + stop) for begin, stop in self._spans(text[start:end])
+            )
             start = label.end() if label else end
 
     def _spans(self, text: str) -> Iterator[tuple[int, int]]:

@@ -21,7 +21,7 @@ from toolfleet_registry.personal_data.detectors.internet_addresses import IpDete
 from toolfleet_registry.personal_data.detectors.number_plans import NumberPlans
 from toolfleet_registry.personal_data.detectors.phones import PhoneDetector
 from toolfleet_registry.personal_data.detectors.urls import UrlDetector
-from toolfleet_registry.personal_data.found import KINDS, NOT_SEARCHED, Found, settled
+from toolfleet_registry.personal_data.found import KINDS, NOT_SEARCHED, FoundData, settled
 from toolfleet_registry.personal_data.json_leaves import JsonLeaves
 from toolfleet_registry.personal_data.patterns import own_patterns
 from toolfleet_registry.personal_data.searched_texts import SearchedTexts
@@ -38,7 +38,7 @@ _MOST_ROUNDS = 4
 
 
 class _Detector(Protocol):
-    def find(self, texts: SearchedTexts) -> Iterable[Found]: ...
+    def find(self, texts: SearchedTexts) -> Iterable[FoundData]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class PersonalData:
         e164 = NumberPlans(regions).e164 if "phone" in wanted else lambda _: None
         self._hiding = hiding(strategy, key, e164)
 
-    def find(self, text: str) -> list[Found]:
+    def find(self, text: str) -> list[FoundData]:
         """What is in a text, sorted and without overlaps, as `found.settled` says. Labels that hide something are left out."""
         return self._found([text], [""]).get(0, [])
 
@@ -110,7 +110,7 @@ class PersonalData:
         """The same without holding the event loop: a value of `size` bytes of JSON is searched in a thread if it is large."""
         return await aside(partial(self.hide, value), is_large=size > LARGE)
 
-    def _hidden(self, leaves: JsonLeaves, found: dict[int, list[Found]]) -> dict[int, str]:
+    def _hidden(self, leaves: JsonLeaves, found: dict[int, list[FoundData]]) -> dict[int, str]:
         """The texts with something in them, hidden: until nothing is found any more, as where a new edge shows something."""
         texts = dict[int, str]()
         for _ in range(_MOST_ROUNDS):
@@ -123,7 +123,7 @@ class PersonalData:
             found = {numbers[place]: places for place, places in again.items()}
         return texts | {number: label(places[0].kind) for number, places in found.items()}
 
-    def _replaced(self, text: str, places: list[Found]) -> str:
+    def _replaced(self, text: str, places: list[FoundData]) -> str:
         pieces, position = list[str](), 0
         for each in places:
             hidden = self._hiding(each.kind, text[each.start : each.end]) if each.is_one else label(each.kind)
@@ -131,14 +131,16 @@ class PersonalData:
             position = each.end
         return "".join([*pieces, text[position:]])
 
-    def _found(self, texts: Sequence[str], names: Sequence[str]) -> dict[int, list[Found]]:
+    def _found(self, texts: Sequence[str], names: Sequence[str]) -> dict[int, list[FoundData]]:
         """What is in each of the texts that has something in it, by its number."""
         searched = SearchedTexts(texts, names, self._labels)
-        by_text = dict[int, list[Found]]()
+        by_text = dict[int, list[FoundData]]()
         for each in settled(chain.from_iterable(detector.find(searched) for detector in self._detectors)):
             number = searched.text_at(each.start)
             start = searched.starts[number]
-            by_text.setdefault(number, []).append(Found(each.kind, each.start - start, each.end - start, each.is_one))
+            by_text.setdefault(number, []).append(
+                FoundData(each.kind, each.start - start, each.end - start, each.is_one)
+            )
         return by_text
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from toolfleet_registry.personal_data.detectors.scan import scanner
-from toolfleet_registry.personal_data.found import Found
+from toolfleet_registry.personal_data.found import FoundData
 from toolfleet_registry.personal_data.searched_texts import SearchedTexts
 
 
@@ -14,13 +14,13 @@ class IbanDetector:
     def __init__(self) -> None:
         self._scanner = scanner(r"\b[A-Za-z]{2}[0-9]{2}")
 
-    def find(self, texts: SearchedTexts) -> Iterator[Found]:
+    def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
         """Each account."""
         for match in self._scanner.finditer(texts.data):
             start = match.start()
             length = _LENGTHS.get(texts.plain[start : start + 2].upper())
             if length is not None and (end := _end(texts.plain, start, length)) is not None:
-                yield Found("iban", start, end)
+                yield FoundData("iban", start, end)
 
 
 def _end(plain: str, start: int, length: int) -> int | None:

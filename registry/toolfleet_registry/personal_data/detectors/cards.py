@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from toolfleet_registry.personal_data.detectors.digit_runs import DigitRun, DigitRunScanner
-from toolfleet_registry.personal_data.found import Found
+from toolfleet_registry.personal_data.found import FoundData
 from toolfleet_registry.personal_data.searched_texts import SearchedTexts
 
 
@@ -17,13 +17,13 @@ class CardDetector:
     def __init__(self) -> None:
         self._scanner = DigitRunScanner()
 
-    def find(self, texts: SearchedTexts) -> Iterator[Found]:
+    def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
         """Each card."""
         for run in self._scanner.runs(texts):
             yield from _cards(texts.plain, run)
 
 
-def _cards(plain: str, run: DigitRun) -> Iterator[Found]:
+def _cards(plain: str, run: DigitRun) -> Iterator[FoundData]:
     if plain[run.start] in "01789+" or run.end - run.start < _SHORTEST:
         return
     number = first = 0  # what begins amid other groups of digits is part of a longer number
@@ -32,7 +32,7 @@ def _cards(plain: str, run: DigitRun) -> Iterator[Found]:
             for start, end, following in run.windows(number):
                 begin = start + plain.startswith("(", start)
                 if end - begin <= _LONGEST and _WRITTEN.fullmatch(plain, begin, end) and _is_card(plain[begin:end]):
-                    yield Found("credit_card", begin, end)
+                    yield FoundData("credit_card", begin, end)
                     number, first = following - 1, following
                     break
         number += 1
@@ -54,7 +54,7 @@ _WRITTEN = re.compile(r"\d{12,19}|\d{4}([ -])\d{4}\1\d{4}\1\d{4}(?:\1?\d{1,3})?|
 _ISSUED = re.compile(
     r"4(?:\d{12}|\d{15}|\d{18})|5[1-5]\d{14}|2(?:22[1-9]|2[3-9]\d|[3-6]\d\d|7[01]\d|720)\d{12}|3[47]\d{13}"
     r"|(?:6011|64[4-9]\d|65\d\d|62\d\d|35(?:2[89]|[3-8]\d))\d{12,15}|3(?:0[0-5]|[689]\d)\d{11,16}"
-    r"|(?:50|5[6-9]|6\d)\d{10,17}|220[0-4]\d{12,15}",
+    r"|(?:50|5[6-9]|6\d)(?:\d{10}|\d{14,17})|220[0-4]\d{12,15}|2131\d{11}",
     re.ASCII,
 )
 _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from toolfleet_registry.personal_data.detectors.call_words import CallWords
 from toolfleet_registry.personal_data.detectors.scan import scanner
 from toolfleet_registry.personal_data.searched_texts import SearchedTexts
 
@@ -50,10 +51,16 @@ class DigitRun:
 
 
 class DigitRunScanner:
-    """Finds the runs of some texts."""
+    """Finds the runs of some texts.
+
+    Digits alone without a 0 before them may be the number of anything. Where no word announces a phone's they are left out
+    at once, but for those with as many digits as a card or a Chinese mobile has: in ordinary data that is nearly all.
+    """
 
     def __init__(self) -> None:
-        self._scanner = scanner(r"(?:\+ ?\(?|\(|\b)[0-9](?:[ .\-/()]{0,3}[0-9]){6,}\b")
+        self._all = scanner(_RUN)
+        self._some = scanner(_MEANT)
+        self._call_words = CallWords()
 
     def runs(self, texts: SearchedTexts) -> list[DigitRun]:
         """Each run that may have a number in it."""
@@ -61,8 +68,10 @@ class DigitRunScanner:
 
     def _runs(self, texts: SearchedTexts) -> Iterator[DigitRun]:
         plain = texts.plain
-        for match in self._scanner.finditer(texts.data):
+        scanned = self._all if self._call_words.are_in(texts) else self._some
+        for match in scanned.finditer(texts.data):
             start, end = match.span()
+            end = plain.rfind("x", start, end) if plain.find("x", start, end) > 0 else end  # an extension
             begin = start + plain.startswith("(", start)
             if plain[begin:end].isdigit():  # most are, and most of these are numbers of orders, records, milliseconds
                 if _is_number(plain, begin, end):
@@ -98,10 +107,20 @@ def _trimmed(plain: str, parts: tuple[tuple[int, int] | None, ...]) -> tuple[tup
 
 _MOST_DIGITS = 19
 _PLAIN_EDGES = frozenset(("", "\n", '"', "(", ")", ",", ";"))
+_EDGE = r"(?:\b|x[0-9]{1,6}\b)"  # `x12` is an extension in America
+_BETWEEN = r"[ .\-/()]"
+_RUN = rf"(?:\+ ?\(?|\(|\b)[0-9](?:{_BETWEEN}{{0,3}}[0-9]){{6,}}{_EDGE}"
+_GROUPS = "|".join(  # seven digits or more, the first of them in a group of so many
+    rf"[0-9]{{{count}}}{_BETWEEN}{{1,3}}[0-9](?:{_BETWEEN}{{0,3}}[0-9]){{{6 - count},}}" for count in range(1, 7)
+)
+_MEANT = (
+    rf"\+ ?\(?[0-9](?:{_BETWEEN}{{0,3}}[0-9]){{6,}}{_EDGE}|(?:\(|\b)(?:{_GROUPS}|[0-9]{{7,}}{_BETWEEN}{{1,3}}[0-9](?:{_BETWEEN}{{0,3}}[0-9])*"
+    rf"|0[0-9]{{6,}}|[0-9]{{11}}|[2-6][0-9]{{11,18}}){_EDGE}"
+)
 _PART = re.compile(r"(?:\+ ?)?[^ ]+|  +")
 # Several blanks, or a date.
 _NO_PART = re.compile(
     r" +|\d{4}([-/.])\d{1,2}\1\d{1,4}|\d{1,2}([-/.])\d{1,2}\2(?:19|20)\d\d(?:-\d+)?|(?:19|20)\d\d-\d{5,}|(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:[0-2]\d|3[01])"
 )
 _NO_NUMBER_AFTER = re.compile(r"(?:[0-9A-Za-z_][-_./+]|[0-9]:|[#$€£¥.]|[#$€£¥] |[A-Za-z][0-9]{1,4} )\Z")
-_NO_NUMBER_BEFORE = re.compile(r"[._-]?[0-9A-Za-z]|[@%°]| ?(?:[$€£¥]|zł\b|kB\b|px\b)|:[0-9]")
+_NO_NUMBER_BEFORE = re.compile(r"(?!x[0-9]{1,6}\b)(?:[._-]?[0-9A-Za-z]|[@%°]| ?(?:[$€£¥]|zł\b|kB\b|px\b)|:[0-9])")

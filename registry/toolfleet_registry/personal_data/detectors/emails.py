@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from toolfleet_registry.personal_data.detectors.scan import scanner
-from toolfleet_registry.personal_data.found import Found
+from toolfleet_registry.personal_data.found import FoundData
 from toolfleet_registry.personal_data.searched_texts import SearchedTexts
 
 
@@ -18,7 +18,7 @@ class EmailDetector:
     def __init__(self) -> None:
         self._scanner = scanner(r"[0-9A-Za-z._%+'?\x80-\xff-]@[0-9A-Za-z?\x80-\xff][0-9A-Za-z.?\x80-\xff-]*")
 
-    def find(self, texts: SearchedTexts) -> Iterator[Found]:
+    def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
         """Each address, from its first character to its last."""
         if b"@" not in texts.data:
             return
@@ -31,7 +31,7 @@ class EmailDetector:
                 continue
             start = at - len(_without_words(local.group()).lstrip(".'%+-"))
             if start < at and _is_address(plain, start, at, domain):
-                yield Found("email", start, domain.end())
+                yield FoundData("email", start, domain.end())
 
 
 def _without_words(local: str) -> str:

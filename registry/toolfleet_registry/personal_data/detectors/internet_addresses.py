@@ -7,7 +7,7 @@ from typing import Any
 
 from toolfleet_registry.linear_patterns import compiled
 from toolfleet_registry.personal_data.detectors.scan import EXTRA, scanner
-from toolfleet_registry.personal_data.found import Found
+from toolfleet_registry.personal_data.found import FoundData
 from toolfleet_registry.personal_data.searched_texts import SearchedTexts
 
 
@@ -25,11 +25,11 @@ class IpDetector:
         self._no_address_after = compiled(_NO_ADDRESS_AFTER.encode(), extra=EXTRA)
         self._colons = _ColonScanner()
 
-    def find(self, texts: SearchedTexts) -> Iterator[Found]:
+    def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
         """Each address."""
         for match in self._dotted.finditer(texts.data):
             if _is_ipv4(texts, match.start(), match.end(), self._no_address_after):
-                yield Found("ip", match.start(), match.end())
+                yield FoundData("ip", match.start(), match.end())
         for start, end in self._colons.runs(texts):
             yield from _ipv6(texts.plain, start, end)
 
@@ -46,17 +46,17 @@ class MacAddressDetector:
             r"\b(?:[0-9A-Fa-f]{2}(?:-[0-9A-Fa-f]{2}){5}|[0-9A-Fa-f]{4}\.[0-9A-Fa-f]{4}\.[0-9A-Fa-f]{4})\b"
         )
 
-    def find(self, texts: SearchedTexts) -> Iterator[Found]:
+    def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
         """Each address."""
         plain = texts.plain
         for match in self._others.finditer(texts.data):
             start, end = match.start(), match.end()
             is_longer = _BYTE_BEFORE.search(plain[max(start - 2, 0) : start]) or _BYTE_AFTER.match(plain, end)
             if _LETTER.search(plain, start, end) and not is_longer:
-                yield Found("mac_address", start, end)
+                yield FoundData("mac_address", start, end)
         for start, end in self._colons.runs(texts):
             if end - start in {17, 23} and _BYTES.fullmatch(plain, start, end):
-                yield Found("mac_address", start, end)
+                yield FoundData("mac_address", start, end)
 
 
 class _ColonScanner:
@@ -95,7 +95,7 @@ def _is_ipv4(texts: SearchedTexts, start: int, end: int, no_address_after: Any) 
     return not (plain.endswith(".0.0.0", start, end) and _PRODUCT.search(before))
 
 
-def _ipv6(plain: str, start: int, end: int) -> Iterator[Found]:
+def _ipv6(plain: str, start: int, end: int) -> Iterator[FoundData]:
     text = plain[start:end]
     groups = text.count(":")
     if not (groups >= _COLONS_OF_ALL or "::" in text) or end - start > _LONGEST or _BYTES.fullmatch(text):
@@ -109,7 +109,7 @@ def _ipv6(plain: str, start: int, end: int) -> Iterator[Found]:
     except ValueError:
         return
     zone = _ZONE.match(plain, end)
-    yield Found("ip", start, zone.end() if zone else end)
+    yield FoundData("ip", start, zone.end() if zone else end)
 
 
 def _edges(plain: str, start: int, end: int) -> tuple[int, int]:
@@ -140,7 +140,7 @@ _ZONE = re.compile(r"%[0-9A-Za-z][0-9A-Za-z._-]{0,15}(?<![.-])")
 _GOES_ON = re.compile(r"\.[0-9A-Za-z]|[-+_][A-Za-z]")
 _NO_ADDRESS_AFTER = (
     r"(?i)(?:[0-9a-z_]\.|\bv\.? ?|[=~<>!]= ?|[~^]|[0-9a-z]@|[a-z][-_]|§ ?|(?:バージョン|版本|章|节)[^0-9a-z]{0,4}"
-    r"|(?:^|\PL)(?:versions?|versión|versão|versione|wersj[aię]|версия|версии|ver|release|rev|build|firmware|section|chapter|abschnitt"
+    r"|(?:^|\PL)(?:versions?|versión|versão|versione|wersj[aię]|версия|версии|ver|rv|release|rev|build|firmware|section|chapter|abschnitt"
     r"|kapitel|sección|capítulo|chapitre|rozdział|раздел|глава)[^0-9a-z]{0,4})$"
 )
 _PRODUCT = re.compile(r"[A-Za-z]/\Z")

@@ -3,11 +3,10 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from toolfleet_registry.linear_patterns import compiled
+from toolfleet_registry.personal_data.detectors.call_words import CallWords
 from toolfleet_registry.personal_data.detectors.digit_runs import DigitRun, DigitRunScanner
 from toolfleet_registry.personal_data.detectors.number_plans import NumberPlan, NumberPlans
-from toolfleet_registry.personal_data.detectors.scan import EXTRA
-from toolfleet_registry.personal_data.found import Found
+from toolfleet_registry.personal_data.found import FoundData
 from toolfleet_registry.personal_data.searched_texts import SearchedTexts
 
 
@@ -22,18 +21,17 @@ class PhoneDetector:
     def __init__(self, regions: Sequence[str]) -> None:
         self._scanner = DigitRunScanner()
         self._plans = NumberPlans(regions)
-        self._words = compiled(_CALL_WORDS.encode(), extra=EXTRA)
-        self._called = compiled(f"{_CALL_WORDS}[^0-9!?\u3002\uff01\uff1f]{{0,20}}$".encode(), extra=EXTRA)
+        self._called = CallWords()
 
-    def find(self, texts: SearchedTexts) -> Iterator[Found]:
+    def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
         """Each number, with its brackets and its `+`, without an extension."""
         for run in self._scanner.runs(texts):
             yield from self._phones(texts, run)
 
-    def _phones(self, texts: SearchedTexts, run: DigitRun) -> Iterator[Found]:
+    def _phones(self, texts: SearchedTexts, run: DigitRun) -> Iterator[FoundData]:
         if run.is_bare:
             if self._is_bare_phone(texts, run.start, texts.plain[run.start : run.end]):
-                yield Found("phone", run.start, run.end)
+                yield FoundData("phone", run.start, run.end)
             return
         for first in range(len(run.parts)):
             if not run.begins_at(first):
@@ -41,7 +39,7 @@ class PhoneDetector:
             for start, end, following in run.windows(first):
                 is_all = run.is_apart(first, following)
                 if end - start <= _LONGEST and (start := self._begin(texts, start, end, is_all=is_all)) >= 0:
-                    yield Found("phone", start, end)
+                    yield FoundData("phone", start, end)
                     break
 
     def _begin(self, texts: SearchedTexts, start: int, end: int, *, is_all: bool) -> int:
@@ -63,33 +61,22 @@ class PhoneDetector:
         if not _SHORTEST_NUMBER <= len(digits) <= _MOST_DIGITS:
             return False
         if digits.startswith("00"):
-            return self._plans.is_international(f"+{digits[2:]}")
-        if digits[0] == "0":
+            return self._called.stand_before(texts, start) and self._plans.is_international(f"+{digits[2:]}")
+        if digits[0] == "0" and len(digits) in _USUAL_LENGTHS:
             return any(plan.begins(digits) and plan.is_valid(digits) for plan in self._plans.of(digits))
         if len(digits) == _AS_LONG_AS_IN_CHINA and any(
             plan.prefix != "1" and plan.is_long_mobile(digits) and plan.is_valid(digits)
             for plan in self._plans.of(digits)
         ):
             return True
-        return self._is_called(texts, start) and any(plan.is_valid(digits) for plan in self._plans.of(digits))
+        return self._called.stand_before(texts, start) and any(plan.is_valid(digits) for plan in self._plans.of(digits))
 
     def _is_national(self, texts: SearchedTexts, start: int, text: str, digits: str) -> bool:
         plans = self._plans.of(digits)
         if not plans:
             return False
-        is_called = self._is_called(texts, start)
+        is_called = self._called.stand_before(texts, start)
         return any((is_called or _is_written(plan, text)) and plan.is_valid(digits) for plan in plans)
-
-    def _is_called(self, texts: SearchedTexts, start: int) -> bool:
-        """Whether a word before it says that it is a phone's. In most texts there is no such word, which is seen at once."""
-        return texts.once("called", self._has_calls) and self._called.search(_bytes(texts.before(start))) is not None
-
-    def _has_calls(self, texts: SearchedTexts) -> bool:
-        return self._words.search(_bytes(texts.plain)) is not None
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "replace")
 
 
 def _is_written(plan: NumberPlan, text: str) -> bool:
@@ -105,16 +92,17 @@ def _is_written(plan: NumberPlan, text: str) -> bool:
 
 _SHORTEST_NUMBER, _MOST_DIGITS, _LONGEST = 7, 17, 30
 _AS_LONG_AS_IN_CHINA = 11
+_USUAL_LENGTHS = range(10, 13)  # with the 0; what has 8 or 13 digits stands on products
 _OTHER = re.compile(r"[^0-9]")
 _IN_PAIRS = re.compile(r"\(?0\d{1,3}\)?(?:[./ ]\d{2,3}){2,4}\.\d\d", re.ASCII)
-_POST_CODE = re.compile(r"\d{5}-\d{4}", re.ASCII)
+_POST_CODE = re.compile(r"(?:\d{5}|\d{3})-\d{4}", re.ASCII)  # American, Japanese
 # An area's code or a first digit, and groups of at least two digits.
 _GROUPED = re.compile(r"\(?(?:[18]|\d{2,6})(?:(?:\) ?[-./]? ?| ?[-./] ?| )\(?\d{2,8}){1,5}", re.ASCII)
-_IN_GROUPS = re.compile(r"\(?\d{2,3}(?:(?:\) ?|[ -])\d{2,4}){2,4}", re.ASCII)
-_AMERICAN = re.compile(r"(?:1[ .-]?)?(?:\(\d{3}\) ?|\d{3}[ .-])\d{3}[ .-]\d{4}", re.ASCII)
-# Before it, in English, German, French, Spanish, Polish, Russian, Japanese, Chinese, Italian and Portuguese.
-_CALL_WORDS = (
-    r"(?i)(?:(?:^|\PL)(?:tel|mob|cell|call|fax|dial|sms|ruf|t[ée]l|kom|тел|моб)\PL|phone|mobile|cell|call|whatsapp|telefon|handy|mobil"
-    r"|anruf|rufnummer|t[ée]l[ée]phone|portable|appel|joignable|tel[ée]fono|m[óo]vil|celular|ll[áa]ma|komórk|zadzwoń|dzwoń"
-    r"|телефон|мобильн|звони|電話|携帯|电话|手机|致电|cellulare|telefone|telem[óo]vel)"
+# 3-3-3, 3-3-4, 3-4-4, 2-3-4, 3-2-2-2, 2-3-2-2, 3-3-2-2: what is grouped otherwise is rarely a phone's.
+_IN_GROUPS = re.compile(
+    r"\(?(?:\d{3}_(?:\d{3}_\d{3,4}|\d{4}_\d{4}|\d{2}_\d{2}_\d{2}|\d{3}_\d{2}_\d{2})|\d{2}_\d{3}_(?:\d{4}|\d{2}_\d{2}))".replace(
+        "_", r"(?:\) ?|[ -])"
+    ),
+    re.ASCII,
 )
+_AMERICAN = re.compile(r"(?:1[ .-]?)?(?:\(\d{3}\) ?|\d{3}[ .-])\d{3}[ .-]\d{4}", re.ASCII)

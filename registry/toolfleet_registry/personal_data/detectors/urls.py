@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from toolfleet_registry.personal_data.detectors.scan import scanner
-from toolfleet_registry.personal_data.found import Found
+from toolfleet_registry.personal_data.found import FoundData
 from toolfleet_registry.personal_data.searched_texts import SearchedTexts
 
 
@@ -18,7 +18,7 @@ class UrlDetector:
     def __init__(self) -> None:
         self._scanner = scanner(r"(?i)(?:[a-z][a-z0-9+.-]*://|\bwww\.)[^\x00-\x20\"<>`{}|^\\\x7f]+")
 
-    def find(self, texts: SearchedTexts) -> Iterator[Found]:
+    def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
         """Each URL, without what follows it in its sentence."""
         plain = texts.plain
         for match in self._scanner.finditer(texts.data):
@@ -29,7 +29,7 @@ class UrlDetector:
                 if written is None:
                     break
                 start, stop = written.start(1), _end(plain, written)
-                yield Found("url", start, stop)
+                yield FoundData("url", start, stop)
                 position = max(written.end(), stop)
 
 
