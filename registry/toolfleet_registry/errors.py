@@ -32,6 +32,7 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     │   └── WakeRefused      neither does a wake-up
     ├── WakeBusy             a wake-up is being acted on
     ├── WakeLost             a wake-up has become another delivery's
+    ├── PersonalDataBlocked  what has personal data in it must not go on: it says where, and of which kind
     ├── AuthRefused          a gateway does not let a request in: it says with which status and problem
     ├── ToolRateLimited      a tag's tool is at its limit: raised by `TagRegistry.execute` only
     ├── ToolNotFound         a tag's tool that nobody has registered: the same
@@ -243,6 +244,17 @@ class ToolNotFound(FleetError):
     def __init__(self, tool_name: str) -> None:
         self.tool_name = tool_name
         super().__init__(f"There is no tool {tool_name!r}.")
+
+
+class PersonalDataBlocked(FleetError):
+    """Personal data must not go on: of this `kind`, at this JSON `pointer`. Neither has, nor shows, the value."""
+
+    def __init__(self, kind: str, pointer: str, *, is_name: bool = False) -> None:
+        self.kind, self.pointer, self.is_name = kind, pointer, is_name
+        place = f"at {pointer!r}" if pointer else "at the top"
+        super().__init__(
+            f"Personal data of the kind {kind!r} is blocked: {'the name of a member of what is ' if is_name else ''}{place}."
+        )
 
 
 class ChildFailed(FleetError):

@@ -8,8 +8,9 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, Self
+
+from toolfleet_registry.linear_patterns import compiled
 
 LONGEST_PATTERN = 1000  # characters
 MOST_STEPS = 1000  # for each byte of a text: `(.{1,300})` has almost as many, `(.+)` has 20
@@ -53,7 +54,7 @@ class TagPattern:
         count = _count_groups(arg_pattern)
         if count != len(groups) and (count, len(groups)) != (0, 1):
             raise ValueError(f"its pattern has {count} groups, and {len(groups)} names for them")
-        regexp = _compiled(_line_of(prefix, _translated(arg_pattern)))
+        regexp = compiled(_line_of(prefix, _translated(arg_pattern)).encode(), extra="tags")
         steps = _steps(prefix, arg_pattern) or int(regexp.programsize)
         if steps > MOST_STEPS:
             raise ValueError(
@@ -103,27 +104,11 @@ def _steps(prefix: str, arg_pattern: str) -> int | None:
 
     The classes of all languages make a program ten to hundred times as large, of which each byte meets a small part.
     """
-    re2 = _re2()
-    options = re2.Options()
-    options.log_errors = False
-    options.encoding = re2.Options.Encoding.LATIN1
     narrow = _FAR.sub("x", _translated(arg_pattern, _ASCII))
     try:
-        return int(re2.compile(f"(?m)^{prefix}: +({narrow})$".encode(), options).programsize)
-    except re2.error:
+        return int(compiled(f"(?m)^{prefix}: +({narrow})$".encode(), extra="tags", is_latin=True).programsize)
+    except ValueError:
         return None
-
-
-def _compiled(text: str) -> Any:
-    re2 = _re2()
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = _MOST_MEMORY
-    try:
-        return re2.compile(text.encode(), options)
-    except re2.error as exc:
-        reason = exc.args[0].decode("utf-8", "replace") if exc.args and isinstance(exc.args[0], bytes) else str(exc)
-        raise ValueError(f"its pattern cannot be matched in linear time: {reason}") from exc
 
 
 def _translated(pattern: str, classes: Mapping[str, str] | None = None) -> str:
@@ -178,14 +163,6 @@ def _text(found: bytes | None) -> str:
     return "" if found is None else found.decode()
 
 
-def _re2() -> ModuleType:
-    try:
-        import re2  # noqa: PLC0415 - an extra: only agents with tags need it
-    except ImportError as exc:
-        raise ValueError("its pattern needs RE2: install 'toolfleet[tags]'") from exc
-    return re2  # type: ignore[no-any-return] # it ships no types
-
-
 # Python's, for text. Only for the opposite of `\w` there is no short way to write it within brackets.
 _CLASSES = {
     "s": r"\s\v\x1c-\x1f\x{85}\p{Z}",
@@ -206,4 +183,3 @@ _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}", re.ASCII)
 _TOKEN = re.compile(
     r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\.|\[\^?|\{,\d*\}|\(\?[a-zA-Z]*-|.", re.DOTALL
 )
-_MOST_MEMORY = 2**20  # bytes: some thousand characters that are each any letter

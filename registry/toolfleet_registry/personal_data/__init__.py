@@ -1,0 +1,1 @@
+"""Finds personal data in texts and JSON values, and hides it."""

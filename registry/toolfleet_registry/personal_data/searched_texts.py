@@ -1,0 +1,88 @@
+r"""Joins the texts that are searched together: all values of one JSON document in one pass, instead of a pass for each.
+
+A newline stands between two texts, which nothing that is looked for may contain; so it does in the place of labels that hide
+something already, and of what programs escape (`\n` in JSON within a text). What has the form of an ASCII digit, dash,
+blank, point or sign in another script becomes that. Each character stays one character: what is found has its place.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_BEFORE = 40  # characters before a place that may say what stands there
+
+
+class SearchedTexts:
+    """Some texts as one: `plain`, and `data` with one byte for each of its characters, where `?` may be any letter.
+
+    `names`: of the members that have the texts as values, or empty. `labels` is what hides something already.
+    """
+
+    def __init__(self, texts: Sequence[str], names: Sequence[str], labels: re.Pattern[str]) -> None:
+        joined = "\n".join(texts)
+        plain = in_usual_characters(joined)
+        if "\\" in plain:
+            plain = _ESCAPED.sub("\n\n", plain)
+        if "[" in plain:
+            plain = labels.sub(_blank, plain)
+        self.texts, self.joined, self.labels = texts, joined, labels
+        self.plain = plain
+        self.data = plain.encode("latin-1", "replace")
+        self.starts = [0, *accumulate(len(text) + 1 for text in texts[:-1])] if texts else []
+        self._names = names
+        self._made = dict[str, Any]()
+
+    def once(self, what: str, make: Callable[["SearchedTexts"], T]) -> T:
+        """What several detectors need of the same texts, made for the first of them."""
+        if what not in self._made:
+            self._made[what] = make(self)
+        made: T = self._made[what]
+        return made
+
+    def text_at(self, position: int) -> int:
+        """The number of the text that a character is in."""
+        return bisect_right(self.starts, position) - 1
+
+    def before(self, position: int) -> str:
+        """What stands before this place in the same line of its text, at most 40 characters; or the name of its member."""
+        number = self.text_at(position)
+        start = self.starts[number]
+        if position - _BEFORE > start:
+            return self.plain[position - _BEFORE : position].rpartition("\n")[2]
+        name = self._names[number]
+        written = self.plain[start:position].rpartition("\n")[2]
+        return f"{_words(name)}: {written}" if name else written
+
+
+def in_usual_characters(text: str) -> str:
+    """A text with ASCII digits, dashes, blanks, points and signs for those of other scripts; as long as it was."""
+    return text if text.isascii() or not _ODD.search(text) else _ODD.sub(_usual, text)
+
+
+def _words(name: str) -> str:
+    """`homePhone` and `home_phone` as words."""
+    return _HUMP.sub(" ", name[-_BEFORE:]).replace("_", " ")
+
+
+def _usual(match: re.Match[str]) -> str:
+    return _USUAL[match.group()]
+
+
+def _blank(match: re.Match[str]) -> str:
+    return "\n" * len(match.group())
+
+
+_ZEROS = 0xFF10, 0x0660, 0x06F0, 0x0966  # full width, Arabic, Persian, Devanagari: nine digits follow each
+_USUAL = (
+    {chr(zero + value): str(value) for zero in _ZEROS for value in range(10)}
+    | dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212\uff0d\u30fc\ufe63", "-")
+    | dict.fromkeys("\u00a0\u2002\u2003\u2007\u2009\u200a\u202f\u3000", " ")
+    | {chr(0xFEE0 + ord(sign)): sign for sign in ".+()/@:"}  # full width
+)
+_ODD = re.compile(f"[{re.escape(''.join(_USUAL))}]")
+_ESCAPED = re.compile(r'\\[nrtbf"]')
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")

@@ -1,0 +1,73 @@
+"""Words what stands in the place of personal data: a label, what harmlessly remains of it, or a digest under a key."""
+
+import re
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from hmac import HMAC
+from ipaddress import ip_address
+from typing import Literal, TypeAlias, get_args
+
+from toolfleet_registry.personal_data.searched_texts import in_usual_characters
+
+Strategy: TypeAlias = Literal["redact", "mask", "hash", "block"]
+"""What becomes of personal data.
+
+- `redact`: `[EMAIL]`, the kind in capitals.
+- `mask`: of a phone's, a card's or an account's number the last four letters and digits, `****2671`; of an email its first
+  character and the end of its domain, `a***@***.com`. Of other kinds nothing is harmless: as `redact`.
+- `hash`: `[email:3f09c1d2a4b5c6d7]`, the beginning of an HMAC-SHA256 of the value under the operator's key. The same value has
+  the same digest, however it is spelt: capitals in emails, blanks and dashes in numbers, `+49 30 …` for `030 …`, zeros in IPv6.
+- `block`: nothing goes on; an error names place and kind.
+"""
+
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+
+SHORTEST_KEY = 16  # bytes
+
+HideValue: TypeAlias = Callable[[str, str], str]
+"""The text that stands in the place of a value: from its kind and what it was. Where several overlap, it is `label` instead."""
+
+
+def label(kind: str) -> str:
+    """What says that something of this kind was here."""
+    return f"[{kind.upper()}]"
+
+
+def labels_of(kinds: Iterable[str]) -> re.Pattern[str]:
+    """Finds everything that hides something already, in which nothing is looked for."""
+    names = "|".join(sorted(kinds))
+    return re.compile(rf"\[(?:{names.upper()}|SAME_[0-9]+|(?:{names}):[0-9a-f]{{16}})\]")
+
+
+def hiding(strategy: Strategy, key: bytes | None, e164: Callable[[str], str | None]) -> HideValue:
+    """How this strategy hides a value. `e164` gives a phone's number with its country. Raises `ValueError` without a key to hash with."""
+    if strategy == "hash":
+        if key is None or len(key) < SHORTEST_KEY:
+            raise ValueError(f"The strategy 'hash' needs a key of at least {SHORTEST_KEY} bytes.")
+        return lambda kind, value: _digest(key, kind, _one_spelling(kind, value, e164))
+    return _masked if strategy == "mask" else lambda kind, _: label(kind)
+
+
+def _digest(key: bytes, kind: str, value: str) -> str:
+    message = f"{kind}\0{value}".encode("utf-8", "surrogatepass")
+    return f"[{kind}:{HMAC(key, message, sha256).hexdigest()[:16]}]"
+
+
+def _masked(kind: str, value: str) -> str:
+    if kind in {"phone", "credit_card", "iban"}:
+        return f"****{_ONLY_CHARACTERS.sub('', in_usual_characters(value))[-4:]}"
+    if kind == "email":
+        return f"{value[0]}***@***.{value.rpartition('.')[2]}"
+    return label(kind)
+
+
+def _one_spelling(kind: str, value: str, e164: Callable[[str], str | None]) -> str:
+    usual = in_usual_characters(value)
+    if kind == "phone":
+        return e164(usual) or _ONLY_CHARACTERS.sub("", usual)
+    if kind in {"credit_card", "iban", "mac_address"}:
+        return _ONLY_CHARACTERS.sub("", usual).upper()
+    return ip_address(value).compressed if kind == "ip" else value.lower() if kind == "email" else value
+
+
+_ONLY_CHARACTERS = re.compile(r"[^0-9A-Za-z]")
