@@ -42,9 +42,8 @@ if TYPE_CHECKING:
     from toolfleet_tasks.calls.eval_gate import EvalGate, GateDecision
     from toolfleet_tasks.calls.handle import CallHandle
     from toolfleet_tasks.calls.status import CallStatus
-    from toolfleet_tasks.client.fleet import ToolFleet
+    from toolfleet_tasks.client.fleet import SyncToolFleet, ToolFleet
     from toolfleet_tasks.client.namespaces.canvas import CallRefused
-    from toolfleet_tasks.client.sync_fleet import SyncToolFleet
     from toolfleet_tasks.client.sync_handle import SyncCallHandle
     from toolfleet_tasks.dead_letters.call_letters import UnreadableLetter
     from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
@@ -85,7 +84,7 @@ else:
             "SettingsError": "toolfleet_registry.errors",
             "StoredApproval": "toolfleet_tasks.approvals.records",
             "SyncCallHandle": "toolfleet_tasks.client.sync_handle",
-            "SyncToolFleet": "toolfleet_tasks.client.sync_fleet",
+            "SyncToolFleet": "toolfleet_tasks.client.fleet",
             "ToolCall": "toolfleet_registry.contracts",
             "ToolDefinition": "toolfleet_registry.contracts",
             "ToolFleet": "toolfleet_tasks.client.fleet",

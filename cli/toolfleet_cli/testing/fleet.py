@@ -12,7 +12,7 @@ from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.testing.served import child, served, served_elsewhere
 from toolfleet_modules.sdk.module import Module
 from toolfleet_registry.settings import load_settings
-from toolfleet_tasks.client.sync_fleet import SyncToolFleet
+from toolfleet_tasks.client.fleet import SyncToolFleet
 from toolfleet_tasks.messages.signing import module_keys
 
 _CALL_SECONDS = 60.0

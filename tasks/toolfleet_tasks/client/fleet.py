@@ -3,38 +3,33 @@
 import asyncio
 import functools
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDefinition, ToolResult
-from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.formats import Converted, as_spoken, tools_to_openai_format
 from toolfleet_registry.policy.limits import Remaining
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags.tags import ToolContext
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.approvals.waiting import decided
-from toolfleet_tasks.calls.audit_trail import refused_without_redis
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGate
 from toolfleet_tasks.calls.handle import CallHandle
-from toolfleet_tasks.calls.idempotency import Joined, end_of, handle_of
-from toolfleet_tasks.calls.pending_call import PendingCall
-from toolfleet_tasks.calls.prepare import check_timeout
+from toolfleet_tasks.calls.idempotency import end_of, handle_of
 from toolfleet_tasks.client.call_listeners import OnInput, listening
 from toolfleet_tasks.client.fleet_settings import fleet_settings
-from toolfleet_tasks.client.namespaces.approvals import FleetApprovals
+from toolfleet_tasks.client.loop_runner import LoopRunner
+from toolfleet_tasks.client.namespaces.approvals import FleetApprovals, SyncFleetApprovals
 from toolfleet_tasks.client.namespaces.begun_calls import FleetBegunCalls
-from toolfleet_tasks.client.namespaces.canvas import CanvasApp, FleetCanvas
-from toolfleet_tasks.client.namespaces.dead_letters import FleetDeadLetters
+from toolfleet_tasks.client.namespaces.canvas import CanvasApp, FleetCanvas, SyncFleetCanvas
+from toolfleet_tasks.client.namespaces.dead_letters import FleetDeadLetters, SyncFleetDeadLetters
 from toolfleet_tasks.client.namespaces.hooks import FleetHooks
-from toolfleet_tasks.client.namespaces.jobs import FleetJobs
-from toolfleet_tasks.client.namespaces.modules import FleetModules
-from toolfleet_tasks.client.namespaces.wakeups import FleetWakeups
+from toolfleet_tasks.client.namespaces.jobs import FleetJobs, SyncFleetJobs
+from toolfleet_tasks.client.namespaces.modules import FleetModules, SyncFleetModules
+from toolfleet_tasks.client.namespaces.wakeups import FleetWakeups, SyncFleetWakeups
 from toolfleet_tasks.client.progress_listener import OnProgress
 from toolfleet_tasks.client.sessions import Sessions
-from toolfleet_tasks.messages import fleet_results
-
-if TYPE_CHECKING:
-    from toolfleet_tasks.client.sync_fleet import SyncToolFleet
+from toolfleet_tasks.client.sync_face import SyncFace, blocking, blocking_with_progress
+from toolfleet_tasks.client.sync_handle import SyncCallHandle
 
 
 class ToolFleet:
@@ -69,8 +64,6 @@ class ToolFleet:
         cls, url: str | None = None, settings: Settings | None = None, *, gate: EvalGate | None = None
     ) -> "SyncToolFleet":
         """The same for programs without an event loop: `with ToolFleet.sync() as fleet: fleet.call(call, caller)`."""
-        from toolfleet_tasks.client.sync_fleet import SyncToolFleet  # noqa: PLC0415 - it is made of this one
-
         return SyncToolFleet(cls(url, settings, gate=gate))
 
     async def __aenter__(self) -> Self:
@@ -151,7 +144,7 @@ class ToolFleet:
         around = Circumstances(context) if context is not None else NOTHING_MORE
         call = call if on_input is None else call.model_copy(update={"takes_input": True})
         asked = call, caller, conversation, timeout
-        follow = await self._begin(*asked, waits=True, waits_for_worker=waits_for_worker, around=around)
+        follow = await self._sessions.begin(*asked, waits=True, waits_for_worker=waits_for_worker, around=around)
         follow = await decided(follow, waits_for_approval)
         if (on_progress is None and on_input is None) or isinstance(follow, ToolResult):
             return as_spoken(await end_of(follow), call.spoken)
@@ -168,7 +161,7 @@ class ToolFleet:
         timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
     ) -> ToolResult:
         """As `call`, with more around it than a context: `TagRegistry` has terms of its own."""
-        follow = await self._begin(call, caller, conversation, timeout, waits=True, around=around)
+        follow = await self._sessions.begin(call, caller, conversation, timeout, waits=True, around=around)
         return await end_of(await decided(follow, 0))
 
     async def call_many(
@@ -214,32 +207,71 @@ class ToolFleet:
         """
         around = Circumstances(context) if context is not None else NOTHING_MORE
         asked = call, caller, conversation, timeout
-        follow = await self._begin(*asked, waits=waits_for_turn, waits_for_worker=waits_for_worker, around=around)
+        follow = await self._sessions.begin(
+            *asked, waits=waits_for_turn, waits_for_worker=waits_for_worker, around=around
+        )
         return handle_of(follow, call.spoken)
 
-    async def _begin(  # noqa: PLR0913 - what an agent may say of a call
+
+class SyncToolFleet(SyncFace[ToolFleet]):
+    """`ToolFleet` with plain methods: `with ToolFleet.sync() as fleet: fleet.call(call, caller)`.
+
+    Safe from many threads, and in processes that are forked while it is open; a handle stays with its process.
+    """
+
+    def __init__(self, fleet: ToolFleet) -> None:
+        super().__init__(fleet, runner := LoopRunner())
+        self.jobs = SyncFleetJobs(fleet.jobs, runner)
+        self.approvals = SyncFleetApprovals(fleet.approvals, runner)
+        self.dead_letters = SyncFleetDeadLetters(fleet.dead_letters, runner)
+        self.wakeups = SyncFleetWakeups(fleet.wakeups, runner)
+        self.modules = SyncFleetModules(fleet.modules, runner)
+        self.canvas = SyncFleetCanvas(fleet.canvas, runner)
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def open(self) -> Self:
+        """Open the fleet without `with`, in a shell or where a framework starts; `close` it at the end. Raises what `with` does."""
+        if not self._runner.is_started:
+            self._runner.start()
+            try:
+                self._runner.wait(self._face.open())
+            except BaseException:
+                self._runner.stop()
+                raise
+        return self
+
+    def close(self) -> None:
+        """Close what `open` has opened. Calls that are under way end with a result that says so; a closed fleet stays closed."""
+        if self._runner.is_started:
+            try:
+                self._runner.wait(self._face.close())
+            finally:
+                self._runner.stop()
+
+    tools = blocking(ToolFleet.tools)
+    search = blocking(ToolFleet.search)
+    tools_to_openai_format = staticmethod(ToolFleet.tools_to_openai_format)
+    remaining = blocking(ToolFleet.remaining)
+    call = blocking_with_progress(ToolFleet.call)
+    call_many = blocking(ToolFleet.call_many)
+
+    def submit(  # noqa: PLR0913 - as `ToolFleet.submit`
         self,
         call: ToolCall,
         caller: Caller,
-        conversation: Conversation | None,
-        seconds: float | None,
         *,
-        waits: bool,
+        conversation: Conversation | None = None,
+        context: ToolContext | None = None,
+        timeout: float | None = None,
         waits_for_worker: bool = False,
-        around: Circumstances = NOTHING_MORE,
-    ) -> PendingCall | Joined | ToolResult:
-        check_timeout(seconds)
-        session = self._sessions.here()
-        if session is None:  # the loop's first call
-            clock = asyncio.get_running_loop().time
-            began_at = clock()
-            try:
-                async with asyncio.timeout(seconds):
-                    session = await self._sessions.opened()
-            except (FleetUnavailable, TimeoutError) as exc:
-                reason = str(exc) or "Redis does not answer"
-                result = fleet_results.fleet_unavailable(call.tool_name, reason)
-                return refused_without_redis(self._settings, call, caller, result)
-            seconds = None if seconds is None else seconds - (clock() - began_at)
-        asked = call, caller, conversation, seconds
-        return await session.begin(*asked, waits=waits, waits_for_worker=waits_for_worker, around=around)
+        waits_for_turn: bool = False,
+    ) -> SyncCallHandle:
+        """As `ToolFleet.submit`."""
+        submit = functools.partial(self._face.submit, conversation=conversation, context=context, timeout=timeout)
+        work = submit(call, caller, waits_for_worker=waits_for_worker, waits_for_turn=waits_for_turn)
+        return SyncCallHandle(self._runner.wait(work), self._runner)

@@ -3,10 +3,17 @@
 import asyncio
 import threading
 
+from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolResult
+from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio import fork_safety
-from toolfleet_tasks.calls.eval_gate import EvalGate
+from toolfleet_tasks.calls.audit_trail import refused_without_redis
+from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGate
+from toolfleet_tasks.calls.idempotency import Joined
+from toolfleet_tasks.calls.pending_call import PendingCall
+from toolfleet_tasks.calls.prepare import check_timeout
 from toolfleet_tasks.client.session import Session
+from toolfleet_tasks.messages import fleet_results
 
 _CLOSE_SECONDS = 10.0  # for another loop to close its session
 
@@ -72,6 +79,34 @@ class Sessions:
                 opening = self._opening[loop] = loop.create_task(self._open_on(loop), name="toolfleet-open")
                 opening.add_done_callback(_seen)
         return await asyncio.shield(opening)  # others may wait for it, too
+
+    async def begin(  # noqa: PLR0913 - what an agent may say of a call
+        self,
+        call: ToolCall,
+        caller: Caller,
+        conversation: Conversation | None,
+        seconds: float | None,
+        *,
+        waits: bool,
+        waits_for_worker: bool = False,
+        around: Circumstances = NOTHING_MORE,
+    ) -> PendingCall | Joined | ToolResult:
+        """As `Session.begin`, on the running loop's session; with its first call that is opened within the call's time."""
+        check_timeout(seconds)
+        session = self.here()
+        if session is None:
+            clock = asyncio.get_running_loop().time
+            began_at = clock()
+            try:
+                async with asyncio.timeout(seconds):
+                    session = await self.opened()
+            except (FleetUnavailable, TimeoutError) as exc:
+                reason = str(exc) or "Redis does not answer"
+                result = fleet_results.fleet_unavailable(call.tool_name, reason)
+                return refused_without_redis(self._settings, call, caller, result)
+            seconds = None if seconds is None else seconds - (clock() - began_at)
+        asked = call, caller, conversation, seconds
+        return await session.begin(*asked, waits=waits, waits_for_worker=waits_for_worker, around=around)
 
     def forked(self) -> None:
         """As `fork_safety.Forked`: this process opens its own; what it has copies of is its parent's."""

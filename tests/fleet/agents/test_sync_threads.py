@@ -22,8 +22,8 @@ from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_tasks.client.fleet import SyncToolFleet
 from toolfleet_tasks.client.loop_runner import _LoopThread
-from toolfleet_tasks.client.sync_fleet import SyncToolFleet
 
 THREADS, CALLS, ROUNDS = 20, 50, 2
 LEASE_SECONDS = 4

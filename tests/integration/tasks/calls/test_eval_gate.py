@@ -251,6 +251,6 @@ async def test_a_tag_brings_terms_and_a_tool_of_its_own(settings: Settings) -> N
     around = Circumstances(ToolContext(raw_arg="x"), Terms(daily_limit=1, requires_gate=True), tag)
     gate = Gate(lambda: YES)
     async with ToolFleet(settings=settings, gate=gate) as fleet:
-        begun = [await fleet._begin(OPEN, ADA, None, None, waits=False, around=around) for _ in range(2)]
+        begun = [await fleet._sessions.begin(OPEN, ADA, None, None, waits=False, around=around) for _ in range(2)]
         assert [result.error_code for result in begun if isinstance(result, ToolResult)] == ["rate_limited"]
     assert [tool for tool, _ in gate.asked] == [tag]  # the limit is looked at first
