@@ -66,7 +66,7 @@ def options_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path, co
         server = HttpServer(spec.url, _filled(spec.headers, secrets))
         if spec.oauth is not None:
             oauth = oauth_options(settings, spec.oauth, spec.url, name, secrets, beside=beside)
-            server = replace(server, authorizer=Authorizer(oauth.from_file(config)))
+            server = replace(server, authorizer=Authorizer(oauth.from_file(config), secrets=secrets))
     return McpOptions(
         name,
         server,

@@ -77,7 +77,7 @@ async def two_hosts(folder: Path) -> AsyncGenerator[tuple[LockedServer, HostProc
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(locked_server(folder))
         (folder / "toolfleet.toml").write_text(f'[hosts.nest]\nurl = "{server.url}"\n[hosts.nest.oauth]\n')
-        assert (await log_in(folder)).startswith("nest is logged in: it has 3 tools.")
+        assert (await log_in(folder)).startswith("nest is logged in: it has 4 tools.")
         one, other = [await stack.enter_async_context(host(folder)) for _ in range(2)]
         yield server, one, other
     for written in folder.glob("host-*.txt"):

@@ -21,6 +21,7 @@ from toolfleet_modules.hosts.mcp.oauth.authorizer import Authorizer
 from toolfleet_modules.hosts.mcp.oauth.login import log_in
 from toolfleet_modules.hosts.mcp.oauth.oauth_options import OAuthOptions
 from toolfleet_modules.hosts.mcp.options import HttpServer
+from toolfleet_modules.hosts.serving.secrets import Secrets
 
 WRITING = "owls:write"
 METADATA = "/.well-known/oauth-protected-resource/mcp"
@@ -28,7 +29,7 @@ METADATA = "/.well-known/oauth-protected-resource/mcp"
 
 @dataclass
 class LockedServer:
-    """`done` has the tools that were run. `resource` is added to the metadata that it publishes, `elsewhere` where it sends all requests.
+    """`done` has the tools that were run, `heads` the `Authorization` of each request. `resource` is added to the metadata that it publishes, `elsewhere` where it sends all requests.
 
     `gate` is cleared to have the tool `slow` wait.
     """
@@ -40,6 +41,7 @@ class LockedServer:
     resource: dict[str, Any] = field(default_factory=dict)
     elsewhere: str = ""
     gate: asyncio.Event = field(default_factory=asyncio.Event)
+    heads: list[str] = field(default_factory=list)
 
     def options(self, **changed: Any) -> OAuthOptions:
         facts = {"url": self.url, "file": self.folder / "nest.json", "login": "toolfleet host mcp nest --login"}
@@ -50,20 +52,23 @@ class LockedServer:
 
     @asynccontextmanager
     async def hosted(self, **changed: Any) -> AsyncGenerator[HostedServer]:
-        server = HttpServer(self.url, authorizer=Authorizer(self.options(**changed)))
-        async with hosted_server(server, self.folder / "notes") as hosted:
+        secrets = Secrets({})
+        server = HttpServer(self.url, authorizer=Authorizer(self.options(**changed), secrets=secrets))
+        async with hosted_server(server, self.folder / "notes", secrets=secrets) as hosted:
             yield hosted
 
     async def list_tools(self, ctx: Any, params: Any) -> types.ListToolsResult:
         schema = {"type": "object", "properties": {}}
         return types.ListToolsResult(
-            tools=[types.Tool(name=name, input_schema=schema) for name in ("read", "write", "slow")]
+            tools=[types.Tool(name=name, input_schema=schema) for name in ("read", "write", "slow", "repeat")]
         )
 
     async def call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         self.done.append(params.name)
         if params.name == "slow":
             await self.gate.wait()
+        if params.name == "repeat":
+            return types.CallToolResult(content=[types.TextContent(type="text", text=self.heads[-1])])
         return types.CallToolResult(content=[types.TextContent(type="text", text=f"{params.name} done")])
 
 
@@ -99,6 +104,7 @@ class Lock:
         if server.elsewhere:
             return Response(status_code=307, headers={"Location": server.elsewhere})
         head = dict(scope["headers"]).get(b"authorization", b"").decode()
+        server.heads.append(head)
         scopes = server.authorization.tokens.get(head.removeprefix("Bearer "))
         about = f'resource_metadata="{origin}{METADATA}"'
         if scopes is None:

@@ -46,7 +46,7 @@ async def test_a_person_logs_in(server: LockedServer, tmp_path: Path, monkeypatc
     assert (await visited(said[0].split()[-1])).status_code == 200
     await login
     file = tmp_path / ".toolfleet" / "oauth" / "nest.json"
-    assert said[1:] == [f"nest is logged in: it has 3 tools. Its tokens are in {file}."]
+    assert said[1:] == [f"nest is logged in: it has 4 tools. Its tokens are in {file}."]
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 

@@ -10,8 +10,10 @@ from toolfleet_modules.hosts.mcp.oauth.oauth_errors import AuthorizationAway, Au
 from toolfleet_modules.hosts.mcp.oauth.oauth_options import OAuthOptions
 from toolfleet_modules.hosts.mcp.oauth.person_port import PersonPort
 from toolfleet_modules.hosts.mcp.oauth.record_file import RecordFile
+from toolfleet_modules.hosts.serving.secrets import Secrets
 
 _SECONDS = 120.0  # for a renewal, with the wait for another process; a person has a time of their own
+_HIDDEN_NAME = "oauth"
 _END_SECONDS = 5.0  # for a renewal when the host ends
 _REST_SECONDS = 5.0  # after a flow that was refused, before there is another
 _MOST_GRANTS, _GRANT_SECONDS = 2, 10.0  # so many tokens within so long are in vain: the server refuses them
@@ -20,11 +22,20 @@ _MOST_GRANTS, _GRANT_SECONDS = 2, 10.0  # so many tokens within so long are in v
 class Authorizer:
     """The tokens for one server, which processes may share by their file.
 
-    Without `person` nobody is asked to log in: what needs it is refused with `LoginNeeded`. `is_fresh`: what is kept does not count.
+    They are hidden by `secrets`. Without `person` nobody is asked to log in: what needs it is refused with `LoginNeeded`. `is_fresh`: what is
+    kept does not count.
     """
 
-    def __init__(self, options: OAuthOptions, *, person: PersonPort | None = None, is_fresh: bool = False) -> None:
+    def __init__(
+        self,
+        options: OAuthOptions,
+        *,
+        secrets: Secrets | None = None,
+        person: PersonPort | None = None,
+        is_fresh: bool = False,
+    ) -> None:
         self.options = options
+        self._secrets = secrets
         self._person, self._is_fresh = person, is_fresh
         self._file = RecordFile(options.file, options.identity)
         self._record: AuthorizationRecord | None = None
@@ -37,7 +48,7 @@ class Authorizer:
         """The token to send; `None` if there is none. Raises `AuthorizationRefused` and `AuthorizationAway`."""
         record = self._record
         if record is None or record.token is None:
-            record = self._record = await self._kept()
+            record = self._known(await self._kept())
         if record.is_over and (record.can_refresh or not self.options.has_person):
             return await self.renewed(record.token, Challenge())
         return record.token
@@ -76,8 +87,7 @@ class Authorizer:
         """Another token, of this process or of another one that was faster."""
         record = await self._kept()
         if record.token is not None and record.token != token and not record.is_over:
-            self._record = record
-            return record.token
+            return self._known(record).token or ""
         if may_refresh and not challenge.is_step_up and record.can_refresh and self.options.has_person:
             changed = await Flow(self.options, record, None).refreshed()
             if changed is not None:
@@ -134,4 +144,12 @@ class Authorizer:
         else:
             async with self._file.locked():
                 await self._file.write(record)
+        self._known(record)
+
+    def _known(self, record: AuthorizationRecord) -> AuthorizationRecord:
+        """The record, which counts from now on."""
         self._record = record
+        if self._secrets is not None and record.tokens is not None:
+            for value in (record.tokens.access_token, record.tokens.refresh_token):
+                self._secrets.hide_also(_HIDDEN_NAME, value or "")
+        return record
