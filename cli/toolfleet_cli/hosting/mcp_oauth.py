@@ -29,7 +29,7 @@ def oauth_options(
             raise SettingsError(f"The private_key of {name!r} cannot be used: {exc}.") from None
     return OAuthOptions(
         url,
-        (beside / settings.oauth_folder).resolve() / f"{name}.json",
+        (beside / settings.host_oauth_folder).resolve() / f"{name}.json",
         f"toolfleet host mcp {name} --login",
         grant=spec.grant,
         issuer=spec.issuer,

@@ -10,13 +10,16 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
+from support.documents import programs
 from support.hosts.locked_server import LockedServer, locked_server
 from support.waiting import wait_until
+from toolfleet_cli.hosting.mcp import oauth_of
 from toolfleet_cli.hosting.mcp_login import log_in
+from toolfleet_cli.hosting.named_host import named_host
 from toolfleet_cli.processes.mcp_hosts import McpCommand, log_in_mcp
 from toolfleet_registry.config.host_specs import McpSpec, OAuthSpec
 from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.settings import Settings
+from toolfleet_registry.settings import Settings, load_settings
 
 pytestmark = pytest.mark.asyncio
 
@@ -75,6 +78,22 @@ async def test_a_login_that_is_refused_keeps_nothing(
         with pytest.raises(SettingsError, match=r"^nest is not logged in: the login was refused \(access_denied\)\.$"):
             await login
     assert not (tmp_path / ".toolfleet" / "oauth" / "nest.json").exists()
+
+
+async def test_the_guides_hosts_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its table says: one for a person's login, and one that asks by itself."""
+    (tmp_path / "toolfleet.toml").write_text(programs("docs/guides/mcp-servers.md")["mcp-oauth"])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LEDGER_SECRET", "planted-secret-0123456789")
+    settings = load_settings()
+    found = {}
+    for name, spec in settings.hosts.items():
+        assert isinstance(spec, McpSpec)
+        assert named_host(settings, name, start=tmp_path).name == name
+        found[name], _ = oauth_of(settings, spec, name, beside=tmp_path)
+    assert (found["wiki"].has_person, found["ledger"].has_person) == (True, False)
+    assert found["ledger"].client_secret == "planted-secret-0123456789"
+    assert "planted" not in repr(found)
 
 
 async def test_who_does_not_come_back_is_not_waited_for(server: LockedServer, tmp_path: Path) -> None:
