@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import httpx
 
-from support.hosts.robot_person import RobotPerson
+from support.oauth.robot_person import RobotPerson
 from toolfleet_modules.hosts.mcp.mcp_host import McpHost
 from toolfleet_modules.hosts.mcp.mcp_tool import McpTool
 from toolfleet_modules.hosts.mcp.oauth.authorizer import Authorizer

@@ -1,4 +1,4 @@
-"""Logs a person in at an MCP server, and keeps the tokens for its hosts."""
+"""Asks a person to log in at an MCP server, and keeps the tokens for its hosts."""
 
 import asyncio
 import logging

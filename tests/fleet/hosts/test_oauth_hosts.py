@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from support.hosts.locked_server import LockedServer, locked_server
+from support.oauth.locked_server import LockedServer, locked_server
 from support.up import COMMAND
 from support.waiting import wait_until, wait_until_answered
 from toolfleet_cli.local.tcp_ports import free_port

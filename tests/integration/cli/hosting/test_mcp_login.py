@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from support.documents import programs
-from support.hosts.locked_server import LockedServer, locked_server
+from support.oauth.locked_server import LockedServer, locked_server
 from support.waiting import wait_until
 from toolfleet_cli.hosting.mcp import oauth_of
 from toolfleet_cli.hosting.mcp_login import log_in

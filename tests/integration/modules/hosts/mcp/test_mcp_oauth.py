@@ -13,9 +13,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from support.hosts.locked_server import WRITING, LockedServer, locked_server
-from support.servers.loopback_app import served
-from support.servers.toy_authorization import CLIENT, SECRET, toy_authorization
+from support.oauth.locked_server import WRITING, LockedServer, locked_server
+from support.oauth.loopback_app import served
+from support.oauth.toy_authorization import CLIENT, SECRET, toy_authorization
 from support.waiting import wait_until
 from toolfleet_modules.hosts.mcp.oauth.authorizer import Authorizer
 from toolfleet_modules.hosts.mcp.oauth.challenge import Challenge

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from support.servers.loopback_app import served
+from support.oauth.loopback_app import served
 
 SECRET = "planted/Qx7.4401882366"
 CLIENT = "owl-client"

@@ -14,9 +14,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from support.hosts.mcp_server import HostedServer, hosted_server
-from support.hosts.robot_person import RobotPerson
-from support.servers.loopback_app import served
-from support.servers.toy_authorization import ToyAuthorization, toy_authorization
+from support.oauth.loopback_app import served
+from support.oauth.robot_person import RobotPerson
+from support.oauth.toy_authorization import ToyAuthorization, toy_authorization
 from toolfleet_modules.hosts.mcp.oauth.authorizer import Authorizer
 from toolfleet_modules.hosts.mcp.oauth.login import log_in
 from toolfleet_modules.hosts.mcp.oauth.oauth_options import OAuthOptions
