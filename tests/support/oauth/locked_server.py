@@ -44,7 +44,11 @@ class LockedServer:
     heads: list[str] = field(default_factory=list)
 
     def options(self, **changed: Any) -> OAuthOptions:
-        facts = {"url": self.url, "file": self.folder / "nest.json", "login": "toolfleet host mcp nest --login"}
+        facts: dict[str, Any] = {
+            "url": self.url,
+            "file": self.folder / "nest.json",
+            "login": "toolfleet host mcp nest --login",
+        }
         return OAuthOptions(**{**facts, **changed})
 
     async def log_in(self, **changed: Any) -> None:
@@ -117,12 +121,12 @@ class Lock:
 
 
 async def _body(receive: Receive) -> bytes:
-    body = b""
+    body = bytearray()
     while True:
         message = await receive()
         body += message.get("body", b"")
         if not message.get("more_body", False):
-            return body
+            return bytes(body)
 
 
 @asynccontextmanager
