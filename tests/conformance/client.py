@@ -1,6 +1,7 @@
 """`python -m conformance.client URL`: serves the suite's server by the host of MCP servers, and asks the module that it is for all it has.
 
-What the host cannot list, as where a server wants OAuth, is written to standard error, and the exit code is 1.
+Where a server wants OAuth, a robot logs in for the host, as the suite expects. What the host cannot list is written to standard error, and
+the exit code is 1.
 """
 
 import asyncio
@@ -8,12 +9,20 @@ import json
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
+import httpx
+
+from support.oauth.robot_person import RobotPerson
 from toolfleet_modules.hosts.mcp.mcp_host import McpHost
 from toolfleet_modules.hosts.mcp.mcp_tool import McpTool
+from toolfleet_modules.hosts.mcp.oauth.authorizer import Authorizer
+from toolfleet_modules.hosts.mcp.oauth.oauth_options import OAuthOptions
 from toolfleet_modules.hosts.mcp.options import HttpServer, McpOptions
 from toolfleet_modules.sdk.client import ModuleClient, ModuleResult
 from toolfleet_registry.contracts.inputs.messages import MOST_ROUNDS, CallInputs
@@ -23,12 +32,48 @@ _CALL_SECONDS = 10
 _USER = "ada"
 _ASKING = "elicitation"  # in the names of scenarios whose older server asks
 _ECHO = "json_schema_echo"
+_OAUTH = "auth/"
+_METADATA_URL = "https://conformance-test.local/client-metadata.json"  # the one that the suite knows
 _SAMPLES: Mapping[str, Any] = {"integer": 5, "number": 5, "boolean": True, "array": [], "object": {}, "null": None}
 
 
 async def main(url: str) -> int:
     """Have one server served, and everything asked for that its scenario wants to see."""
-    server, scenario = HttpServer(url), os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
+    scenario = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
+    with tempfile.TemporaryDirectory() as folder:
+        server = HttpServer(url, authorizer=await _authorizer(url, scenario, Path(folder)))
+        return await _served(server, scenario)
+
+
+async def _authorizer(url: str, scenario: str, folder: Path) -> Authorizer | None:
+    """What gets tokens, as the suite says who the client is."""
+    if not scenario.startswith(_OAUTH):
+        return None
+    context = _context()
+    is_machine = "client-credentials" in scenario
+    options = OAuthOptions(
+        url,
+        folder / "suite.json",
+        "(the suite)",
+        grant="client_credentials" if is_machine else "authorization_code",
+        issuer=context.get("issuer") or (await _issuer(url) if is_machine else None),
+        client_id=context.get("client_id"),
+        client_secret=context.get("client_secret"),
+        private_key=context.get("private_key_pem"),
+        client_metadata_url=None if "client_id" in context else _METADATA_URL,
+    )
+    return Authorizer(options, person=None if is_machine else RobotPerson())
+
+
+async def _issuer(url: str) -> str:
+    """The issuer of a client's secret, which whoever registered it knows, and the suite does not say."""
+    parts = urlsplit(url)
+    async with httpx.AsyncClient(trust_env=False, timeout=_CALL_SECONDS) as client:
+        answer = await client.get(f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource{parts.path}")
+    return str(answer.json()["authorization_servers"][0])
+
+
+async def _served(server: HttpServer, scenario: str) -> int:
     host = McpHost(
         McpOptions("suite", server, trusted=True, asks=_ASKING in scenario, handshake_seconds=_LISTED_SECONDS)
     )
@@ -82,13 +127,17 @@ def _calls(host: McpHost) -> list[tuple[str, dict[str, Any]]]:
     """The calls that a scenario names, or one of each tool."""
     tools = {name: tool for name, tool in host.tools.items() if isinstance(tool, McpTool)}
     methods = {tool.original: name for name, tool in tools.items()}
-    context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
-    if named := context.get("toolCalls"):
+    if named := _context().get("toolCalls"):
         return [(methods[call["name"]], call["arguments"]) for call in named if call["name"] in methods]
     if _ECHO in methods:
         schema = next(tool.definition.input_schema for tool in tools.values() if tool.original != _ECHO)
         return [(methods[_ECHO], {"schema": schema})]
     return [(name, _arguments(tool.definition.input_schema or {})) for name, tool in tools.items()]
+
+
+def _context() -> dict[str, Any]:
+    context: dict[str, Any] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
+    return context
 
 
 def _arguments(schema: Mapping[str, Any]) -> dict[str, Any]:

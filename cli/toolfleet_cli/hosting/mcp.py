@@ -4,13 +4,17 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from toolfleet_cli.hosting.folder import fence_of
 from toolfleet_cli.hosting.host_server import ChangeNotice, check_host_name
+from toolfleet_cli.hosting.mcp_oauth import oauth_options, oauth_texts
 from toolfleet_cli.hosting.redis_watches import watches_of
 from toolfleet_cli.hosting.secret_values import read_secrets
 from toolfleet_modules.hosts.mcp.mcp_host import McpHost
+from toolfleet_modules.hosts.mcp.oauth.authorizer import Authorizer
+from toolfleet_modules.hosts.mcp.oauth.oauth_options import OAuthOptions
 from toolfleet_modules.hosts.mcp.options import HttpServer, McpOptions, StdioServer
 from toolfleet_modules.hosts.serving.secrets import Secrets, SecretUnknown
 from toolfleet_modules.requests.authentication import KEY_VARIABLE
@@ -24,19 +28,29 @@ _CREDENTIAL = re.compile("token|key|secret|passw|auth|credential|cookie", re.IGN
 _SHORTEST = 8  # characters: what is shorter cannot be hidden
 
 
-def mcp_host(settings: Settings, spec: McpSpec, *, name: str, beside: Path) -> McpHost:
-    """The host of an MCP server; `beside` is where relative paths begin.
+def mcp_host(settings: Settings, spec: McpSpec, *, name: str, beside: Path, config: Path | None = None) -> McpHost:
+    """The host of an MCP server; `beside` is where relative paths begin, `config` the file of servers that describes it.
 
     Raises `SettingsError` for a name that will not do, a variable or a secret that is not there, and a place that names no secret.
     """
     check_host_name(name)
     for logger in ("client", "mcp", "httpx2", "httpcore2"):  # they may say what a server has sent, secrets included
         logging.getLogger(logger).setLevel(logging.CRITICAL)
-    options = options_of(settings, spec, name, beside=beside)
+    options = options_of(settings, spec, name, beside=beside, config=config)
     return McpHost(options, listener=ChangeNotice(settings), watches=watches_of(settings, name))
 
 
-def options_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path) -> McpOptions:
+def oauth_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path) -> tuple[OAuthOptions, dict[str, str]]:
+    """How tokens for a server are got, and its headers. Raises `SettingsError` as `mcp_host` does, and where it wants none."""
+    check_host_name(name)
+    if spec.url is None or spec.oauth is None:
+        raise SettingsError(f"Nobody logs in for {name!r}: it has no table `oauth`.")
+    secrets = _secrets_of(spec, settings, beside)
+    options = oauth_options(settings, spec.oauth, spec.url, name, secrets, beside=beside)
+    return options, _filled(spec.headers, secrets)
+
+
+def options_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path, config: Path | None = None) -> McpOptions:
     """How a server is served by these settings. Raises `SettingsError` as `mcp_host` does."""
     secrets = _secrets_of(spec, settings, beside)
     _check_arguments(name, (*spec.command, spec.url or ""))
@@ -50,6 +64,9 @@ def options_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path) ->
         )
     else:
         server = HttpServer(spec.url, _filled(spec.headers, secrets))
+        if spec.oauth is not None:
+            oauth = oauth_options(settings, spec.oauth, spec.url, name, secrets, beside=beside)
+            server = replace(server, authorizer=Authorizer(oauth.from_file(config), secrets=secrets))
     return McpOptions(
         name,
         server,
@@ -69,8 +86,8 @@ def options_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path) ->
 
 
 def _secrets_of(spec: McpSpec, settings: Settings, beside: Path) -> Secrets:
-    """Those that are named, those that stand in `env` and `headers`, and what is written there that looks like one."""
-    texts = {**spec.env, **spec.headers}
+    """Those that are named, those that stand in `env`, `headers` and `oauth`, and what is written there that looks like one."""
+    texts = {**spec.env, **spec.headers, **oauth_texts(spec.oauth)}
     named = dict.fromkeys([*spec.secrets, *(place for text in texts.values() for place in _NAMED.findall(text))])
     read = read_secrets(named, settings.secrets, folder=beside)
     written = {

@@ -143,6 +143,9 @@ def mcp(  # noqa: PLR0913 - options of a command
     per_caller: Annotated[bool, typer.Option("--per-caller", help="A session for each user.")] = False,
     trusted: Annotated[bool, typer.Option("--trusted", help="Believe what a server says of repeated calls.")] = False,
     asks: Annotated[bool, typer.Option("--asks", help="An older server may ask in the middle of a call.")] = False,
+    login: Annotated[
+        bool, typer.Option("--login", help="Log in at the server that `[hosts.NAME]` or --config describes, and end.")
+    ] = False,
     address: Address = "127.0.0.1",
     port: Port = 0,
     announce: Announce = True,
@@ -151,12 +154,17 @@ def mcp(  # noqa: PLR0913 - options of a command
     """Serve an MCP server's tools as a module, in the foreground: a program that is started here, or one that is reached by --url.
 
     With --config, each server of the file is a module, or only the one that is named; from --port on, each has a port. With TOOLFLEET_MODULE_KEY, only calls of the fleet are run.
+
+    With --login a person logs in, for a server that wants OAuth: nothing is served, and its hosts have the tokens from then on.
     """
     need("host mcp")
-    from toolfleet_cli.processes.mcp_hosts import McpCommand, serve_mcp  # noqa: PLC0415 - as above
+    from toolfleet_cli.processes.mcp_hosts import McpCommand, log_in_mcp, serve_mcp  # noqa: PLC0415 - as above
 
     facts = given({"scope": "caller" if per_caller else None, "trusted": trusted or None, "asks": asks or None})
     asked = McpCommand(name, tuple(command or ()), url, config, tuple(env or ()), tuple(header or ()), facts)
+    if login:
+        log_in_mcp(asked)
+        raise typer.Exit
     raise typer.Exit(serve_mcp(asked, address, port, announces=announce, announce_url=announce_url))
 
 

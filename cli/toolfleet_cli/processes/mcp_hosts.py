@@ -12,7 +12,9 @@ from toolfleet_cli.console.output import say
 from toolfleet_cli.hosting.host_server import serve_host
 from toolfleet_cli.hosting.mcp import mcp_host
 from toolfleet_cli.hosting.mcp_file import servers_in
+from toolfleet_cli.hosting.mcp_login import log_in
 from toolfleet_cli.hosting.mcp_words import spec_of
+from toolfleet_cli.hosting.named_host import toml_folder
 from toolfleet_cli.local.child_processes import spawn, stop
 from toolfleet_cli.local.stop_signals import StopRequested, stop_signals
 from toolfleet_registry.config.host_specs import McpSpec
@@ -48,16 +50,28 @@ def serve_mcp(asked: McpCommand, address: str, port: int, *, announces: bool, an
         facts = {"command": asked.command, "url": asked.url, **asked.facts}
         spec, beside = spec_of(env=asked.env, headers=asked.headers, **facts), Path.cwd()
     else:
-        known = _servers_of(asked, asked.config)
-        if asked.name not in known:
-            raise SettingsError(
-                f"{asked.config} has no server that is named {asked.name[:80]!r}; it has: {', '.join(known)}."
-            )
-        spec, beside = known[asked.name], asked.config.absolute().parent
+        spec, beside = _named_server(asked, asked.name, asked.config), asked.config.absolute().parent
     settings = load_settings()
-    host = mcp_host(settings, spec, name=asked.name, beside=beside)
+    host = mcp_host(settings, spec, name=asked.name, beside=beside, config=asked.config)
     say(f"{host.name}: the tools of {spec.url or spec.command[0]}")
     return serve_host(host, address, port, announced_by=settings if announces else None, url=announce_url)
+
+
+def log_in_mcp(asked: McpCommand) -> None:
+    """Log a person in at the server of a file, or of `[hosts.NAME]`. Raises `SettingsError`."""
+    if asked.name is None:
+        raise SettingsError("Name the module whose server you log in at.")
+    settings = load_settings()
+    if asked.config is not None:
+        spec = _named_server(asked, asked.name, asked.config)
+        log_in(settings, spec, asked.name, say, beside=asked.config.absolute().parent)
+        return
+    if asked.command or asked.url or asked.env or asked.headers:
+        raise SettingsError("With --login, toolfleet.toml or the file of --config says all about the server.")
+    described = settings.hosts.get(asked.name)
+    if not isinstance(described, McpSpec):
+        raise SettingsError(f"There is no [hosts.{asked.name[:80]}] with a url: --login needs one, or --config.")
+    log_in(settings, described, asked.name, say, beside=toml_folder(Path.cwd()))
 
 
 def _serve_whole_file(asked: McpCommand, config: Path, address: str, port: int, *, announces: bool) -> int:
@@ -68,6 +82,13 @@ def _serve_whole_file(asked: McpCommand, config: Path, address: str, port: int, 
     options += [] if announces else ["--no-announce"]
     say(f"{config}: {', '.join(known)}")
     return serve_file(config, list(known), options, port)
+
+
+def _named_server(asked: McpCommand, name: str, config: Path) -> McpSpec:
+    known = _servers_of(asked, config)
+    if name not in known:
+        raise SettingsError(f"{config} has no server that is named {name[:80]!r}; it has: {', '.join(known)}.")
+    return known[name]
 
 
 def _servers_of(asked: McpCommand, config: Path) -> dict[str, McpSpec]:

@@ -40,6 +40,9 @@ class HostSettings(BaseSettings, defer_build=True):
     host_replies_in_redis: bool = False
     """Whether announced hosts keep for a day what became of calls in the fleet's Redis, where the other processes of their module find it; else each keeps its own. Have it the same for all of them."""
 
+    host_oauth_folder: Path = Path(".toolfleet/oauth")
+    """Where hosts of MCP servers keep their tokens, a file that nobody else can read for each; a relative one is beside `toolfleet.toml`. The hosts of one module that are on one machine share it."""
+
     tool_environments: Path = Path(".toolfleet/environments")
     """Where packages are kept that tool files ask for, each set under its digest; a relative one is beside `toolfleet.toml`."""
     tool_environment_days: int = Field(default=30, ge=0, le=36_500)

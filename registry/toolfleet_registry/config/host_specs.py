@@ -1,7 +1,11 @@
 """Describes the hosts of `toolfleet.toml`: what each serves as a module, with which secrets, and the fence around its processes."""
 
+import re
+from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
@@ -85,6 +89,75 @@ class FolderSpec(FencedSpec):
         return self
 
 
+class OAuthSpec(BaseModel):
+    """How a host gets tokens for an MCP server: one `[hosts.NAME.oauth]`, empty where a person logs in and nothing else is to be said."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
+    """`authorization_code`: a person logs in once, by `toolfleet host mcp NAME --login`; `client_credentials`: the host asks by itself."""
+    issuer: str | None = None
+    """The authorization server that the client belongs to: what it knows is sent to no other."""
+    client_id: str | None = None
+    """The client that is registered there; without it the host registers itself, where the server takes that."""
+    client_secret: str | None = Field(default=None, repr=False)
+    """`${NAME}`: the client's secret."""
+    client_auth: Literal["basic", "post"] = "basic"
+    """How the secret is sent: in a header (`client_secret_basic`), or in the body (`client_secret_post`)."""
+    private_key: str | None = Field(default=None, repr=False)
+    """`${NAME}`: the key in PEM with which the client signs who it is (`private_key_jwt`), in the place of a secret."""
+    client_metadata_url: str | None = None
+    """An `https` URL of a document that describes the client, for servers that take one as its id."""
+    scopes: tuple[str, ...] = ()
+    """What is asked for in the place of all that the server lists; what it demands is added."""
+    redirect_port: int = Field(default=0, ge=0, le=65_535)
+    """The port on `127.0.0.1` where a login comes back, if the client is registered with one; 0: one that is free."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if wrong := next((why for is_so, why in self._faults() if is_so), None):
+            raise ValueError(wrong)
+        return self
+
+    def _faults(self) -> Iterator[tuple[bool, str]]:
+        """What may not be, and the sentence for it."""
+        has_secret, has_key, has_id = bool(self.client_secret), bool(self.private_key), bool(self.client_id)
+        for field, text in (("client_secret", self.client_secret), ("private_key", self.private_key)):
+            yield text is not None and not re.fullmatch(rf"\$\{{{NAME_FORM}\}}", text), f"{field} is written ${{NAME}}"
+        yield has_secret and has_key, "a client has either client_secret or private_key"
+        yield (has_secret or has_key) and not has_id, "client_secret and private_key need a client_id"
+        yield (
+            (has_secret or has_key) and not self.issuer,
+            "client_secret and private_key need the issuer that they are for",
+        )
+        yield has_id and self.client_metadata_url is not None, "a client has either client_id or client_metadata_url"
+        if self.grant == "client_credentials":
+            yield (
+                not has_secret and not has_key,
+                "client_credentials needs a client_id with client_secret or private_key",
+            )
+            yield bool(self.redirect_port), "nobody logs in with client_credentials: leave redirect_port out"
+        yield has_key and self.grant == "authorization_code", 'private_key is for grant = "client_credentials"'
+        yield self.issuer is not None and not is_safe_url(self.issuer), "issuer is no https URL"
+        url = self.client_metadata_url
+        yield (
+            url is not None and not re.fullmatch(r"https://[^/?#\s@]+/[^?#\s]+", url),
+            "client_metadata_url is no https URL with a path",
+        )
+        yield any(not re.fullmatch(r"[\x21\x23-\x5B\x5D-\x7E]+", each) for each in self.scopes), "a scope is one word"
+
+
+def is_safe_url(url: str) -> bool:
+    """Whether credentials can be sent there unseen: over https, or on this machine."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        is_here = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:  # its host is a name, or it is no URL
+        return bool(re.match(r"https://[^/?#\s@]+(?=[/?#]|$)", url))
+    return parts.scheme in {"http", "https"} if is_here else parts.scheme == "https" and bool(host)
+
+
 class McpSpec(FencedSpec):
     """An MCP server: a program that speaks over its standard streams, or one that is reached over HTTP."""
 
@@ -98,6 +171,8 @@ class McpSpec(FencedSpec):
     """The folder that the program runs in; without it, the one that relative paths are beside. With `bwrap` it has one of its own."""
     headers: dict[str, str] = {}
     """Header fields of each request to the server; `${NAME}` as in `env`."""
+    oauth: OAuthSpec | None = None
+    """How the host gets tokens, for a server that wants OAuth: a table of its own, `[hosts.NAME.oauth]`."""
     scope: Literal["shared", "caller"] = "shared"
     """Whether all callers share the server's sessions, or each user has one for itself."""
     most_sessions: Count = 16
@@ -121,6 +196,13 @@ class McpSpec(FencedSpec):
     def _check(self) -> Self:
         if bool(self.command) == (self.url is not None):
             raise ValueError("an MCP server has either a command or a url")
+        if self.oauth is not None:
+            if self.url is None:
+                raise ValueError("oauth is for a server that has a url")
+            if not is_safe_url(self.url):
+                raise ValueError("tokens are sent to no url without https, but on this machine")
+            if any(name.lower() == "authorization" for name in self.headers):
+                raise ValueError("a server has either oauth or a header Authorization")
         return self
 
 

@@ -1,6 +1,5 @@
 """Makes the handshake with a server: on a version of the protocol, and who its client is."""
 
-import asyncio
 from typing import Any
 
 import mcp_types as types
@@ -39,21 +38,3 @@ def meta_of(session: ClientSession) -> dict[str, Any]:
         types.CLIENT_INFO_META_KEY: CLIENT.model_dump(by_alias=True, mode="json", exclude_none=True),
         types.CLIENT_CAPABILITIES_META_KEY: capabilities.model_dump(by_alias=True, mode="json", exclude_none=True),
     }
-
-
-def failure_of(task: "asyncio.Task[None]") -> str:
-    """Why there is no session, in a few words."""
-    error = None if task.cancelled() else task.exception()
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    match error:
-        case None:
-            return "it ended in the handshake"
-        case MCPError(code=types.CONNECTION_CLOSED):
-            return "it ended in the handshake"
-        case MCPError() | RuntimeError() | OSError():
-            return f"{getattr(error, 'message', None) or error}"[:500]
-        case ValidationError():
-            return "its answer to the handshake is none of the protocol"
-        case _:
-            return f"{type(error).__name__}: {error}"[:500]

@@ -15,11 +15,12 @@ from starlette.routing import Route
 
 from toolfleet_modules.hosts.mcp.definitions import OfferedTool, ServerOffer, offer_of
 from toolfleet_modules.hosts.mcp.inputs.held_calls import HeldCalls
-from toolfleet_modules.hosts.mcp.mcp_session import McpSession, OnChanged, ServerAway
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession, OnChanged
 from toolfleet_modules.hosts.mcp.mcp_tool import McpTool
-from toolfleet_modules.hosts.mcp.options import McpOptions, StdioServer
+from toolfleet_modules.hosts.mcp.options import HttpServer, McpOptions, StdioServer
 from toolfleet_modules.hosts.mcp.passed_tool import PassedTool, passed_methods
 from toolfleet_modules.hosts.mcp.passthrough import Passthrough
+from toolfleet_modules.hosts.mcp.server_away import ServerAway
 from toolfleet_modules.hosts.mcp.server_tasks import TaskFollower
 from toolfleet_modules.hosts.mcp.sessions import McpSessions, SharedSession, UserSessions
 from toolfleet_modules.hosts.mcp.tool_list import ListChanges, listed_tools
@@ -263,6 +264,8 @@ class McpHost(Host[McpTool | PassedTool | WatchTool]):
             if users is not None:
                 await users.aclose()
             await listing.aclose()
+            if isinstance(options.server, HttpServer) and options.server.authorizer is not None:
+                await options.server.authorizer.aclose()
             if self._watches is not None:
                 await self._watches.aclose()
 

@@ -15,10 +15,11 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 from pydantic import TypeAdapter, ValidationError
 
-from toolfleet_modules.hosts.mcp.handshake import CLIENT, EXTENSIONS, agree, failure_of, meta_of
+from toolfleet_modules.hosts.mcp.handshake import CLIENT, EXTENSIONS, agree, meta_of
 from toolfleet_modules.hosts.mcp.inputs.server_inputs import TAKES_INPUT, asking
 from toolfleet_modules.hosts.mcp.inputs.turns import ASKED, Turns
 from toolfleet_modules.hosts.mcp.screening_dispatcher import ScreeningDispatcher
+from toolfleet_modules.hosts.mcp.server_away import ServerAway
 from toolfleet_modules.hosts.mcp.session_log import OnStray, SessionLog
 from toolfleet_modules.hosts.mcp.transports.call_lane import CallLane, CallListener, OnProgress
 from toolfleet_modules.hosts.mcp.transports.http_errors import is_session_lost
@@ -37,14 +38,6 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 OpenTransport = Callable[[], AbstractAsyncContextManager[MessageStreams]]
 OnChanged = Callable[[types.ServerNotification], None]
 """Is told each notification."""
-
-
-class ServerAway(Exception):
-    """There is no session, and nothing was sent. The message says why; `has_answered`: whether anything came of the handshake."""
-
-    def __init__(self, why: str, *, has_answered: bool = False) -> None:
-        super().__init__(why)
-        self.has_answered = has_answered
 
 
 class McpSession:
@@ -89,8 +82,7 @@ class McpSession:
             both: set[asyncio.Future[Any]] = {ready, task}
             await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if not ready.done():
-                why = f"no handshake within {seconds:g} s" if not task.done() else failure_of(task)
-                raise ServerAway(why, has_answered=task.done())  # noqa: TRY301 - caught where all is undone
+                raise ServerAway.after(task, seconds=seconds)  # noqa: TRY301 - caught where all is undone
         except BaseException:
             stop.set()
             ready.cancel()

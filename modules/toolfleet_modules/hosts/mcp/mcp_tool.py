@@ -14,13 +14,20 @@ from pydantic import ValidationError
 from toolfleet_modules.hosts.mcp.inputs.held_calls import HeldCalls, ServerQuestion, is_held
 from toolfleet_modules.hosts.mcp.inputs.server_inputs import answers_of, question_of
 from toolfleet_modules.hosts.mcp.inputs.turns import Ask
-from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession
 from toolfleet_modules.hosts.mcp.results import reply_of, result_of
+from toolfleet_modules.hosts.mcp.server_away import ServerAway
 from toolfleet_modules.hosts.mcp.server_tasks import ServerTask, poll_seconds
 from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
 from toolfleet_modules.hosts.mcp.tool_list import listed_tools
 from toolfleet_modules.hosts.mcp.transports.call_lane import CallListener
-from toolfleet_modules.hosts.mcp.transports.http_errors import BROKEN, REFUSED, TURNED_AWAY, did_nothing
+from toolfleet_modules.hosts.mcp.transports.http_errors import (
+    BROKEN,
+    REFUSED,
+    TURNED_AWAY,
+    UNAUTHORIZED,
+    did_nothing,
+)
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.question import question_reply
 from toolfleet_modules.requests.reply import Reply
@@ -163,7 +170,7 @@ class McpRun(ServedRun[McpTool]):
 
     def _failure_of(self, error: MCPError) -> Reply:
         """What an error comes to. Raises `ModuleBusy` where nothing was begun, and may be later."""
-        if error.code == REFUSED:
+        if error.code in {REFUSED, UNAUTHORIZED}:
             return Reply.failure(self.name, f"{self.name} was refused: {error.message}", effect_state="none")
         if did_nothing(error):
             raise ModuleBusy(_wait_of(error) if error.code == TURNED_AWAY else RETURN_SECONDS)

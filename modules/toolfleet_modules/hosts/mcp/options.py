@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from toolfleet_modules.hosts.mcp.oauth.authorizer import Authorizer
 from toolfleet_modules.hosts.processes.fence import Fence
 from toolfleet_modules.hosts.serving.options import HostOptions
 
@@ -21,10 +22,11 @@ class StdioServer:
 
 @dataclass(frozen=True, slots=True)
 class HttpServer:
-    """A server's Streamable HTTP endpoint. `headers` are sent with each request."""
+    """A server's Streamable HTTP endpoint. `headers` are sent with each request, and a token of the `authorizer`, if there is one."""
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    authorizer: Authorizer | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, ValidationError
 
-from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession
+from toolfleet_modules.hosts.mcp.server_away import ServerAway, refused_call
 from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
-from toolfleet_modules.hosts.mcp.transports.http_errors import did_nothing
+from toolfleet_modules.hosts.mcp.transports.http_errors import UNAUTHORIZED, did_nothing
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.sdk.served_run import ServedRun
@@ -108,6 +109,8 @@ class PassedRun(ServedRun[PassedTool]):
         try:
             return {"result": await connection.request(request)}
         except MCPError as exc:
+            if exc.code == UNAUTHORIZED:
+                raise refused_call(exc.message) from None
             if did_nothing(exc):
                 raise ModuleBusy(RETURN_SECONDS) from None
             return {"error": PassedError(exc.code, exc.message, exc.data).facts()}

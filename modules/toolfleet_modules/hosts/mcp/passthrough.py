@@ -10,10 +10,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession
 from toolfleet_modules.hosts.mcp.passed_tool import FORMS
+from toolfleet_modules.hosts.mcp.server_away import ServerAway, refused_call
 from toolfleet_modules.hosts.mcp.sessions import McpSessions
-from toolfleet_modules.hosts.mcp.transports.http_errors import did_nothing
+from toolfleet_modules.hosts.mcp.transports.http_errors import UNAUTHORIZED, did_nothing
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.request import TooLarge, TooSlow, read_body
@@ -113,6 +114,8 @@ class Passthrough:
         try:
             result = await connection.request(request)
         except MCPError as exc:
+            if exc.code == UNAUTHORIZED:
+                raise refused_call(exc.message) from None
             if did_nothing(exc):
                 raise ModuleBusy from None
             shown = {"code": exc.code, "message": self._host.secrets.hide(exc.message)[:4000]}

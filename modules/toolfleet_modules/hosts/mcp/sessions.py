@@ -8,7 +8,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession
+from toolfleet_modules.hosts.mcp.server_away import ServerAway, refused_call
 from toolfleet_registry.functions.failures import ModuleBusy, ToolError
 
 _log = logging.getLogger("toolfleet.host")
@@ -39,16 +40,17 @@ class SharedSession:
 
     def __init__(self, name: str, connect: Connect, began: Began, failed: Failed) -> None:
         self.connection: McpSession | None = None
+        self._refusal: str | None = None
         self._name, self._connect, self._began, self._failed = name, connect, began, failed
         self._supervising = asyncio.ensure_future(self._supervise())
 
     @asynccontextmanager
     async def taken(self, user_id: str | None) -> AsyncGenerator[McpSession]:
-        """Give the session that there is, to whom ever. Raises `ModuleBusy` if there is none."""
+        """Give the session that there is, to whom ever. Raises `ModuleBusy` if there is none, and `ToolError` if there will be none."""
         del user_id
         connection = self.connection
         if connection is None or not connection.is_open or connection.is_suspect:
-            raise ModuleBusy(RETURN_SECONDS)
+            raise ModuleBusy(RETURN_SECONDS) if self._refusal is None else refused_call(self._refusal)
         yield connection
 
     async def aclose(self) -> None:
@@ -67,8 +69,10 @@ class SharedSession:
             try:
                 self.connection = await self._connect()
             except ServerAway as exc:
+                self._refusal = str(exc) if exc.is_refused else None
                 await self._failed(str(exc))
             else:
+                self._refusal = None
                 await self._lasting(self.connection)
                 _log.warning("%s lost its server; it is started or reached anew.", self._name)
             pause = _BACK_OFF_SECONDS[0] if loop.time() - began > _LASTING_SECONDS else pause
@@ -124,7 +128,7 @@ class UserSessions:
                 connection = await asyncio.shield(session.starting)
             except ServerAway as exc:
                 _log.error("There is no session for a user: %s.", exc)
-                raise ModuleBusy(RETURN_SECONDS) from None
+                raise (refused_call(str(exc)) if exc.is_refused else ModuleBusy(RETURN_SECONDS)) from None
             if not connection.is_open or connection.is_suspect:
                 raise ModuleBusy(RETURN_SECONDS)
             yield connection

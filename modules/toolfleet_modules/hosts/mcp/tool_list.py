@@ -11,7 +11,8 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from toolfleet_modules.hosts.mcp.definitions import MOST_TOOLS
-from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession
+from toolfleet_modules.hosts.mcp.server_away import ServerAway
 from toolfleet_modules.hosts.mcp.transports.http_errors import is_session_lost
 
 _CHANGED = "notifications/tools/list_changed"

@@ -3,12 +3,14 @@
 import base64
 import json
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
 _SHORTEST = 8  # characters: what is shorter stands in many texts by chance, and could not be hidden
+_KEPT = 4  # values of one name that pass
 _PLACE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]{0,99})\}")
 
 
@@ -24,12 +26,13 @@ class Secrets:
             if len(value) < _SHORTEST:
                 raise SecretUnknown(f"The secret {name} has less than {_SHORTEST} characters: it could not be hidden.")
         self._values = dict(values)
+        self._passing = dict[str, deque[str]]()
 
     def __repr__(self) -> str:
         return f"Secrets({', '.join(self._values)})"
 
     def __bool__(self) -> bool:
-        return bool(self._values)
+        return bool(self._values) or bool(self._passing)
 
     @property
     def names(self) -> list[str]:
@@ -40,6 +43,13 @@ class Secrets:
         """These, and what was made of them, which is hidden as they are. What is too short to be hidden is left out."""
         made = {name: value for name, value in values.items() if len(value) >= _SHORTEST}
         return Secrets({**self._values, **made})
+
+    def hide_also(self, name: str, value: str) -> None:
+        """Hide one more value from now on, which is filled in nowhere. Of each name the last few are hidden: what is replaced may still come back."""
+        known = self._passing.setdefault(name, deque(maxlen=_KEPT))
+        if value not in known and len(value) >= _SHORTEST:
+            known.append(value)
+            self.__dict__.pop("forms", None)
 
     def plain(self, names: Iterable[str]) -> dict[str, str]:
         """The values of these, for whoever uses them. Raises `SecretUnknown`."""
@@ -93,7 +103,8 @@ class Secrets:
     def forms(self) -> tuple[tuple[str, str], ...]:
         """What is hidden, each with its secret's name; the longest first: one value may be a part of another."""
         found = dict[str, str]()
-        for name, value in self._values.items():
+        passing = ((name, value) for name, values in self._passing.items() for value in values)
+        for name, value in (*self._values.items(), *passing):
             for text in (value, *(line for line in value.splitlines() if len(line) >= _SHORTEST)):
                 for form in _forms_of(text):
                     found.setdefault(form, name)

@@ -13,8 +13,10 @@ SESSION_LOST = -31904
 """The server knows the session no more."""
 BROKEN = -31905
 """The connection ended before the answer did, or the answer is none. What the server did, nobody knows."""
+UNAUTHORIZED = -31906
+"""There is no token for it, and there will be none until somebody does something."""
 
-_UNDONE = frozenset({NOT_SENT, TURNED_AWAY, REFUSED, SESSION_LOST})
+_UNDONE = frozenset({NOT_SENT, TURNED_AWAY, REFUSED, SESSION_LOST, UNAUTHORIZED})
 
 
 def did_nothing(error: MCPError) -> bool:

@@ -10,8 +10,17 @@ import httpx2
 from mcp.client.streamable_http import streamable_http_client
 from pydantic_core import from_json
 
+from toolfleet_modules.hosts.mcp.oauth.oauth_errors import AuthorizationAway, AuthorizationRefused
+from toolfleet_modules.hosts.mcp.oauth.oauth_transport import OAuthTransport
 from toolfleet_modules.hosts.mcp.options import HttpServer
-from toolfleet_modules.hosts.mcp.transports.http_errors import BROKEN, NOT_SENT, REFUSED, SESSION_LOST, TURNED_AWAY
+from toolfleet_modules.hosts.mcp.transports.http_errors import (
+    BROKEN,
+    NOT_SENT,
+    REFUSED,
+    SESSION_LOST,
+    TURNED_AWAY,
+    UNAUTHORIZED,
+)
 from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
 
 _MOST_BYTES = 32 * 2**20  # of an answer, or of one event of a stream
@@ -28,8 +37,11 @@ _UNSURE = frozenset({408, 409, 425, 499})  # of the client's errors: something m
 @asynccontextmanager
 async def http_transport(server: HttpServer) -> AsyncGenerator[MessageStreams]:
     """Give what a session reads and writes. Nothing is sent before it writes."""
+    sending: httpx2.AsyncBaseTransport = httpx2.AsyncHTTPTransport(limits=httpx2.Limits(max_connections=_CONNECTIONS))
+    if server.authorizer is not None:
+        sending = OAuthTransport(sending, server.authorizer)
     client = httpx2.AsyncClient(
-        transport=GuardedTransport(httpx2.AsyncHTTPTransport(limits=httpx2.Limits(max_connections=_CONNECTIONS))),
+        transport=GuardedTransport(sending),
         headers={"Accept-Encoding": "identity", **server.headers},
         timeout=httpx2.Timeout(_WRITE_SECONDS, connect=_CONNECT_SECONDS, read=None),  # a call's caller says how long
         trust_env=False,  # no credentials from elsewhere
@@ -51,10 +63,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         """The server's answer, whole if it is no stream; or an error."""
         try:
             response = await self._inner.handle_async_request(request)
-        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol):
-            return _error(NOT_SENT, "the server cannot be reached")
-        except (httpx2.TransportError, httpx2.InvalidURL):
-            return _error(BROKEN, "the connection to the server ended")
+        except (httpx2.TransportError, httpx2.InvalidURL, AuthorizationAway, AuthorizationRefused) as exc:
+            return _unanswered(exc)
         if response.headers.get("content-encoding", "identity") != "identity":
             return await _instead_of(response, _error(BROKEN, "the server's answer is compressed"))
         is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
@@ -65,6 +75,19 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     async def aclose(self) -> None:
         """Close its connections."""
         await self._inner.aclose()
+
+
+def _unanswered(error: Exception) -> httpx2.Response:
+    """An error for a request that no answer came to."""
+    match error:
+        case httpx2.ConnectError() | httpx2.ConnectTimeout() | httpx2.PoolTimeout() | httpx2.UnsupportedProtocol():
+            return _error(NOT_SENT, "the server cannot be reached")
+        case AuthorizationAway():
+            return _error(NOT_SENT, str(error))
+        case AuthorizationRefused():
+            return _error(UNAUTHORIZED, str(error))
+        case _:
+            return _error(BROKEN, "the connection to the server ended")
 
 
 async def _whole(request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import mcp_types as types
 
-from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession
+from toolfleet_modules.hosts.mcp.server_away import ServerAway
 from toolfleet_modules.hosts.mcp.watches.newer_subscription import NewerSubscription
 from toolfleet_modules.hosts.mcp.watches.older_subscription import OlderSubscription
 from toolfleet_modules.hosts.mcp.watches.pending_changes import PendingChanges

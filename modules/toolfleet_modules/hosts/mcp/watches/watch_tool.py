@@ -8,7 +8,7 @@ from typing import Any
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
-from toolfleet_modules.hosts.mcp.mcp_session import ServerAway
+from toolfleet_modules.hosts.mcp.server_away import ServerAway
 from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
 from toolfleet_modules.hosts.mcp.watches.server_watch import ServerWatch
 from toolfleet_modules.hosts.serving.secrets import Secrets

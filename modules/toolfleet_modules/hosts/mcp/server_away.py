@@ -1,0 +1,49 @@
+"""Says why there is no session with a server."""
+
+import asyncio
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
+
+from toolfleet_modules.hosts.mcp.transports.http_errors import UNAUTHORIZED
+from toolfleet_registry.functions.failures import ToolError
+
+
+class ServerAway(Exception):
+    """There is no session, and nothing was sent. The message says why.
+
+    `has_answered`: whether anything came of the handshake. `is_refused`: there will be none until somebody does something.
+    """
+
+    def __init__(self, why: str, *, has_answered: bool = False, is_refused: bool = False) -> None:
+        super().__init__(why)
+        self.has_answered, self.is_refused = has_answered, is_refused
+
+    @classmethod
+    def after(cls, task: "asyncio.Task[None]", *, seconds: float) -> "ServerAway":
+        """Why this task has made no session in so many seconds."""
+        if not task.done():
+            return cls(f"no handshake within {seconds:g} s")
+        error = None if task.cancelled() else task.exception()
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        is_refused = isinstance(error, MCPError) and error.code == UNAUTHORIZED
+        return cls(_worded(error), has_answered=True, is_refused=is_refused)
+
+
+def refused_call(why: str) -> ToolError:
+    """What a call ends with where there will be no session for it."""
+    return ToolError(f"The server cannot be used: {why}.", effect_state="none")
+
+
+def _worded(error: BaseException | None) -> str:
+    match error:
+        case None | MCPError(code=types.CONNECTION_CLOSED):
+            return "it ended in the handshake"
+        case MCPError() | RuntimeError() | OSError():
+            return f"{getattr(error, 'message', None) or error}"[:500]
+        case ValidationError():
+            return "its answer to the handshake is none of the protocol"
+        case _:
+            return f"{type(error).__name__}: {error}"[:500]
