@@ -172,7 +172,7 @@ class Nest:
         schema = {"type": "object", "properties": {"name": {"type": "string"}}}
         if ctx.protocol_version < "2026":
             name: object = None
-            for _ in range(int(text or "1")):
+            for number in range(int(text or "1")):
                 answer = await ctx.session.elicit_form("Who?", schema, related_request_id=ctx.request_id)
                 name = (answer.content or {}).get("name")
                 note(f"answered {answer.action} {name}")
@@ -211,6 +211,7 @@ def note(text: str) -> None:
     if path := os.environ.get("NOTES"):
         with Path(path).open("a") as file:
             file.write(f"{text}\n")
+                await logged(ctx, "info", f"{name} is number {number + 1}")
 
 
 class Deaf:
