@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from toolfleet_modules.hosts.mcp.inputs.held_calls import Ears, HeldCalls, ServerQuestion, is_held
 from toolfleet_modules.hosts.mcp.inputs.server_inputs import answers_of, question_of
+from toolfleet_modules.hosts.mcp.inputs.task_inputs import handle_in
 from toolfleet_modules.hosts.mcp.inputs.turns import Ask
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
 from toolfleet_modules.hosts.mcp.results import reply_of, result_of
@@ -77,6 +78,8 @@ class McpRun(ServedRun[McpTool]):
             return Reply.failure(self.name, str(exc), effect_state=exc.effect_state)
 
     async def _run(self) -> Reply:
+        if (task := self._task) is not None:
+            return Reply.accepted(self.name, task.handle, poll_after_seconds=0)
         try:
             stop = await (self._sent() if self._held_in is None else self._held(self._held_in))
             return self._reply_to(stop)
@@ -99,6 +102,20 @@ class McpRun(ServedRun[McpTool]):
         if kind == "input_required":
             return self._asked(lambda: question_of(stop, effect_state=self._effect_state))
         return reply_of(self.tool.definition, result_of(stop), most_bytes=self.most_bytes)
+
+    @property
+    def _task(self) -> ServerTask | None:
+        """The task whose question was answered: it goes on, and is given the answer there. Raises `ToolError`."""
+        handle = None if self.context.inputs is None else handle_in(self.context.inputs.state)
+        if handle is None:
+            return None
+        try:
+            task = ServerTask.read(handle)
+        except ValueError:
+            task = None
+        if task is None or (task.tool_name, task.user_id) != (self.name, self.context.user_id):
+            raise ToolError(f"{self.name} was answered what it has not asked.", effect_state="none")
+        return task
 
     @property
     def _held_in(self) -> HeldCalls | None:
