@@ -77,7 +77,7 @@ async def test_its_answers_reach_the_work(fleet: ToolFleet, nursery: Nursery, ow
     assert nursery.cancelled == []
 
 
-@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("signed", [False, pytest.param(True, marks=pytest.mark.slow)])
 async def test_a_worker_that_dies_with_the_answer_loses_nothing(
     redis_url: str, nursery: Nursery, owner: Caller, tmp_path: Path, signed: bool
 ) -> None:
@@ -138,3 +138,22 @@ async def test_whoever_takes_no_input_is_not_asked(fleet: ToolFleet, nursery: Nu
     assert (result.success, result.error_code, result.effect_state) == (False, "module_error", "unknown")
     assert "cannot be asked" in (result.error or "")
     assert "takes_input" not in nursery.asked[0]
+
+
+async def test_the_stock_transport_takes_answers_too(
+    redis_url: str, nursery: Nursery, owner: Caller, tmp_path: Path
+) -> None:
+    """There the same answer publishes the call once more: it comes too early, and does no harm."""
+    bed = TestBed(redis_url, (nursery.server,), tmp_path, {"fast_transport": False})
+    nursery.is_held = True
+    with bed.worker():
+        async with ToolFleet(settings=bed.settings) as fleet:
+            handle = await fleet.submit(TEND, owner, timeout=SECONDS)
+            await asked(handle)
+            assert await handle.answer(ADA, number=1)
+            assert not await handle.answer(ADA, number=1)
+            nursery.is_held = False
+            result = await handle.result(SECONDS)
+
+    assert (result.success, result.result, result.audit.attempts) == (True, ["after 0", [ADA]], 1), result
+    assert len(nursery.begun) == 1
