@@ -25,7 +25,7 @@ def folder_host(settings: Settings, folder: Path | None, *, beside: Path, name: 
 
     Raises `SettingsError` for a folder that is none, a name that will not do, and a variable or a secret that is not there.
     """
-    name = check_host_name(name or (folder or beside).resolve().name)
+    name = check_host_name(name or (folder or beside).resolve().name, option="--name")
     if folder is not None and not folder.is_dir():
         raise SettingsError(f"There is no folder {folder}.")
     spec = settings.hosts.get(name)

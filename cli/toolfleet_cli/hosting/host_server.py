@@ -41,10 +41,11 @@ class ServedHost(AnnouncedParts, Protocol):
         ...
 
 
-def check_host_name(name: str) -> str:
-    """The name, if a module that is hosted can have it. Raises `SettingsError`."""
+def check_host_name(name: str, *, option: str | None = None) -> str:
+    """The name, if a module that is hosted can have it. `option`: of a command, by which it can have another. Raises `SettingsError`."""
     if not is_module_name(name) or name in {LOCAL, SCHEDULER}:
-        raise SettingsError(f"{name[:80]!r} is no name for a module: give it another one with --name.")
+        other = "" if option is None else f" with {option}"
+        raise SettingsError(f"{name[:80]!r} is no name for a module: give it another one{other}.")
     return name
 
 

@@ -14,11 +14,12 @@ from toolfleet_gateway.http.open_streams import End, OpenStreams
 
 HEARTBEAT_SECONDS = 15.0
 """Proxies cut a connection on which nothing is said for a minute, most often."""
+RETRY_MS = 1_000
+"""Until a client comes again whose stream has ended."""
 MEDIA_TYPE = "text/event-stream"
 
 _SEND_SECONDS = 30.0  # for a client to take what it is sent; one that does not would keep it here for ever
 _HEARTBEAT = b": still here\n\n"
-_RETRY_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class EventStream(Response):
         gone = asyncio.ensure_future(_disconnected(receive))
         coming: asyncio.Future[ServerSentEvent] | None = None
         try:
-            await writer.write(f"retry: {_RETRY_MS}\n\n".encode())
+            await writer.write(f"retry: {RETRY_MS}\n\n".encode())
             while not gone.done():
                 coming = coming or asyncio.ensure_future(anext(self._events))
                 waited: set[asyncio.Future[Any]] = {coming, gone, ending}

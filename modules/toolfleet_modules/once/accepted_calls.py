@@ -8,6 +8,7 @@ from typing import Any
 
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.status import Follower, StatusAnswer
+from toolfleet_registry.contracts.inputs.messages import CallInputs
 from toolfleet_registry.contracts.progress import progress_of
 from toolfleet_registry.errors import StoreAway
 from toolfleet_registry.once.patient_store import PatientStore
@@ -29,17 +30,41 @@ class AcceptedCalls:
     def __init__(self, store: PatientStore, follower: Follower) -> None:
         self._store, self._follower = store, follower
 
-    async def status(self, call_id: str, handle: str, *, cancel: bool = False) -> dict[str, Any]:
+    async def status(
+        self,
+        call_id: str,
+        handle: str,
+        *,
+        cancel: bool = False,
+        takes_input: bool = False,
+        inputs: CallInputs | None = None,
+    ) -> dict[str, Any]:
         """What `/status` says of a call. What it came to is kept; then nobody is asked any more.
 
-        A record that was lost makes it no other call: its follower may know it by its handle. Raises `NotFollowed`.
+        One that asks what nobody can answer is ended. A record that was lost makes it no other call: its follower may know it by its handle. Raises `NotFollowed`.
         """
         record = await self._record(call_id)
         if record is not None and record.state in {"done", "failed"}:
             return {"call_id": call_id, **json.loads(record.reply), "state": "done"}
         if record is not None and record.state == "accepted" and Reply.kept(record.reply).handle != handle:
             return {"call_id": call_id, **_UNKNOWN}
-        answer = await self._follow(call_id, handle, cancel=cancel)
+        answer = await self._follow(call_id, handle, cancel=cancel, inputs=inputs)
+        if answer.state == "input_required" and not takes_input:
+            answer = await self._unanswerable(call_id, handle)
+        return await self._answered(call_id, handle, record, answer)
+
+    async def became(self, call_id: str, handle: str) -> dict[str, Any]:
+        """What `/reconcile` says of such a call: one that asks is told as `running`, and asks again when `/status` is asked."""
+        answer = await self.status(call_id, handle, takes_input=True)
+        if answer["state"] != "input_required":
+            return answer
+        return {"call_id": call_id, **_in_json(StatusAnswer.running(), handle)}
+
+    async def _answered(self, call_id: str, handle: str, record: Record | None, answer: StatusAnswer) -> dict[str, Any]:
+        if answer.state == "input_required" and answer.reply is not None:
+            asked = json.loads(answer.reply.body)
+            del asked["tool_name"]
+            return {"call_id": call_id, **asked, "state": answer.state}
         if answer.reply is None:
             return {"call_id": call_id, **_in_json(answer, handle)}
         body = answer.reply.body
@@ -54,10 +79,19 @@ class AcceptedCalls:
             _log.warning("What is kept of call %s is not known: the store of replies is away: %s", call_id, exc)
             return None
 
-    async def _follow(self, call_id: str, handle: str, *, cancel: bool) -> StatusAnswer:
+    async def _unanswerable(self, call_id: str, handle: str) -> StatusAnswer:
+        """End a call that asks what nobody can answer; it may have ended by itself."""
+        answer = await self._follow(call_id, handle, cancel=True)
+        if answer.reply is not None and answer.reply.is_success:
+            return answer
+        return StatusAnswer.failed("It asks for more input, and whoever called it cannot be asked.")
+
+    async def _follow(
+        self, call_id: str, handle: str, *, cancel: bool, inputs: CallInputs | None = None
+    ) -> StatusAnswer:
         try:
             async with asyncio.timeout(FOLLOW_SECONDS):
-                return await self._follower.status(call_id, handle, cancel=cancel)
+                return await self._follower.status(call_id, handle, cancel=cancel, inputs=inputs)
         except TimeoutError:
             raise NotFollowed("Nobody said in time where the call is.") from None
         except Exception as exc:  # it is an author's, and may raise anything

@@ -78,11 +78,16 @@ class ReconcileRequest(ModuleMessage):
 
 
 class StatusRequest(ModuleMessage):
-    """What `POST /status` takes: a call that was accepted, and its handle. `cancel`: nobody wants it any more."""
+    """What `POST /status` takes: a call that was accepted, and its handle. `cancel`: nobody wants it any more.
+
+    `takes_input` and `inputs` as `ExecuteRequest` has them; the same answers may come again and again.
+    """
 
     call_id: str = Field(max_length=_LONGEST_ID)
     handle: str = Field(min_length=1, max_length=LONGEST_HANDLE)
     cancel: bool = False
+    takes_input: bool = False
+    inputs: GivenInputs | None = None
 
 
 class HeaderRefused(Exception):

@@ -1,9 +1,12 @@
 """Says where a call is that a module has accepted, and defines who knows: a follower of work that goes on by itself."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
 
 from toolfleet_modules.requests.reply import Reply
+from toolfleet_registry.contracts import EffectState
+from toolfleet_registry.contracts.inputs.messages import CallInputs
 
 RESULT_BYTES = 4 * 2**20
 """How large a result may be, unless its module says otherwise."""
@@ -11,12 +14,12 @@ RESULT_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class StatusAnswer:
-    """Where an accepted call is. Made by `running`, `done`, `failed`, `ended`, `unknown` or `none`."""
+    """Where an accepted call is. Made by `running`, `done`, `failed`, `ended`, `asks`, `asking`, `unknown` or `none`."""
 
-    state: Literal["running", "done", "unknown", "none"]
-    """At work; ended, with a `reply`; nobody knows; or surely never done, and it never will be."""
+    state: Literal["running", "done", "input_required", "unknown", "none"]
+    """At work; ended, with a `reply`; waiting for an answer; nobody knows; or surely never done, and it never will be."""
     reply: Reply | None = None
-    """What it came to, of one that is `done`."""
+    """What it came to, of one that is `done`; what it asks, of one that waits."""
     progress: float | None = None
     """How much is done, from 0 to 1, of one that is `running`."""
     message: str = ""
@@ -47,6 +50,19 @@ class StatusAnswer:
         return cls("done", reply)
 
     @classmethod
+    def asks(cls, requests: Mapping[str, Any], state: str = "", *, effect_state: EffectState = "unknown") -> Self:
+        """It goes on once that is answered: requests by keys, each `{"method": …, "params": {…}}`, and a state that comes back beside them.
+
+        Raises `ValueError` for requests that are none, and for too much of them.
+        """
+        return cls.asking(Reply.question(_THE_TOOL, requests, state, effect_state=effect_state))
+
+    @classmethod
+    def asking(cls, reply: Reply) -> Self:
+        """It goes on once the question of this reply is answered."""
+        return cls("input_required", reply)
+
+    @classmethod
     def unknown(cls) -> Self:
         """Nobody knows what became of it."""
         return cls("unknown")
@@ -60,10 +76,13 @@ class StatusAnswer:
 class Follower(Protocol):
     """Knows the work that a module has accepted."""
 
-    async def status(self, call_id: str, handle: str, *, cancel: bool) -> StatusAnswer:
+    async def status(
+        self, call_id: str, handle: str, *, cancel: bool, inputs: CallInputs | None = None
+    ) -> StatusAnswer:
         """Say where the call `call_id` is that was accepted under `handle`; `cancel`: nobody wants it any more, so end it if you can.
 
-        Is asked again and again, also after a restart, and is answered for within some seconds.
+        `inputs`: what it was answered last, from then on with each question. Is asked again and again, also after a restart, and is
+        answered for within some seconds.
         """
         ...
 

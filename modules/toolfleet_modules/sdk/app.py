@@ -30,7 +30,7 @@ from toolfleet_registry.errors import StoreAway
 from toolfleet_registry.once.patient_store import PatientStore
 
 STORE_SECONDS = 3.0  # for one answer of the store's; the fleet waits 5 s for a reconciliation
-_QUESTION_BYTES = 64 * 2**10
+_QUESTION_BYTES = 512 * 2**10  # answers of 128 KiB and a state of 64 KiB may be among it
 
 Asked = TypeVar("Asked", ReconcileRequest, StatusRequest)
 
@@ -79,13 +79,19 @@ class _Routes:
         if self.accepted is None or "handle" not in answer:
             return answer
         with contextlib.suppress(NotFollowed):  # then it is known as accepted, and no more
-            return await self.accepted.status(question.call_id, answer["handle"])
+            return await self.accepted.became(question.call_id, answer["handle"])
         return answer
 
     async def _where(self, question: StatusRequest) -> dict[str, Any]:
         if self.accepted is None:
             return {"call_id": question.call_id, "state": "unknown"}
-        return await self.accepted.status(question.call_id, question.handle, cancel=question.cancel)
+        return await self.accepted.status(
+            question.call_id,
+            question.handle,
+            cancel=question.cancel,
+            takes_input=question.takes_input,
+            inputs=question.inputs,
+        )
 
     async def _answer(
         self, request: Request, form: type[Asked], answer: Callable[[Asked], Awaitable[dict[str, Any]]]

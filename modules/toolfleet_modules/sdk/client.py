@@ -134,9 +134,27 @@ class ModuleClient:
         """What the module says became of a call, or of what it did once question `number` was answered."""
         return await self._ask("/reconcile", {"call_id": call_id} | ({"round": number} if number else {}))
 
-    async def status(self, call_id: str, handle: str, *, cancel: bool = False) -> dict[str, Any]:
-        """Where the module says that a call is that it has accepted. `cancel`: nobody wants it any more."""
-        return await self._ask("/status", {"call_id": call_id, "handle": handle} | ({"cancel": True} if cancel else {}))
+    async def status(
+        self,
+        call_id: str,
+        handle: str,
+        *,
+        cancel: bool = False,
+        takes_input: bool = False,
+        inputs: CallInputs | None = None,
+    ) -> dict[str, Any]:
+        """Where the module says that a call is that it has accepted. `cancel`: nobody wants it any more.
+
+        `takes_input`: it may ask; `inputs`: what it was answered last.
+        """
+        question: dict[str, Any] = {"call_id": call_id, "handle": handle}
+        if cancel:
+            question["cancel"] = True
+        if takes_input:
+            question["takes_input"] = True
+        if inputs is not None:
+            question["inputs"] = inputs.model_dump(exclude={"so_far"})
+        return await self._ask("/status", question)
 
     async def _ask(self, path: str, question: dict[str, Any]) -> dict[str, Any]:
         token = self._token("", None, question["call_id"], None, 60) if self._module.key else ""

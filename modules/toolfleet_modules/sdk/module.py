@@ -119,7 +119,8 @@ class Module:
     def status(self, function: F) -> F:
         """Have this function say where a call is that a tool has accepted: `async def where(handle, *, cancel) -> StatusAnswer`.
 
-        Plain or async. `cancel`: nobody wants the call any more. Raises `ValueError` if there is one already.
+        Plain or async. `cancel`: nobody wants the call any more. One that asks has a parameter `inputs`, too: what was answered last,
+        or `None`. Raises `ValueError` if there is one already.
         """
         if self._app is not None or self.follower is not None:
             raise ValueError(f"{self.name!r} has its {'app' if self._app else 'status'} already.")

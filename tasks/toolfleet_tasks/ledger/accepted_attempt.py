@@ -51,6 +51,10 @@ class AcceptedAttempt:
         seconds = self.wait_seconds * GROWTH if wanted is None else wanted
         return replace(self, wait_seconds=_bounded(seconds))
 
+    def answered(self) -> "AcceptedAttempt":
+        """The same once it is answered what it asks: the module is asked as soon as at first."""
+        return replace(self, wait_seconds=FIRST_SECONDS)
+
     def delay(self, seconds_left: float, *, longest: float) -> float:
         """When its message is to come back, with so much time left, and so long as the broker may hold one.
 

@@ -12,6 +12,7 @@ from toolfleet_registry.contracts import EffectState, Message
 from toolfleet_registry.contracts.inputs.messages import InputRequest, PendingInput
 from toolfleet_registry.contracts.outcomes import Question
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
 from toolfleet_tasks.ledger.claims import Claim, Claims
 from toolfleet_tasks.ledger.earlier import EarlierAttempts
 from toolfleet_tasks.ledger.parameters import Ended
@@ -59,8 +60,12 @@ class AskedCalls:
         self._connection, self._keys = connection, keys
         self._claims, self._earlier = claims, earlier
 
-    async def ask(self, claim: Claim, question: Question, ended: Ended, *, text: str) -> bool:
-        """Let go of a call until `question` is answered; `text` is the call, sealed, and `ended` how its attempt ended.
+    async def ask(
+        self, claim: Claim, question: Question, ended: Ended, *, text: str, accepted: AcceptedAttempt | None = None
+    ) -> bool:
+        """Let go of a call until `question` is answered; `text` is the call, sealed, and `ended` how its request ended.
+
+        `accepted`: its module goes on with it by itself, and is given the answer there; else the call is begun again with that.
 
         False if others have the call by now. Raises `CallEnded`.
         """
@@ -78,6 +83,7 @@ class AskedCalls:
             question=self._earlier.signed_text(call.call_id, content),
             round=number,
             message=text,
+            accepted="" if accepted is None else self._earlier.signed(call.call_id, accepted),
             until_ms=round(call.deadline_at * 1000),
             channel=self._keys.progress(call.call_id),
             outcome=ended.outcome,

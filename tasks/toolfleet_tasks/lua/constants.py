@@ -27,6 +27,9 @@ TOKENS = 4
 LONGEST_WAIT_MS = 120_000
 """No call that its module goes on with waits longer until it is asked for: Redis's clock was set back."""
 
+END_CHECK_SECONDS = 10.0
+"""So often it is checked whether a call has ended that its module goes on with, and that waits for an answer."""
+
 YOUNG_MS, GLANCE_MS = 5000, 100
 """So long after a module has come back, calls wait for their turn, and ask again after so long."""
 
@@ -45,6 +48,9 @@ REPLICAS_SINCE = 2
 APPROVALS_SINCE = 3
 """The first version whose workers know that people may have to approve a call."""
 
+ANSWERED_THERE_SINCE = 3
+"""The first version whose workers give what a call asks that its module goes on with its answer there."""
+
 RESTART = "restart"
 """In the place of the worker's name: a note of nobody, for the queues of a worker that is being restarted."""
 
@@ -58,6 +64,7 @@ MOST_EVENTS_WAITING = 1_000
 """Of the registry, for one receiver of webhooks: the others wait in the registry, which keeps 10,000."""
 
 IN_LUA: dict[str, float | str] = {
+    "ANSWERED_THERE_SINCE": ANSWERED_THERE_SINCE,
     "APPROVALS_SINCE": APPROVALS_SINCE,
     "COUNTED_FROM_BYTES": COUNTED_FROM_BYTES,
     "DEFERENCE_MS": DEFERENCE_MS,
@@ -69,6 +76,7 @@ IN_LUA: dict[str, float | str] = {
     "LONGEST_BRIDGE_SECONDS": LONGEST_BRIDGE_SECONDS,
     "LONGEST_LEASE_MS": int(LONGEST_LEASE_SECONDS * 1000),
     "LONGEST_WAIT_MS": LONGEST_WAIT_MS,
+    "END_CHECK_MS": int(END_CHECK_SECONDS * 1000),
     "MEMORY_MS": MEMORY_MS,
     "MOST_EVENTS_WAITING": MOST_EVENTS_WAITING,
     "REPLICAS_SINCE": REPLICAS_SINCE,

@@ -31,6 +31,7 @@ from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.ledger.parameters import Ended
 from toolfleet_tasks.ledger.parked import CallEnded, NotEndedYet
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
+from toolfleet_tasks.lua.constants import END_CHECK_SECONDS
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.redis.connection import RedisConnectionLost
@@ -71,6 +72,7 @@ async def begin(task: RunningTask, ledger: Ledger, claim: Claim, attempt: Attemp
     seconds = fleet_clock.now() - begun_at
     if attempt.question is not None:
         await _ask(task, ledger, claim, attempt.question, seconds)
+        return
     if (acceptance := attempt.acceptance) is None:
         return
     accepted = AcceptedAttempt.of(acceptance, begun_at=begun_at)
@@ -94,6 +96,9 @@ async def ask(task: RunningTask, ledger: Ledger, claim: Claim) -> End | None:
     reports = Reports(call, task.app.settings)
     report_to(reports.take)
     found = await _status(task, claim, accepted)
+    if isinstance(found, Attempt) and found.question is not None:
+        await _ask(task, ledger, claim, found.question, fleet_clock.now() - began_at, accepted.answered())
+        return None
     if isinstance(found, Attempt):
         reports.end()
         return End(await _known_end(task, claim, found), accepted.begun_at)
@@ -112,14 +117,28 @@ async def ask(task: RunningTask, ledger: Ledger, claim: Claim) -> End | None:
     return None
 
 
-async def _ask(task: RunningTask, ledger: Ledger, claim: Claim, question: Question, seconds: float) -> None:
+async def _ask(
+    task: RunningTask,
+    ledger: Ledger,
+    claim: Claim,
+    question: Question,
+    seconds: float,
+    accepted: AcceptedAttempt | None = None,
+) -> None:
+    """Have the call wait for its answer. `accepted`: its module goes on with it, and is told if the call ends before."""
     call, text = claim.call, str(task.request.args[0])
     longest_ms = round(task.app.settings.breaker_seconds * 1000)
     ended = Ended(f"input_required {seconds * 1000:.0f}", 0, task.app.settings.breaker_failures, longest_ms)
-    with contextlib.suppress(CallEnded):  # nobody is at work on it: there is nothing to recall
-        if not await ledger.asked.ask(claim, question, ended, text=text):
+    try:
+        if not await ledger.asked.ask(claim, question, ended, text=text, accepted=accepted):
             return
+    except CallEnded:
+        if accepted is not None:  # else nobody is at work on it
+            await _aside(_recall(task.app, ledger, call))
+        raise Ignore from None
     log.info("tool_call_asks", call_id=call.call_id, tool=call.tool_name)
+    if accepted is not None:
+        await _come_back(task, call, min(END_CHECK_SECONDS, task.app.settings.lease_seconds / 2))
     raise Ignore
 
 
@@ -167,12 +186,17 @@ async def _park(task: RunningTask, ledger: Ledger, claim: Claim, accepted: Accep
             _cancel(task.app, call, accepted.handle, claim.replica) if is_first else _recall(task.app, ledger, call)
         )
         return
+    await _come_back(task, call, delay)
+    raise Ignore
+
+
+async def _come_back(task: RunningTask, call: PublishedCall, delay: float) -> None:
+    """Publish the call's message for later."""
     try:
         await publish_again(task, delay, retries=_RETRIES, forgets_deaths=True)
     except Exception as exc:  # PublishUnconfirmed among them: a second message of the call comes too early, and waits
         log.warning("call_not_put_off", call_id=call.call_id, error=str(exc))
         raise Reject(requeue=True) from exc
-    raise Ignore
 
 
 def _heard(settings: Settings, seconds: float, *, is_away: bool = False) -> Ended:

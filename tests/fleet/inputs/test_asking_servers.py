@@ -1,12 +1,11 @@
-"""An MCP server of an older version asks in the middle of a call of the fleet's, and whoever called answers."""
+"""MCP servers ask in the middle of a call of the fleet's, in a session of an older version or in a task, and whoever called answers."""
 
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from support.fleet import TestBed
 from support.hosts.mcp_server import NEST, listens
@@ -20,21 +19,24 @@ from toolfleet_cli.local.tcp_ports import free_port
 
 ADA = Caller(user_id="ada", permission="user", allowed_modules="*")
 ASK = ToolCall(tool_name="nest.ask", arguments={"text": "2"}, takes_input=True)
+TEND = ToolCall(tool_name="nest.tend", arguments={"text": "2"}, takes_input=True)
 SECONDS = 60
 
 
-@pytest.fixture
-async def fleet(redis_url: str, tmp_path: Path) -> AsyncIterator[ToolFleet]:
-    """With the nest behind a host that lets it ask."""
+@asynccontextmanager
+async def nest_behind(
+    redis_url: str, folder: Path, *options: str, words: Sequence[str] = ()
+) -> AsyncGenerator[ToolFleet]:
+    """A fleet with the nest behind a host, which has these options."""
     url = f"http://127.0.0.1:{(port := free_port())}"
-    command = [sys.executable, "-m", "toolfleet_cli", "host", "mcp", "nest", "--asks", "--no-announce", "--env"]
-    command += [f"NOTES={tmp_path / 'notes'}", "--port", str(port), "--", sys.executable, str(NEST), "stdio", "--old"]
+    command = [sys.executable, "-m", "toolfleet_cli", "host", "mcp", "nest", *options, "--no-announce", "--env"]
+    command += [f"NOTES={folder / 'notes'}", "--port", str(port), "--", sys.executable, str(NEST), "stdio", *words]
     env = {**os.environ, "TOOLFLEET_REDIS_URL": redis_url}
-    with (tmp_path / "host.txt").open("wb") as output:
-        host = start(command, cwd=tmp_path, env=env, output=output)
+    with (folder / "host.txt").open("wb") as output:
+        host = start(command, cwd=folder, env=env, output=output)
     try:
         await wait_until(lambda: listens(port), "the host is up")
-        bed = TestBed(redis_url, (ModuleServer("nest", url=url),), tmp_path)
+        bed = TestBed(redis_url, (ModuleServer("nest", url=url),), folder)
         with bed.worker():
             async with ToolFleet(settings=bed.settings) as fleet:
                 await until_listed(fleet, ADA, "nest")
@@ -43,19 +45,45 @@ async def fleet(redis_url: str, tmp_path: Path) -> AsyncIterator[ToolFleet]:
         leave_nothing(host)
 
 
-async def test_whoever_called_answers_what_the_server_asks(fleet: ToolFleet, tmp_path: Path) -> None:
-    """Each of its questions comes in turn; the server is called once, and the call is one attempt."""
-    names = iter(("Ada", "Bob"))
+def noted(folder: Path, *beginnings: str) -> list[str]:
+    """What the nest has noted that begins so."""
+    return [line for line in (folder / "notes").read_text().splitlines() if line.startswith(beginnings)]
 
-    async def answer(asked: PendingInput) -> Mapping[str, Any]:
-        return {key: {"action": "accept", "content": {"name": next(names)}} for key in asked.requests}
 
-    result = await fleet.call(ASK, ADA, timeout=SECONDS, on_input=answer)
+async def test_whoever_called_answers_what_the_server_asks(redis_url: str, tmp_path: Path) -> None:
+    """Each question of an older one comes in turn; the server is called once, and the call is one attempt."""
+    async with nest_behind(redis_url, tmp_path, "--asks", words=["--old"]) as fleet:
+        result = await fleet.call(ASK, ADA, timeout=SECONDS, on_input=answering("Ada", "Bob"))
 
     assert (result.success, result.result, result.audit.attempts) == (True, "Hello Bob", 1), result
-    noted = (tmp_path / "notes").read_text().splitlines()
-    assert [line for line in noted if line.startswith(("ask", "answered"))] == [
-        "ask 2",
-        "answered accept Ada",
-        "answered accept Bob",
+    assert noted(tmp_path, "ask", "answered") == ["ask 2", "answered accept Ada", "answered accept Bob"]
+
+
+async def test_whoever_called_answers_what_a_task_asks(redis_url: str, tmp_path: Path) -> None:
+    """It gets each answer once, and its tool is called once; one that nobody wants any more is cancelled while it asks."""
+    async with nest_behind(redis_url, tmp_path) as fleet:
+        result = await fleet.call(TEND, ADA, timeout=SECONDS, on_input=answering("Ada", "Bob"))
+        left = await fleet.submit(TEND, ADA, timeout=SECONDS)
+        assert isinstance(await left.next_stop(SECONDS), PendingInput)
+        await left.cancel()
+        await wait_until(lambda: noted(tmp_path, "cancel"), "the task is cancelled", seconds=SECONDS)
+
+    assert (result.success, result.result, result.audit.attempts) == (True, "Hello Ada and Bob", 1), result
+    assert noted(tmp_path, "tend", "update", "cancel") == [
+        "tend 2",
+        "update task-0 who-1 Ada",
+        "update task-0 who-2 Bob",
+        "tend 2",
+        "cancel task-1",
     ]
+
+
+def answering(*names: str) -> Callable[[PendingInput], Awaitable[Mapping[str, Any]]]:
+    """Answers each question with the next name."""
+    left = iter(names)
+
+    async def answer(asked: PendingInput) -> Mapping[str, Any]:
+        name = next(left)
+        return {key: {"action": "accept", "content": {"name": name}} for key in asked.requests}
+
+    return answer

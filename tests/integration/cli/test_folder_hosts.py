@@ -1,12 +1,16 @@
 """Hosts of folders and of named functions, as `toolfleet.toml` describes them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from toolfleet_cli.hosting.folder import folder_host
+from toolfleet_cli.hosting.mcp import mcp_host
 from toolfleet_cli.hosting.named_host import named_host
+from toolfleet_cli.hosting.openapi import openapi_host
 from toolfleet_modules.sdk.client import ModuleClient
+from toolfleet_registry.config.host_specs import McpSpec, OpenApiSpec
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import load_settings
 
@@ -47,3 +51,21 @@ def test_a_host_needs_a_folder_or_tools(home: Path) -> None:
     (home / "toolfleet.toml").write_text("")
     with pytest.raises(SettingsError, match="There is no folder"):
         folder_host(load_settings(), home / "owls", beside=home)
+
+
+def test_a_wrong_name_is_said_with_what_its_command_has(home: Path) -> None:
+    """A folder gets another name by an option; an MCP server and a document have theirs where they are named."""
+    (home / "birds.json").write_text("{}")
+    settings, name = load_settings(), "No Name"
+    made: list[Callable[[], object]] = [
+        lambda: folder_host(settings, home, beside=home, name=name),
+        lambda: mcp_host(settings, McpSpec(command=("true",)), name=name, beside=home),
+        lambda: openapi_host(settings, name, OpenApiSpec(document="birds.json"), folder=home),
+    ]
+    said = list[str]()
+    for make in made:
+        with pytest.raises(SettingsError, match="'No Name' is no name for a module") as caught:
+            make()
+        said.append(str(caught.value).partition(": ")[2])
+
+    assert said == ["give it another one with --name.", *["give it another one."] * 2]

@@ -21,29 +21,34 @@ class OldSession:
 
     path: str
     id: str
+    version: str = VERSION
 
     @classmethod
-    async def open(cls, client: httpx.AsyncClient, path: str) -> "OldSession":
+    async def open(cls, client: httpx.AsyncClient, path: str, version: str = VERSION) -> "OldSession":
         info = {"name": "test", "version": "1"}
-        params = {"protocolVersion": VERSION, "capabilities": {}, "clientInfo": info}
+        params = {"protocolVersion": version, "capabilities": {}, "clientInfo": info}
         body = {"jsonrpc": "2.0", "id": next(_NUMBERS), "method": "initialize", "params": params}
         answer = await client.post(path, json=body, headers=TAKES)
         assert answer.is_success, answer.text
-        return cls(path, answer.headers["mcp-session-id"])
+        return cls(path, answer.headers["mcp-session-id"], version)
 
     @property
     def headers(self) -> dict[str, str]:
-        return {**TAKES, "mcp-session-id": self.id, "mcp-protocol-version": VERSION}
+        return {**TAKES, "mcp-session-id": self.id, "mcp-protocol-version": self.version}
 
     async def ask(self, client: httpx.AsyncClient, method: str, **params: Any) -> dict[str, Any]:
         """The answer to a request."""
-        body = {"jsonrpc": "2.0", "id": next(_NUMBERS), "method": method, "params": params}
-        answer = await client.post(self.path, json=body, headers=self.headers)
+        answer = await self.post(client, method, **params)
         text = answer.text
         if answer.headers["content-type"].startswith("text/event-stream"):
             text = [line for line in text.splitlines() if line.startswith("data:")][-1].removeprefix("data:")
         said: dict[str, Any] = json.loads(text)
         return said
+
+    async def post(self, client: httpx.AsyncClient, method: str, **params: Any) -> httpx.Response:
+        """The same as it came."""
+        body = {"jsonrpc": "2.0", "id": next(_NUMBERS), "method": method, "params": params}
+        return await client.post(self.path, json=body, headers=self.headers)
 
     @asynccontextmanager
     async def stream(self, client: httpx.AsyncClient) -> AsyncGenerator[AsyncGenerator[dict[str, Any]]]:

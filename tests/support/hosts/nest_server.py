@@ -37,6 +37,7 @@ NAMES = [
     "die",
     "environment",
     "brood",
+    "tend",
     "log",
     "flood",
     "git/log.v2",
@@ -56,6 +57,10 @@ MOMENTS = {"createdAt": "2026-11-25T12:00:00Z", "lastUpdatedAt": "2026-11-25T12:
 
 class ById(types.RequestParams):
     task_id: str
+
+
+class Answers(ById):
+    input_responses: dict[str, Any]
 
 
 class Nest:
@@ -138,6 +143,14 @@ class Nest:
         self.tasks[task_id] = {"taskId": task_id, "status": "working", "statusMessage": "warm", "pollIntervalMs": 100}
         return {**self.tasks[task_id], **MOMENTS, "resultType": "task"}
 
+    async def do_tend(self, ctx: Any, text: str) -> Any:
+        """Go on by itself, and ask `text` times, once by default. `slow`: its first look after an answer is one from before."""
+        task_id = f"task-{len(self.tasks)}"
+        asks = int(text) if text.isdigit() else 1
+        task = {"taskId": task_id, "status": "input_required", "pollIntervalMs": 100, "inputRequests": who(1)}
+        self.tasks[task_id] = {**task, "asks": asks, "names": [], "is_slow": text == "slow"}
+        return {"taskId": task_id, "status": "working", "pollIntervalMs": 100, **MOMENTS, "resultType": "task"}
+
     async def do_log(self, ctx: Any, text: str) -> Any:
         """Say two things; with a `!` the second one when the file says so."""
         await logged(ctx, "debug", f"{text} sleeps")
@@ -157,10 +170,32 @@ class Nest:
             raise MCPError(-32602, "unknown task")
         if task["status"] == "working" and Path(os.environ["NOTES"]).with_name("hatched").exists():
             task.update(status="completed", result={"content": [{"type": "text", "text": "three chicks"}]})
+        if task.get("is_slow") and task["status"] != "input_required":
+            task["is_slow"] = False
+            return {**task, "status": "input_required", "inputRequests": who(1), **MOMENTS, "resultType": "complete"}
         return {**task, **MOMENTS, "resultType": "complete"}
+
+    async def update_task(self, ctx: Any, params: Answers) -> dict[str, Any]:
+        """Take the answer that it waits for, and no other; nor that of `nobody`."""
+        task = self.tasks[params.task_id]
+        ((key, answer),) = params.input_responses.items()
+        name = str((answer.get("content") or {}).get("name"))
+        note(f"update {params.task_id} {key} {name}")
+        if key not in task.get("inputRequests", {}) or name == "nobody":
+            raise MCPError(-32602, f"nobody waits for {key}")
+        names = task["names"] = [*task["names"], name]
+        if len(names) < task["asks"]:
+            task["inputRequests"] = who(len(names) + 1)
+        else:
+            del task["inputRequests"]
+            task.update(
+                status="completed", result={"content": [{"type": "text", "text": f"Hello {' and '.join(names)}"}]}
+            )
+        return {"resultType": "complete"}
 
     async def cancel_task(self, ctx: Any, params: ById) -> dict[str, Any]:
         """End it."""
+        note(f"cancel {params.task_id}")
         self.tasks[params.task_id]["status"] = "cancelled"
         return {"resultType": "complete"}
 
@@ -172,13 +207,21 @@ class Nest:
         schema = {"type": "object", "properties": {"name": {"type": "string"}}}
         if ctx.protocol_version < "2026":
             name: object = None
-            for _ in range(int(text or "1")):
+            for number in range(int(text or "1")):
                 answer = await ctx.session.elicit_form("Who?", schema, related_request_id=ctx.request_id)
                 name = (answer.content or {}).get("name")
                 note(f"answered {answer.action} {name}")
+                await logged(ctx, "info", f"{name} is number {number + 1}")
             return types.CallToolResult(content=said(f"Hello {name}"))
         request = types.ElicitRequest(params=types.ElicitRequestFormParams(message="Who?", requested_schema=schema))
         return types.InputRequiredResult(input_requests={"who": request}, request_state="s")
+
+
+def who(number: int) -> dict[str, Any]:
+    """What a task asks."""
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+    params = {"message": "Who?", "requestedSchema": schema}
+    return {f"who-{number}": {"method": "elicitation/create", "params": params}}
 
 
 async def logged(ctx: Any, level: types.LoggingLevel, data: Any) -> None:
@@ -277,6 +320,7 @@ def server_of(nest: Nest, *, is_old: bool) -> Server[Any]:
     )
     server.extensions[TASKS] = {}
     server.add_request_handler("tasks/get", ById, nest.get_task)
+    server.add_request_handler("tasks/update", Answers, nest.update_task)
     server.add_request_handler("tasks/cancel", ById, nest.cancel_task)
     if is_old:
         make_older(server)

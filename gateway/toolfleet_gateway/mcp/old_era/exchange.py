@@ -11,14 +11,17 @@ from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from toolfleet_gateway.http.streams import RETRY_MS
 from toolfleet_gateway.mcp.old_era.client_questions import ClientQuestions
 from toolfleet_gateway.mcp.old_era.client_sessions import ClientSession
 from toolfleet_gateway.mcp.view import ASK
 from toolfleet_registry.system.loggers import get_logger
 
 log = get_logger(__name__)
+
+_PACED_SINCE = "2025-11-25"
 
 
 class Exchange:
@@ -37,7 +40,7 @@ class Exchange:
         running = asyncio.create_task(self._run(transport, session, ready, scope), name="toolfleet-mcp-exchange")
         try:
             await ready.wait()
-            await transport.handle_request(scope, receive, send)
+            await transport.handle_request(scope, receive, _pacing(send) if _is_paced(session) else send)
         finally:
             await asyncio.shield(transport.terminate())
             running.cancel()
@@ -67,6 +70,29 @@ class Exchange:
                 )
             except Exception:  # the transport has answered; what is left is for the log
                 log.exception("mcp_exchange_failed")
+
+
+def _is_paced(session: ClientSession | None) -> bool:
+    """Whether a client reads in its streams when to come again: before 2025-11-25 none was told."""
+    return session is not None and session.protocol_version >= _PACED_SINCE
+
+
+def _pacing(send: Send) -> Send:
+    """Say in a stream's first event when to come again.
+
+    No event has an id: what a call has told before its client comes again is kept nowhere, so that nothing could be sent once
+    more. It stands in an event that has data: clients exist that take any other for a broken one.
+    """
+    is_due = True
+
+    async def sending(message: Message) -> None:
+        nonlocal is_due
+        body = message.get("body", b"")
+        if is_due and body.startswith(b"event:"):  # neither JSON nor a heartbeat
+            is_due, message = False, {**message, "body": b"retry: %d\r\n%b" % (RETRY_MS, body)}
+        await send(message)
+
+    return sending
 
 
 def _connection(session: ClientSession | None) -> Connection:

@@ -11,8 +11,9 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from toolfleet_modules.hosts.mcp.inputs.held_calls import HeldCalls, ServerQuestion, is_held
+from toolfleet_modules.hosts.mcp.inputs.held_calls import Ears, HeldCalls, ServerQuestion, is_held
 from toolfleet_modules.hosts.mcp.inputs.server_inputs import answers_of, question_of
+from toolfleet_modules.hosts.mcp.inputs.task_inputs import handle_in
 from toolfleet_modules.hosts.mcp.inputs.turns import Ask
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession
 from toolfleet_modules.hosts.mcp.results import reply_of, result_of
@@ -84,6 +85,8 @@ class McpRun(ServedRun[McpTool]):
             return Reply.failure(self.name, str(exc), effect_state=exc.effect_state)
 
     async def _run(self) -> Reply:
+        if (task := self._task) is not None:
+            return Reply.accepted(self.name, task.handle, poll_after_seconds=0)
         try:
             stop = await (self._sent() if self._held_in is None else self._held(self._held_in))
             return self._reply_to(stop)
@@ -108,6 +111,20 @@ class McpRun(ServedRun[McpTool]):
         return reply_of(self.tool.definition, result_of(stop), most_bytes=self.most_bytes)
 
     @property
+    def _task(self) -> ServerTask | None:
+        """The task whose question was answered: it goes on, and is given the answer there. Raises `ToolError`."""
+        handle = None if self.context.inputs is None else handle_in(self.context.inputs.state)
+        if handle is None:
+            return None
+        try:
+            task = ServerTask.read(handle)
+        except ValueError:
+            task = None
+        if task is None or (task.tool_name, task.user_id) != (self.name, self.context.user_id):
+            raise ToolError(f"{self.name} was answered what it has not asked.", effect_state="none")
+        return task
+
+    @property
     def _held_in(self) -> HeldCalls | None:
         """Where it is held, if its server may ask in the middle of it."""
         return self.tool.held if self.context.takes_input else None
@@ -116,23 +133,24 @@ class McpRun(ServedRun[McpTool]):
         """The server's answer, or what it asks next. Raises as `_sent`, and `TimeoutError`."""
         inputs, call_id = self.context.inputs, self.context.call_id
         if inputs is None or not is_held(inputs.state):
-            held = calls.begun(call_id, self.context.seconds_left, self._sent)
-        elif (known := calls.answered(call_id, inputs)) is not None:
+            held = calls.begun(call_id, self.context.seconds_left, self._ears, self._sent)
+        elif (known := calls.answered(call_id, inputs, self._ears)) is not None:
             held = known
         else:
             text = f"{self.name} did not end: the process that held it for its server's question has ended."
             raise ToolError(text, effect_state=self._effect_state)
         return await calls.next_stop(held)
 
-    async def _sent(self, ask: Ask | None = None) -> dict[str, Any]:
+    async def _sent(self, ask: Ask | None = None, ears: Ears | None = None) -> dict[str, Any]:
         """The server's answer to the call. Raises `ModuleBusy`, `NotBegun`, `ToolError`, and what `McpSession.call` does."""
+        ears = ears or self._ears
         async with AsyncExitStack() as stack:
             connection = await stack.enter_async_context(self.tool.sessions.taken(self.context.user_id))
             if connection.turns is not None:
                 await stack.enter_async_context(connection.turns.taken(ask))
             if self.tool.has_header_arguments and not connection.has_listed:
                 await listed_tools(connection)
-            if (log := self._log) is not None:
+            if (log := ears.sink) is not None:
                 await connection.set_log_level(log.least)
             self.check_begin()
             try:
@@ -144,7 +162,7 @@ class McpRun(ServedRun[McpTool]):
                 return await connection.call(
                     self.tool.original,
                     self.arguments,
-                    CallListener(self._report, log, self.context.user_id),
+                    CallListener(ears.report, log, self.context.user_id),
                     takes_input=self.context.takes_input,
                     answers=answers,
                 )
@@ -195,6 +213,10 @@ class McpRun(ServedRun[McpTool]):
     def _effect_state(self) -> EffectState:
         """What is known of the effect of a call that has begun: only what changes nothing has surely changed nothing."""
         return "none" if self.tool.definition.effect == "read" else "unknown"
+
+    @property
+    def _ears(self) -> Ears:
+        return Ears(self._report, self._log)
 
     @property
     def _log(self) -> LogSink | None:

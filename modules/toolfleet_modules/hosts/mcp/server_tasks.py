@@ -1,6 +1,7 @@
 """Follows the tasks that a server makes of calls: it goes on by itself, and is asked where they are."""
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
@@ -9,12 +10,16 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
+from toolfleet_modules.hosts.mcp.inputs.task_inputs import TaskInputs
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession
 from toolfleet_modules.hosts.mcp.results import reply_of, result_of
 from toolfleet_modules.hosts.mcp.sessions import McpSessions
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.status import StatusAnswer
-from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.contracts import EffectState, ToolDefinition
+from toolfleet_registry.contracts.inputs.messages import CallInputs
+
+_log = logging.getLogger("toolfleet.host")
 
 _LONGEST_HANDLE = 512  # characters
 _POLL_SECONDS = (0.1, 60.0)  # how soon and how late a server may have itself asked
@@ -45,12 +50,26 @@ class TaskParams(types.RequestParams):
     task_id: str
 
 
+class TaskAnswers(TaskParams):
+    """Answers some of what a task asks, by its keys."""
+
+    input_responses: dict[str, Any]
+
+
 class TaskQuestion(types.Request[TaskParams, Literal["tasks/get", "tasks/cancel"]]):
     """Asks for a task, or for its end."""
 
     name_param: ClassVar[str | None] = "taskId"
     method: Literal["tasks/get", "tasks/cancel"]
     params: TaskParams
+
+
+class TaskUpdate(types.Request[TaskAnswers, Literal["tasks/update"]]):
+    """Gives a task its answers."""
+
+    name_param: ClassVar[str | None] = "taskId"
+    method: Literal["tasks/update"]
+    params: TaskAnswers
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +105,9 @@ class TaskFollower:
     def __init__(self, offer: Callable[[], Mapping[str, FollowedTool]], *, most_bytes: int) -> None:
         self._offer, self._most_bytes = offer, most_bytes
 
-    async def status(self, call_id: str, handle: str, *, cancel: bool) -> StatusAnswer:
+    async def status(
+        self, call_id: str, handle: str, *, cancel: bool, inputs: CallInputs | None = None
+    ) -> StatusAnswer:
         """Ask the server. Raises what there is to raise while it is away: then somebody asks again."""
         del call_id
         try:
@@ -100,22 +121,46 @@ class TaskFollower:
             try:
                 if cancel:
                     await _asked(session, "tasks/cancel", task)
-                return await self._judged(await _asked(session, "tasks/get", task), tool, session, task)
+                return await self._followed(tool, session, task, TaskInputs.of(inputs, handle))
             except MCPError as exc:
                 if exc.code == types.INVALID_PARAMS:  # it knows the task no more
                     return StatusAnswer.unknown()
                 raise
 
-    async def _judged(
-        self, state: Mapping[str, Any], tool: FollowedTool, session: McpSession, task: ServerTask
+    async def _followed(
+        self, tool: FollowedTool, session: McpSession, task: ServerTask, known: TaskInputs
     ) -> StatusAnswer:
+        """Give the task the answers that it waits for, and say where it is, or what it asks beyond those."""
+        state = await _asked(session, "tasks/get", task)
+        due = known.due(_requests_in(state)) if _is_asking(state) else {}
+        if due and not await _is_delivered(session, task, due):  # it has them already, or asks about them anew
+            state, known = await _asked(session, "tasks/get", task), known.without(due)
+        if _is_asking(state):
+            return await self._asking(state, tool, session, task, known)
+        return self._judged(state, tool, task)
+
+    async def _asking(
+        self, state: Mapping[str, Any], tool: FollowedTool, session: McpSession, task: ServerTask, known: TaskInputs
+    ) -> StatusAnswer:
+        """What it asks that nobody was asked yet. Without that it waits for what it was answered before, and goes on."""
+        if not (new := known.new(_requests_in(state))):
+            return StatusAnswer.running(
+                None, str(state.get("statusMessage") or ""), poll_after_seconds=poll_seconds(state)
+            )
+        effect_state: EffectState = "none" if tool.definition.effect == "read" else "unknown"
+        try:
+            kept = known.state_with(new, task.handle)
+            asked = Reply.question(task.tool_name, new, kept, effect_state=effect_state)
+        except ValueError as exc:
+            await _asked(session, "tasks/cancel", task)
+            return StatusAnswer.failed(f"Its server asks what cannot be passed on: {exc}.", effect_state=effect_state)
+        return StatusAnswer.asking(tool.without_secrets(asked))
+
+    def _judged(self, state: Mapping[str, Any], tool: FollowedTool, task: ServerTask) -> StatusAnswer:
         match state.get("status"):
             case "working":
                 message = str(state.get("statusMessage") or "")
                 return StatusAnswer.running(None, message, poll_after_seconds=poll_seconds(state))
-            case "input_required":
-                await _asked(session, "tasks/cancel", task)
-                return StatusAnswer.failed("Its server asks for input, which nobody here can give.")
             case "completed":
                 return self._completed(state.get("result"), tool)
             case "failed":
@@ -143,6 +188,28 @@ def poll_seconds(state: Mapping[str, Any]) -> float | None:
         return None
     shortest, longest = _POLL_SECONDS
     return min(max(interval / 1000, shortest), longest)
+
+
+async def _is_delivered(session: McpSession, task: ServerTask, responses: Mapping[str, Any]) -> bool:
+    """Give a task its answers. False if its server refuses them: it may have them by now."""
+    params = TaskAnswers(task_id=task.task_id, input_responses=dict(responses))
+    try:
+        await session.request(TaskUpdate(method="tasks/update", params=params))
+    except MCPError as exc:
+        if exc.code != types.INVALID_PARAMS:
+            raise
+        _log.warning("%s: its server refuses an answer: %s", task.tool_name, exc.message)
+        return False
+    return True
+
+
+def _is_asking(state: Mapping[str, Any]) -> bool:
+    return state.get("status") == "input_required"
+
+
+def _requests_in(state: Mapping[str, Any]) -> dict[str, Any]:
+    requests = state.get("inputRequests")
+    return requests if isinstance(requests, dict) else {}
 
 
 async def _asked(session: McpSession, method: Literal["tasks/get", "tasks/cancel"], task: ServerTask) -> dict[str, Any]:

@@ -4,12 +4,14 @@ import asyncio
 import json
 from typing import Any
 
+import httpx
 import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
 
 from support.gateways.gateway_process import Gateway
 from support.gateways.mcp_clients import ERAS, Era, mcp_client
+from support.gateways.old_sessions import OldSession
 from support.gateways.raw_http import answer_to, request
 from support.module_server import ModuleServer
 from support.waiting import wait_until
@@ -129,3 +131,17 @@ async def test_spaces_around_a_header_are_no_part_of_it(one: Gateway, padding: s
 
     assert answer.status == 200, answer
     assert json.loads(answer.body)["result"]["structuredContent"] == {"text": "hoo"}
+
+
+@pytest.mark.parametrize(("version", "is_told"), [("2025-11-25", True), ("2025-06-18", False)])
+async def test_a_stream_says_when_to_come_again(here: httpx.AsyncClient, version: str, is_told: bool) -> None:
+    """In its first event, to clients that read that; and it promises no event once more: none has an id."""
+    session = await OldSession.open(here, "/mcp", version)
+    answer = await session.post(here, "tools/call", name="owls.echo", arguments={"text": "hoo"})
+
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    lines = answer.text.splitlines()
+    assert lines.count("retry: 1000") == is_told
+    assert ("retry: 1000" in lines[: lines.index("")]) == is_told
+    assert [line for line in lines if line.startswith("id:")] == []
+    assert "hoo" in answer.text

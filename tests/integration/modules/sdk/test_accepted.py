@@ -8,8 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
+from support.hosts.nursery import WHO
 from toolfleet.sdk import Accepted, Module, ModuleClient, Replies, StatusAnswer
 from toolfleet_modules.requests.reply import Reply
+from toolfleet_registry.contracts.inputs.messages import CallInputs
 
 MakeReplies = Callable[[], Replies]
 KEY = "a module's key of more than thirty-two characters"
@@ -203,3 +205,38 @@ def test_a_module_has_one_status() -> None:
 async def _status_of(client: ModuleClient, question: Any, headers: dict[str, str]) -> int:
     response: httpx.Response = await client.http.post("/status", json=question, headers=headers)
     return response.status_code
+
+
+async def test_its_function_may_ask(make_replies: MakeReplies) -> None:
+    """The answer comes with each question from then on; a repeat of the call is still accepted, and its end is remembered."""
+    owls, seen = make_owls(Hatchery(), make_replies(), follows=False), list[CallInputs | None]()
+
+    @owls.status
+    def where(handle: str, *, cancel: bool, inputs: CallInputs | None) -> StatusAnswer:
+        seen.append(inputs)
+        return StatusAnswer.asks(WHO, handle) if inputs is None else StatusAnswer.done(inputs.responses["who"])
+
+    ada = CallInputs(round=1, responses={"who": {"action": "accept"}}, state="egg-1")
+    async with owls.client() as client:
+        await client.send("hatch", {}, call_id="c1", takes_input=True)
+        asks = await client.status("c1", "egg-1", takes_input=True)
+        again = await client.send("hatch", {}, call_id="c1", takes_input=True)
+        done = await client.status("c1", "egg-1", takes_input=True, inputs=ada)
+        assert await client.status("c1", "egg-1") == done
+
+    assert asks == {
+        "call_id": "c1",
+        "state": "input_required",
+        "input_required": {"requests": WHO, "state": "egg-1"},
+        "effect_state": "unknown",
+    }
+    assert (again.handle, done["state"], done["result"]) == ("egg-1", "done", {"action": "accept"})
+    assert [each and each.responses for each in seen] == [None, ada.responses]
+
+
+async def test_a_function_that_takes_no_answer_cannot_ask() -> None:
+    """That is a fault of its author's: the fleet is told to ask again, and the log says why."""
+    async with make_owls(Hatchery(StatusAnswer.asks(WHO))).client() as client:
+        await client.send("hatch", {}, call_id="c1", takes_input=True)
+        with pytest.raises(httpx.HTTPStatusError, match="503"):
+            await client.status("c1", "egg-1", takes_input=True)

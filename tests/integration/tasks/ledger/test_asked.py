@@ -12,12 +12,14 @@ from toolfleet_registry.contracts import EffectState, PublishedCall
 from toolfleet_registry.contracts.inputs.messages import CallInputs, InputRequest
 from toolfleet_registry.contracts.outcomes import Question
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
 from toolfleet_tasks.ledger.asked import Verdict
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.ledger.parameters import Ended
 from toolfleet_tasks.ledger.parked import CallEnded
 from toolfleet_tasks.lua.ledger import CLAIM
+from toolfleet_tasks.messages.json_text import VERSION
 from toolfleet_tasks.results.stored import read_stored
 
 CALL = published(effect="once", deadline_at=time.time() + 3600, takes_input=True)
@@ -25,6 +27,7 @@ WHO = {"who": InputRequest(method="elicitation/create", params={"message": "Who?
 UNTOUCHED, UNSURE = Question(WHO, "sealed ✓", "none"), Question(WHO)
 HEARD = Ended("input_required 5", 0, 3, 10_000)
 ADA, BOB = {"who": {"action": "accept"}}, {"who": {"action": "decline"}}
+EGG = AcceptedAttempt("egg ✓", 12.5, 0.5)
 KEY = "a secret of more than thirty-two characters"
 QUEUE = "tools.research"
 TAKEN = {"taken", "again"}  # sent again it was taken before
@@ -161,19 +164,20 @@ async def test_a_lost_record_makes_no_call_undone(ledger: Ledger, redis: Redis) 
     assert (claim.granted, claim.so_far) == ("go", "unknown")
 
 
+@pytest.mark.parametrize(("goes_on", "version"), [(False, 1), (True, 2)])
 async def test_older_workers_leave_it_to_newer_ones(
-    ledger: Ledger, redis: Redis, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, redis: Redis, monkeypatch: pytest.MonkeyPatch, goes_on: bool, version: int
 ) -> None:
     """A worker that knows of no such calls neither runs nor ends it."""
-    await asked(ledger)
+    await (asked_by(ledger) if goes_on else asked(ledger))
     await answer(ledger)
-    older = CLAIM.text.replace("local VERSION = 3", "local VERSION = 1")
+    older = CLAIM.text.replace(f"local VERSION = {VERSION}", f"local VERSION = {version}")
     assert older != CLAIM.text
     with monkeypatch.context() as patch:
         patch.setitem(CLAIM.__dict__, "text", older)
         patch.setitem(CLAIM.__dict__, "digest", "0" * 40)  # Redis has never seen it
         assert (await refused(ledger, answered(1))).reason == "newer"
-    assert (await claimed(ledger, answered(1))).granted == "go"
+    assert (await claimed(ledger, answered(1))).granted == ("accepted" if goes_on else "go")
 
 
 @pytest.mark.parametrize("signs", [True, False])
@@ -188,3 +192,48 @@ async def test_a_question_that_nobody_has_signed_is_none(redis_url: str, redis: 
         for nothing in ("[]", "{}", "owl", "[" * 5_000):
             await redis.hset(RECORD, "question", nothing)
             assert await ledger.asked.find(CALL.call_id) is None
+
+
+async def asked_by(ledger: Ledger) -> Claim:
+    """A call that its module goes on with, and that has asked something."""
+    claim = await begun(ledger, CALL)
+    with ledger.claims.holding(claim):
+        assert await ledger.parked.park(claim, EGG, HEARD, seconds=0)
+    claim = await claimed(ledger, CALL)
+    with ledger.claims.holding(claim):
+        assert await ledger.asked.ask(claim, UNSURE, HEARD, text="a text", accepted=EGG)
+    return claim
+
+
+async def test_what_goes_on_by_itself_is_never_begun_again(ledger: Ledger, redis: Redis) -> None:
+    """Whoever brings the answer asks where the call is, also after a worker that died with it; and its end is its one result."""
+    await asked_by(ledger)
+    assert (await ledger.state_of(CALL.call_id), (await refused(ledger, CALL)).reason) == ("input_required", "early")
+    assert await answer(ledger) in TAKEN
+    assert (await refused(ledger, CALL)).reason == "stale"
+    for _ in range(2):
+        claim = await claimed(ledger, answered(1))
+        assert (claim.granted, claim.attempts, claim.accepted) == ("accepted", 1, EGG)
+        await run_out(redis)
+    claim = await claimed(ledger, answered(1))
+    with ledger.claims.holding(claim):
+        assert await ledger.asked.ask(claim, UNSURE, HEARD, text="a text", accepted=EGG)
+    assert [(await refused(ledger, each)).reason for each in (CALL, answered(1))] == ["stale", "early"]
+    assert await answer(ledger, 2, BOB) in TAKEN
+    claim = await claimed(ledger, answered(2))
+    assert (claim.granted, claim.attempts) == ("accepted", 1)
+    assert await finish(ledger, claim) is not None
+    assert (await refused(ledger, answered(1))).reason == "done"
+
+
+async def test_its_module_is_told_of_an_end_from_outside(ledger: Ledger, redis_url: str) -> None:
+    """While it waits for an answer its message stays, finds the end, and recalls it once."""
+    await asked_by(ledger)
+    async with worker_ledger(redis_url) as agent:
+        stored = await agent.end(CALL, ENDING, data_id=ANY_DATA)
+    assert read_stored(stored, CALL.tool_name).effect_state == "unknown"
+    assert (await refused(ledger, CALL)).reason == "done"
+    recalled = await ledger.parked.recall(CALL.call_id)
+    assert recalled is not None
+    assert recalled[0] == EGG
+    assert await answer(ledger) == "ended"

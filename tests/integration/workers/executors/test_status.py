@@ -9,7 +9,16 @@ import pytest
 from support.modules.http_executor import executor_for
 from support.modules.raw_module import Behaviour, answering, http, raw_module
 from support.published_call import published
-from toolfleet_registry.contracts.outcomes import Acceptance, Attempt, Outcome, Standing, StatusMissing, StillAtWork
+from toolfleet_registry.contracts.inputs.messages import MOST_ROUNDS, CallInputs, InputRequest
+from toolfleet_registry.contracts.outcomes import (
+    Acceptance,
+    Attempt,
+    Outcome,
+    Question,
+    Standing,
+    StatusMissing,
+    StillAtWork,
+)
 from toolfleet_registry.contracts.progress import Progress, report_to
 
 SECONDS = 10  # long enough that only a defect can use it up
@@ -72,6 +81,35 @@ async def test_one_that_has_ended_is_judged_as_a_reconciliation(
     found = await asked(answering(answer("done", **fields)))
     assert isinstance(found, Attempt)
     assert (found.outcome, found.result.effect_state) == (outcome, effect_state)
+
+
+async def test_one_may_ask_and_is_told_the_answer() -> None:
+    """Where whoever called takes input, and has not been asked too often; a question to nobody is the call's failure."""
+    who = {"who": {"method": "elicitation/create", "params": {"message": "Who?"}}}
+    says = answer("input_required", input_required={"requests": who, "state": "egg"}, effect_state="none")
+    inputs = CallInputs(round=1, responses={"who": {"action": "accept"}}, state="egg")
+    last = inputs.model_copy(update={"round": MOST_ROUNDS})
+    calls = [
+        published(takes_input=True),
+        published(takes_input=True, inputs=inputs),
+        published(takes_input=True, inputs=last),
+        published(),
+    ]
+    async with raw_module(answering(says)) as module, executor_for(module.url) as executor:
+        found = [await executor.statuses.status(call, "egg", seconds=SECONDS) for call in calls]
+
+    asked = InputRequest(method="elicitation/create", params={"message": "Who?"})
+    assert [each.question for each in found if isinstance(each, Attempt)] == [
+        *[Question({"who": asked}, "egg", "none")] * 2,
+        None,
+        None,
+    ]
+    assert [(request.json.get("takes_input"), request.json.get("inputs")) for request in module.requests] == [
+        (True, None),
+        (True, inputs.model_dump(exclude={"so_far"})),
+        (None, last.model_dump(exclude={"so_far"})),
+        (None, None),
+    ]
 
 
 @pytest.mark.parametrize(

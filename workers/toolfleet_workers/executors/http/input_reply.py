@@ -43,6 +43,11 @@ def judge_question(call: PublishedCall, document: object) -> Attempt:
     return asked(call, reply.input_required, reply.effect_state)
 
 
+def may_ask(call: PublishedCall) -> bool:
+    """Whether whoever called answers one more question."""
+    return call.takes_input and (call.inputs is None or call.inputs.round < MOST_ROUNDS)
+
+
 def asked(call: PublishedCall, question: dict[str, Any], state: EffectState) -> Attempt:
     """An attempt whose module asks this, which is checked. Where nobody can answer, or it has asked too often, the call has failed."""
     rounds = 0 if call.inputs is None else call.inputs.round
@@ -53,7 +58,7 @@ def asked(call: PublishedCall, question: dict[str, Any], state: EffectState) -> 
     else:
         text = "Tool execution error: the tool asks for more input"
     result = ToolResult.failed(call.tool_name, "module_error", text, effect_state=state)
-    if not call.takes_input or rounds >= MOST_ROUNDS:
+    if not may_ask(call):
         return Attempt(Outcome.PERMANENT, result)
     asked_for = Question(requests_of(question["requests"]), question.get("state", ""), state)
     return Attempt(Outcome.UNKNOWN, result, question=asked_for)

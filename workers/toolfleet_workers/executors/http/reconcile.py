@@ -56,7 +56,7 @@ def judge_answer(call: PublishedCall, body: bytes) -> Attempt | None:
             case "running" if is_handle(answer.handle):
                 return accepted(call, Acceptance(answer.handle))
             case "input_required":
-                return _asked(call, answer)
+                return asked_in(call, answer)
             case "running" | "unknown":
                 return None
     except ValidationError as exc:
@@ -85,7 +85,8 @@ class ReconcileAnswer(ModuleMessage):
         return self
 
 
-def _asked(call: PublishedCall, answer: ReconcileAnswer) -> Attempt:
+def asked_in(call: PublishedCall, answer: ReconcileAnswer) -> Attempt:
+    """What a call asks whose module says so in an answer about it. Raises `ValidationError`."""
     fields = {"tool_name": call.tool_name, **answer.model_dump(include={"input_required", "effect_state"})}
     return judge_question(call, fields)
 

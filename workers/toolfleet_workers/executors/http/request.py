@@ -85,6 +85,12 @@ def request_about(
     return ModuleRequest(target.origin, target.head + fields.encode(), body, lease)
 
 
+def inputs_said(call: PublishedCall) -> dict[str, Any] | None:
+    """What a module is told of the answers to what it has asked last; `None` before any."""
+    inputs = call.inputs
+    return None if inputs is None else {"round": inputs.round, "responses": inputs.responses, "state": inputs.state}
+
+
 def _dump(call: PublishedCall) -> bytes:
     body: dict[str, Any] = {"tool_name": call.tool_name, "arguments": call.arguments}
     if call.user_id is not None:
@@ -95,8 +101,8 @@ def _dump(call: PublishedCall) -> bytes:
         body["takes_input"] = True
     if call.log_level is not None:
         body["log_level"] = call.log_level
-    if (inputs := call.inputs) is not None:
-        body["inputs"] = {"round": inputs.round, "responses": inputs.responses, "state": inputs.state}
+    if (inputs := inputs_said(call)) is not None:
+        body["inputs"] = inputs
     try:
         text = to_json(body, ensure_ascii=True)
     except ValueError:  # half a surrogate pair, a circle, or what is no JSON

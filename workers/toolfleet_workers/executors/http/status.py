@@ -2,6 +2,8 @@
 
 `POST {url}/status` with `{"call_id", "handle"}`, and `"cancel": true` where nobody wants the call any more. The answer is that of
 `/reconcile`, with `poll_after_seconds`, `progress` and `message` while the call is `running`. Whoever accepts calls has the endpoint.
+`"takes_input": true` says that the module may ask, by `input_required`. Once that is answered each question has the `inputs` that
+`/execute` would have, until the module asks something else.
 """
 
 import asyncio
@@ -19,13 +21,14 @@ from toolfleet_registry.headers.module_headers import ModuleHeaders
 from toolfleet_registry.system.http_bodies import loads_strict
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver
+from toolfleet_workers.executors.http.input_reply import may_ask
 from toolfleet_workers.executors.http.module_client import HttpClientPort, SendProgress, is_left_by
 from toolfleet_workers.executors.http.ndjson import tell_progress
 from toolfleet_workers.executors.http.no_reply import Blocked, NoReply, NotConnected
-from toolfleet_workers.executors.http.reconcile import ReconcileAnswer, attempt_done
+from toolfleet_workers.executors.http.reconcile import ReconcileAnswer, asked_in, attempt_done
 from toolfleet_workers.executors.http.reply import too_large, why_invalid
 from toolfleet_workers.executors.http.reply_body import read_reply
-from toolfleet_workers.executors.http.request import CallerToken, ModuleRequest, request_about
+from toolfleet_workers.executors.http.request import CallerToken, ModuleRequest, inputs_said, request_about
 from toolfleet_workers.executors.http.target import Target
 from toolfleet_workers.runner.attempts import error_text, unsuccessful
 
@@ -126,7 +129,10 @@ def build_status_question(  # noqa: PLR0913 - what the question consists of
     question: dict[str, Any] = {"call_id": call.call_id, "handle": handle}
     if cancel:
         question["cancel"] = True
-    body = json.dumps(question).encode()
+    elif call.takes_input:
+        question |= {"takes_input": may_ask(call), "inputs": inputs_said(call)}
+    said = {name: value for name, value in question.items() if value not in (None, False)}
+    body = json.dumps(said).encode()
     return request_about(call, target, body, seconds=seconds, lease=lease, caller_token=caller_token)
 
 
@@ -134,6 +140,7 @@ def judge_status_answer(call: PublishedCall, body: bytes) -> Attempt | StillAtWo
     """What the module says of the call; progress is reported. One that it does not know has ended as unknown.
 
     A module that says `none` of what it has accepted contradicts itself: it is believed no more than one that knows nothing.
+    What it asks is a question.
     Raises `ValueError`, with a reason that can be shown, if `body` is no answer to this question.
     """
     try:
@@ -143,7 +150,9 @@ def judge_status_answer(call: PublishedCall, body: bytes) -> Attempt | StillAtWo
                 return attempt_done(call, answer)
             case "running":
                 return _at_work(answer)
-            case "none" | "unknown" | "input_required":  # a call that goes on by itself has nobody to ask
+            case "input_required":
+                return asked_in(call, answer)
+            case "none" | "unknown":
                 return _not_known(call)
     except ValidationError as exc:
         raise ValueError(why_invalid(exc)) from exc

@@ -8,6 +8,8 @@ from typing import Any
 
 from toolfleet_modules.hosts.mcp.inputs.turns import Ask
 from toolfleet_registry.contracts.inputs.messages import CallInputs
+from toolfleet_registry.contracts.logs.log_message import LogMessage
+from toolfleet_registry.contracts.logs.log_sink import LogSink
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.system import randomness
 
@@ -15,7 +17,35 @@ _LONGEST_SECONDS = 3600.0  # that a call without an end of its own is held
 _MOST = 1000
 _HELD, _QUESTION = "held", "question"
 
-Run = Callable[[Ask], Awaitable[dict[str, Any]]]
+OnProgress = Callable[[float, float | None, str | None], None]
+
+
+@dataclass(slots=True)
+class Ears:
+    """Hears of a call for whoever waits for it, who is another one after each answer. `log`: what takes what its server logs."""
+
+    on_progress: OnProgress
+    log: LogSink | None
+
+    def turn_to(self, other: "Ears") -> None:
+        """Have the other one's heard from now on."""
+        self.on_progress, self.log = other.on_progress, other.log
+
+    def report(self, progress: float, total: float | None, message: str | None) -> None:
+        """Tell how far the call is."""
+        self.on_progress(progress, total, message)
+
+    @property
+    def sink(self) -> LogSink | None:
+        """What takes the server's log messages as long as the call lasts."""
+        return None if self.log is None else LogSink(self.log.least, self._take)
+
+    def _take(self, message: LogMessage) -> None:
+        if self.log is not None:
+            self.log.take(message)
+
+
+Run = Callable[[Ask, Ears], Awaitable[dict[str, Any]]]
 """Makes the call. What its server asks is answered by `Ask`."""
 
 
@@ -36,8 +66,8 @@ class ServerQuestion:
 class HeldCall:
     """The call `call_id`, which goes on while nobody waits for it, for `seconds` at most."""
 
-    def __init__(self, key: str, call_id: str | None, seconds: float) -> None:
-        self.key, self.call_id = key, call_id
+    def __init__(self, key: str, call_id: str | None, seconds: float, ears: Ears) -> None:
+        self.key, self.call_id, self.ears = key, call_id, ears
         self._state = json.dumps({_HELD: key})
         self._seconds = seconds
         self._asking = asyncio.Lock()
@@ -84,7 +114,7 @@ class HeldCall:
 
     async def _bounded(self, run: Run) -> dict[str, Any]:
         async with asyncio.timeout(self._seconds):
-            return await run(self.ask)
+            return await run(self.ask, self.ears)
 
 
 class HeldCalls:
@@ -93,22 +123,23 @@ class HeldCalls:
     def __init__(self) -> None:
         self._held: dict[str, HeldCall] = {}
 
-    def begun(self, call_id: str | None, seconds: float | None, run: Run) -> HeldCall:
+    def begun(self, call_id: str | None, seconds: float | None, ears: Ears, run: Run) -> HeldCall:
         """A call that begins, and is held until its end was told, or its `seconds` are over. Raises `ModuleBusy`."""
         if len(self._held) >= _MOST:
             raise ModuleBusy
         key = randomness.uuid4_text()
         seconds = _LONGEST_SECONDS if seconds is None else min(seconds, _LONGEST_SECONDS)
-        held = self._held[key] = HeldCall(key, call_id, seconds)
+        held = self._held[key] = HeldCall(key, call_id, seconds, ears)
         asyncio.get_running_loop().call_later(seconds, self._held.pop, key, None)
         held.begin(run)
         return held
 
-    def answered(self, call_id: str | None, inputs: CallInputs) -> HeldCall | None:
-        """The call whose question is answered now; `None` if it is not held here."""
+    def answered(self, call_id: str | None, inputs: CallInputs, ears: Ears) -> HeldCall | None:
+        """The call whose question is answered now, and of which `ears` hear what follows; `None` if it is not held here."""
         held = self._held.get(_key_in(inputs.state) or "")
         if held is None or held.call_id != call_id:
             return None
+        held.ears.turn_to(ears)
         held.answer(inputs.responses)
         return held
 

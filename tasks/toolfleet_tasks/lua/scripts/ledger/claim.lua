@@ -11,7 +11,7 @@
 -- include: now
 -- lazily: ledger/kept_success(kept_success), breaker/pass(breaker_pass), breaker/state(breaker_state)
 -- lazily: overload/running(running_take, running_renew, running_leave)
--- constants: REPLICAS_SINCE, VERSION, LONGEST_WAIT_MS
+-- constants: REPLICAS_SINCE, VERSION, LONGEST_WAIT_MS, END_CHECK_MS
 
 bound, most_attempts = tonumber(bound), tonumber(most_attempts)
 local lease_end = now + lease_ms
@@ -36,7 +36,12 @@ end
 if holder == 'approval' then return {'stale'} end -- people decide: whatever has brought a message of it
 -- A module has asked something: only the message that brings the last answer may begin the call.
 local has_asked = log ~= '' and string.find(log, ' input_required ', 1, true)
-if has_asked and (holder == 'asked' or redis.call('HGET', record, 'round') ~= round) then return {'stale'} end
+if has_asked then
+  local asked = tonumber(redis.call('HGET', record, 'round'))
+  -- Its module goes on with it: the message that was there stays, to see whether it ends, for then the module is told.
+  if holder == 'asked' and found[14] and tonumber(round) == asked - 1 then return {'early', END_CHECK_MS} end
+  if holder == 'asked' or tonumber(round) ~= asked then return {'stale'} end
+end
 if holder == token then -- the answer was lost, and the lease may have run out meanwhile
   redis.call('HSET', record, 'lease', lease_end)
   if bound > 0 then running_renew(running, call_id, lease_end) end

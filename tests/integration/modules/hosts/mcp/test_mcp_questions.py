@@ -97,3 +97,17 @@ async def test_an_answer_is_for_its_own_call(tmp_path: Path) -> None:
         told = await ask(served, "call-1", inputs=answer(asked, "Ada"))
 
         assert (foreign.success, told.result) == (False, "Hello Ada")
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_its_log_goes_on_after_an_answer(tmp_path: Path, transport: str) -> None:
+    """What the server logs once it is answered is heard by whoever waits then, and by nobody who wants none."""
+    async with nest(tmp_path, transport=transport) as served:
+        first = await ask(served, "call-1", "2", log_level="info")
+        second = await ask(served, "call-1", "2", log_level="info", inputs=answer(first, "Ada"))
+        told = await ask(served, "call-1", "2", log_level="info", inputs=answer(second, "Bob", 2))
+        silent = await ask(served, "call-2")
+        assert (await ask(served, "call-2", inputs=answer(silent, "Eve"))).log == ()
+
+        said = [[message.data for message in each.log] for each in (first, second, told)]
+        assert said == [[], ["Ada is number 1"], ["Bob is number 2"]]
