@@ -5,6 +5,8 @@ Pure functions. Where nothing is limited there are no terms, so that calls of su
 
 from collections.abc import Iterable
 
+from pydantic import Field
+
 from toolfleet_registry.contracts import CostClass, Message, RetryTerms, Terms, ToolDefinition
 from toolfleet_registry.contracts.terms.call_terms import CallTotal
 
@@ -13,7 +15,7 @@ class LimitUse(Message):
     """One limit of one user."""
 
     used: int
-    """Calls that were used on this UTC day."""
+    """Calls that were used on this UTC day; of a run or a conversation, in all."""
     left: int | None
     """How many are left; `None`: any number."""
     free_at: float | None
@@ -29,6 +31,8 @@ class Remaining(Message):
     """Of each limited tool, by name."""
     resets_at: float
     """When the next UTC day begins, in seconds since the epoch."""
+    totals: dict[str, LimitUse] = Field(default={})
+    """Of each tool that an agent's profile limits in a run or a conversation, by name: what the one that was named has left, of several limits the fewest."""
 
 
 def terms_of(tool: ToolDefinition) -> Terms | None:

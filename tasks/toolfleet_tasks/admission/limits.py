@@ -7,7 +7,7 @@ nothing done counts in none.
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -32,8 +32,8 @@ _DAILY = 1  # what a script says of a limit that refuses for its day; 0 is a coo
 class Limit:
     """One limit of one user, in Redis under `key`: `daily` calls a UTC day (0: any number), and a cooldown between two.
 
-    `name` is the tool's, or that of a cost class if it `is_budget`. With a `total` it is that of a run or a thread: so many calls
-    in all, and no day or cooldown.
+    `name` is the tool's, or that of a cost class if it `is_budget`. With a `total` it is of a run or a thread: so many calls in
+    all, of this tool and those that count with it, and no day or cooldown.
     """
 
     name: str
@@ -104,7 +104,7 @@ def limits_of(
     if kind is not None and kind in settings.cost_budgets:
         budget = min(settings.cost_budgets[kind], MOST_CALLS)
         found.append(Limit(kind, keys.limit(user_id, kind), budget, 0, is_budget=True))
-    found.extend(_total_limits(user_id, terms.totals, keys, within))
+    found.extend(_total_limits(tool_name, user_id, terms.totals, keys, within))
     return tuple(found)
 
 
@@ -143,13 +143,20 @@ def refused_by(tool_name: str, limits: Sequence[Limit], answer: Sequence[Any]) -
     return result.model_copy(update={"retry_after_seconds": math.ceil(rest_ms / 100) / 10})
 
 
-def limits_among(tools: Sequence[ToolDefinition], user_id: str | None, settings: Settings) -> tuple[Limit, ...]:
-    """The limits of these tools, and all budgets of the settings."""
-    found = [
-        _tool_limit(tool.name, user_id, terms, settings.keys)
-        for tool in tools
-        if (terms := terms_of(tool)) is not None and (terms.daily_limit or terms.cooldown_seconds)
-    ]
+def limits_among(
+    tools: Sequence[ToolDefinition],
+    user_id: str | None,
+    settings: Settings,
+    *,
+    beside: Callable[[ToolDefinition], Terms | None] | None = None,
+    within: Within = NOWHERE,
+) -> tuple[Limit, ...]:
+    """The limits of these tools, with the terms that are `beside` each one's own, and all budgets of the settings."""
+    found = list[Limit]()
+    for tool in tools:
+        if (terms := strictest(terms_of(tool), beside and beside(tool))) is not None:
+            own = terms.model_copy(update={"cost": None})
+            found.extend(limits_of(tool.name, user_id, own, settings, within))
     for kind in settings.cost_budgets:
         found.extend(limits_of("", user_id, Terms(cost=kind), settings))
     return tuple(found)
@@ -159,11 +166,19 @@ def remaining(limits: Sequence[Limit], answer: Sequence[int]) -> Remaining:
     """What `lua.limits.LOOK` says of the limits."""
     now_ms, *rest = answer
     used = zip(limits, rest[::2], rest[1::2], strict=True)
-    uses = {(limit.is_budget, limit.name): _use(limit, count, rest_ms, now_ms) for limit, count, rest_ms in used}
+    uses, totals = dict[tuple[bool, str], LimitUse](), dict[str, LimitUse]()
+    for limit, count, rest_ms in used:
+        if limit.total is None:
+            uses[limit.is_budget, limit.name] = _use(limit, count, rest_ms, now_ms)
+            continue
+        left = max(limit.total.most - count, 0)
+        if limit.name not in totals or left < (totals[limit.name].left or 0):
+            totals[limit.name] = LimitUse(used=count, left=left, free_at=None)
     return Remaining(
         costs={kind: uses[True, kind] for kind in ("free", "cheap", "expensive") if (True, kind) in uses},
         tools={name: use for (is_budget, name), use in uses.items() if not is_budget},
         resets_at=(now_ms // 1000 // _DAY_SECONDS + 1) * _DAY_SECONDS,
+        totals=totals,
     )
 
 
@@ -179,9 +194,11 @@ def _bounded(name: str | None) -> str | None:
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _total_limits(user_id: str | None, totals: Sequence[CallTotal], keys: Keys, within: Within) -> list[Limit]:
+def _total_limits(
+    tool_name: str, user_id: str | None, totals: Sequence[CallTotal], keys: Keys, within: Within
+) -> list[Limit]:
     return [
-        Limit(total.kind, keys.limit(user_id, json.dumps([total.kind, total.name, named])), 0, 0, total=total)
+        Limit(tool_name, keys.limit(user_id, json.dumps([total.kind, total.name, named])), 0, 0, total=total)
         for total in totals
         if (named := within.id_of(total)) is not None
     ]

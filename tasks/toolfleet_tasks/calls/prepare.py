@@ -11,7 +11,15 @@ from typing import Any, Protocol
 from toolfleet_registry.agents.approval_rules import approval_rule, terms_of_approval
 from toolfleet_registry.agents.reach import Reach
 from toolfleet_registry.catalog.catalog import Catalog, Judged
-from toolfleet_registry.contracts import Caller, Conversation, PublishedCall, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import (
+    Caller,
+    Conversation,
+    PublishedCall,
+    Terms,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+)
 from toolfleet_registry.contracts.approvals.terms import ApprovalRule
 from toolfleet_registry.contracts.decisions import collecting, note
 from toolfleet_registry.directory.known_modules import KnownModules
@@ -179,6 +187,11 @@ class CallPreparation:
             within=Within.of_conversation(where),
             retry=rules.retry,
         )
+
+    def terms_beside(self, caller: Caller) -> Callable[[ToolDefinition], Terms | None] | None:
+        """What the profile of the caller's agent says of a tool's terms; `None` without one. Raises `UnknownAgent`."""
+        profile = self._catalog.profiles.of(caller)
+        return None if profile is None else lambda tool: profile.rules(tool).terms
 
     def limit_of(self, tool: ToolDefinition) -> float:
         """How many seconds a module has for a call of the tool, once it runs."""
