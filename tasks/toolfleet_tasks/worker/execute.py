@@ -72,7 +72,6 @@ async def _run(task: RunningTask, message: str, ledger: Ledger) -> str:
         return stored_end(task, await rejected.refuse(task, ledger, exc))
     except NewerMessage as exc:
         return stored_end(task, await rejected.leave_to_newer(task, ledger, exc))
-    call = bounded(call, task.app.runner.retry_terms(call))
     deaths = len(deaths_of(task.request)) if task.app.settings.is_fast else None
     if deaths is not None and deaths >= MOST_DEATHS:
         text = await _claimed(task, ledger, call, None, deaths=deaths)
@@ -80,6 +79,7 @@ async def _run(task: RunningTask, message: str, ledger: Ledger) -> str:
         text = stored_end(task, await rejected.end_at_deadline(task, ledger, call))
     else:
         known = await rejected.known_terms(task, call)  # first: what waits for that is no attempt
+        call = bounded(call, task.app.runner.retry_terms(call))  # afterwards: now its tool is known
         text = await _claimed(task, ledger, call, known, deaths=deaths)
     if call.job_id is not None:
         await evaluate_soon(task, call.job_id)
