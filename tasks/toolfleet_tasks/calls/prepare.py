@@ -250,7 +250,7 @@ class CallPreparation:
             "tool_version": asked.tool_version,
             "takes_input": asked.takes_input and not is_step,
             "log_level": None if is_step or hides_results else asked.log_level,
-            **_said_by_profile(around),
+            **({} if around is NOTHING_MORE else _said_by_profile(around)),
         }
 
 
