@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolfleet_cli.console.arguments import read_arguments
-from toolfleet_cli.console.caller import Level, ModulesOption, PermissionOption, UserOption, caller_of
+from toolfleet_cli.console.caller import (
+    ConversationOption,
+    Level,
+    ModulesOption,
+    PermissionOption,
+    RunOption,
+    UserOption,
+    caller_of,
+)
 from toolfleet_cli.console.output import err, note, progress
 from toolfleet_cli.console.result import show_result
 from toolfleet_cli.processes.completion import complete_tools
@@ -18,6 +26,17 @@ from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolRes
 
 if TYPE_CHECKING:
     from toolfleet import CallHandle, ToolFleet
+
+
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        min=0.001,
+        max=1e8,
+        help="Wait no longer, queue time included; by default twice the tool's limit and lease, some minutes.",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -43,26 +62,13 @@ def call(  # noqa: PLR0913 - these are the command line's options
     user: UserOption = None,
     permission: PermissionOption = Level.OWNER,
     modules: ModulesOption = "*",
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            min=0.001,
-            max=1e8,
-            help="Wait no longer, queue time included; by default twice the tool's limit and lease, some minutes.",
-        ),
-    ] = None,
+    timeout: TimeoutOption = None,
     tool_version: Annotated[
         str | None,
         typer.Option(metavar="VERSION", help="Run it only while the tool has this version, letter for letter."),
     ] = None,
-    conversation_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="The conversation that the call belongs to.")
-    ] = None,
-    run_id: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="The turn of an agent that it is part of, which its profile may limit."),
-    ] = None,
+    conversation_id: ConversationOption = None,
+    run_id: RunOption = None,
     gateway: Gateway | None = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole ToolResult.")] = False,
 ) -> None:

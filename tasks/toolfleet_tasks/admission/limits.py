@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from toolfleet_registry.contracts import Conversation, PublishedCall, Terms, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.contracts.terms.call_terms import MOST_CALLS, CallTotal
 from toolfleet_registry.policy.hints import AT_LIMIT, UNNAMED_RUN, UNNAMED_THREAD
 from toolfleet_registry.policy.identities import LONGEST
@@ -120,6 +121,7 @@ def unnamed(tool_name: str, terms: Terms | None, within: Within) -> ToolResult |
     missing = next((total for total in terms.totals if within.id_of(total) is None), None)
     if missing is None:
         return None
+    note("limits", "denied")
     limit, field = ("run_limit", "run_id") if missing.kind == "run" else ("thread_limit", "conversation_id")
     text = f"Tool call refused: its agent's profile has a {limit} for it, and the call has no {field!r} to count by."
     hint = UNNAMED_RUN if missing.kind == "run" else UNNAMED_THREAD

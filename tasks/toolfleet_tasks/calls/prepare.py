@@ -21,7 +21,7 @@ from toolfleet_registry.contracts import (
     ToolResult,
 )
 from toolfleet_registry.contracts.approvals.terms import ApprovalRule
-from toolfleet_registry.contracts.decisions import collecting, note
+from toolfleet_registry.contracts.decisions import collecting
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.local.scheduler_tools import is_newer_job
 from toolfleet_registry.manifests.effects import effect_of
@@ -106,17 +106,13 @@ class CallPreparation:
             return self._trail.refused(call, caller, judged, noted)
         tool, arguments, limit = judged.tool, judged.arguments, self.limit_of(judged.tool)
         user_id = call.user_id if caller.user_id is None else caller.user_id
-        if judged.reach.profile is not None:
-            around = self.ruled(tool, caller, conversation, around)
-        deadline_at, refusal = fleet_clock.now() + (left := self._bounded(limit, seconds)), None
-        if left <= 0:
-            refusal = fleet_results.expired(tool.name)
-        elif (refusal := unnamed(tool.name, around.terms, around.within)) is not None:
-            note("limits", "denied")
-        elif step is not None:
+        around = around if judged.reach.profile is None else self.ruled(tool, caller, conversation, around)
+        deadline_at = fleet_clock.now() + (left := self._bounded(limit, seconds))
+        refusal = fleet_results.expired(tool.name) if left <= 0 else unnamed(tool.name, around.terms, around.within)
+        if refusal is None and step is not None:
             user_id, deadline_at = step.user_id, min(deadline_at, step.ends_by)
             refusal = step.gate(tool, arguments) if requires_gate(tool, around) else None
-        elif requires_gate(tool, around):
+        elif refusal is None and requires_gate(tool, around):
             refusal = await self._gate_refusal(call, judged, user_id, around, left)
         if refusal is not None:
             return self._trail.refused(call, caller, refusal, noted, tool)

@@ -29,8 +29,4 @@ async def refusal_of(
     terms = strictest(claim.call.terms, known)
     if terms is None:
         return None
-    refusal = unnamed(claim.call.tool_name, terms, Within.of(claim.call))
-    if refusal is not None:
-        decisions.note("limits", "denied")
-        return refusal
-    return await ledger.take(claim, terms)
+    return unnamed(claim.call.tool_name, terms, Within.of(claim.call)) or await ledger.take(claim, terms)

@@ -205,11 +205,11 @@ RUN = CallTotal(kind="run", name="c" * 32, most=1)
 async def test_a_worker_counts_what_an_agent_has_not(make: Make, worker: HandWorker, has_run: bool) -> None:
     """Of an older agent, or a forged message: by the profile that the worker knows. Without a run the call is refused."""
     async with ToolFleet(settings=make()) as fleet:
-        ends = list[str | None]()
+        ends = list[object]()
         for _ in range(3):
             await fleet.submit(FREE, ADA, conversation=run("one" if has_run else None))
             claim = await worker.take()
-            refusal = await refusal_of(worker._ledger, claim, Terms(totals=(RUN,)), {})
+            refusal = await refusal_of(worker._ledger, claim, Terms(totals=(RUN,)), {}, make())
             ends.append(refusal and refusal.error_code)
             await worker.finish(claim, refusal)
         assert ends == ([None, "rate_limited", "rate_limited"] if has_run else ["rate_limited"] * 3)

@@ -40,7 +40,6 @@ from toolfleet_tasks.messages import fleet_results, json_text
 from toolfleet_tasks.results.stored import text_of
 
 WORKERS, ROOM, OPEN = 3, 3, 4
-MOST_RETRIES_HERE = 3
 LIMITS: dict[str, Any] = {"module_concurrency": {"research": ROOM}, "breaker_failures": 3}
 NOT_SENT = attempt(Outcome.NOT_SENT, "module_unreachable", "none")
 UNKNOWN = attempt(Outcome.UNKNOWN, "timed_out")
@@ -51,8 +50,8 @@ NOT_NOW = {"full", "away", "queued"}
 
 numbers, flags = st.integers(0, 11), st.booleans()
 losses = st.sampled_from([False, False, False, True])
-effects = st.sampled_from(["once", None, "read", "idempotent"])
-retries = st.sampled_from([None, None, RetryTerms(max_retries=0), RetryTerms(max_retries=MOST_RETRIES_HERE)])
+retries = st.sampled_from([None, None, RetryTerms(max_retries=0), RetryTerms(max_retries=3)])
+kinds = st.tuples(st.sampled_from(["once", None, "read", "idempotent"]), retries)
 _ids = itertools.count()
 
 
@@ -146,19 +145,19 @@ class LedgerMachine(RuleBasedStateMachine):
         self.wrongly_lost: list[Held] = []
         self.taken_back = 0
 
-    @initialize(published=st.lists(st.tuples(effects, retries), min_size=1, max_size=4))
-    def begin(self, published: list[tuple[Any, RetryTerms | None]]) -> None:
+    @initialize(kinds=st.lists(kinds, min_size=1, max_size=4))
+    def begin(self, kinds: list[Any]) -> None:
         self.bench.look.delete(Keys().running("research"), Keys().breaker("research"))
         self.bench.look.set(Keys().data_id, "at first")
-        for effect, retry in published:
-            self.publish(effect, retry)
+        for kind in kinds:
+            self.publish(kind)
 
     @precondition(lambda self: len(self._open()) < OPEN)
-    @rule(effect=effects, retry=retries)
-    def publish(self, effect: Any, retry: RetryTerms | None) -> None:
+    @rule(kind=kinds)
+    def publish(self, kind: Any) -> None:
         """A further call."""
         data_id = str(self.bench.look.get(Keys().data_id))
-        self.calls.append(Called(published(call_id=f"call-{next(_ids)}", effect=effect, retry=retry), data_id))
+        self.calls.append(Called(published(call_id=f"call-{next(_ids)}", effect=kind[0], retry=kind[1]), data_id))
 
     @rule(call=numbers, worker=numbers, acted=flags, loses=losses)
     def deliver(self, call: int, worker: int, acted: bool, loses: bool) -> None:
@@ -187,16 +186,8 @@ class LedgerMachine(RuleBasedStateMachine):
         one = running[held % len(running)]
         kinds = ACTED if one.acted else IDLE
         ended, claim = kinds[kind % len(kinds)], one.claim
-        follows = decide(
-            ended,
-            claim.call.effect,
-            attempts=claim.attempts,
-            seconds_left=60,
-            so_far=claim.so_far,
-            longest_delay=30,
-            jitter=0,
-            terms=claim.call.retry,
-        )
+        usual: dict[str, Any] = {"seconds_left": 60, "longest_delay": 30, "jitter": 0, "terms": claim.call.retry}
+        follows = decide(ended, claim.call.effect, attempts=claim.attempts, so_far=claim.so_far, **usual)
         if follows.delay is None:
             self._finish(one, follows.result, ended, loses)
             return
@@ -395,9 +386,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.send_again(0)
         for called in self.calls:
             self._run_out(called)
-        for called, _ in itertools.product(
-            self.calls, range(3 + MOST_RETRIES_HERE)
-        ):  # its attempts, and what ends these
+        for called, _ in itertools.product(self.calls, range(6)):  # its attempts, and what ends these
             self.bench.look.delete(Keys().breaker("research"))
             answer = self._run(self.bench.ledgers[0].claim(called.call))
             if isinstance(answer, Claim) and answer.granted != "go":

@@ -8,8 +8,8 @@
 -- round: which question of the call's the message answers, 0 for none.
 -- approval: to what an approval is bound that the call needs; '' for none.
 -- keys: record, result, caller_limit, running, breaker
--- args: token, call_id, lease_ms, effect, seconds, bound, most_attempts, most_deaths, killed, patience_ms, can_reach, replica, round
--- args: approval
+-- args: token, call_id, lease_ms, effect, seconds, bound, most_attempts, most_deaths, killed, patience_ms, can_reach, replica
+-- args: round, approval
 -- include: now
 -- lazily: ledger/kept_success(kept_success), breaker/pass(breaker_pass), breaker/state(breaker_state)
 -- lazily: overload/running(running_take, running_renew, running_leave)

@@ -1,7 +1,7 @@
 -- `limit_forget(key, now)` comes before the others, which count what is there.
--- `limit_rest(key, term, now)`: the ms until a call may be let in, 0 for now, and 1 if that is for the day's limit, 2 if the total is
--- used up; a term's `daily` and `cooldown` (ms) are 0 for none, its `total` is -1. `limit_rest_of` says the same of a call that
--- counts already: 0 if it was let in rightly. `limits_refuse(limits, terms, now)`: what refuses a call, nil for nothing.
+-- `limit_rest(key, term, now)`: the ms until a call may be let in, 0 for now, and 1 if that is for the day's limit, 2 if the
+-- total is used up; a term's `daily` and `cooldown` (ms) are 0 for none, its `total` is -1. `limit_rest_of` says the same of a
+-- call that counts already: 0 if it was let in rightly. `limits_refuse(limits, terms, now)`: what refuses a call, nil for nothing.
 -- `limit_take(key, id, term, now, until_ms)` has a call count, from when it did before, if it did; until then only, if it is not
 -- begun by then, or without an `until_ms` for good.
 
