@@ -9,7 +9,7 @@ from toolfleet_registry.contracts.message import Message
 MOST_RETRIES = 10
 """Further attempts of one call: who needs more has a module that is away."""
 
-LONGEST_PAUSE_SECONDS = 30
+LONGEST_PAUSE_SECONDS = 30.0
 """Before one of them: as long as a module's `Retry-After` is honoured."""
 
 Pause = Annotated[float, Field(ge=0, le=LONGEST_PAUSE_SECONDS, allow_inf_nan=False)]
