@@ -11,10 +11,9 @@ count = ToolCall(tool_name="owls.count", arguments={"wood": "Arden"})
 async def main() -> None:
     async with ToolFleet() as fleet:
         run = Conversation(run_id="turn-1")
-        for _ in range(3):
-            result = await fleet.call(count, ada, conversation=run)
-            print(result.error_code or "counted")
-        print(result.hint)
+        results = [await fleet.call(count, ada, conversation=run) for _ in range(3)]
+        print(*(result.error_code or "counted" for result in results), sep="\n")
+        print(results[-1].hint)
 
         left = await fleet.remaining(ada, conversation=Conversation(run_id="turn-2"))
         print("the next run has", left.totals["owls.count"].left)

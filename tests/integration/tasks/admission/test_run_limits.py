@@ -148,7 +148,7 @@ async def test_a_call_that_did_nothing_is_given_back_to_its_run(make: Make, work
             claim = await worker.take()
             assert await worker._ledger.take(claim, claim.call.terms) is None
             await worker.finish(claim, result)
-        assert at_limit(await fleet.call(COUNT, ADA, conversation=run("one")))
+        assert "2 calls of this kind in a run" in at_limit(await fleet.call(COUNT, ADA, conversation=run("one")))[0]
         handle = await fleet.submit(COUNT, ADA, conversation=run("two"))
         await handle.cancel()
         await handle.result(10)
@@ -195,7 +195,7 @@ async def test_midnight_brings_a_run_nothing(make: Make, redis: Redis, worker: H
         (key,) = [key for key in await redis.keys("toolfleet:limit:*") if not str(key).endswith(":unbegun")]
         for call_id in await redis.zrange(key, 0, -1):
             await redis.zincrby(key, -2 * DAY * 1000, str(call_id))
-        assert at_limit(await fleet.call(COUNT, ADA, conversation=run("one")))
+        assert "2 calls of this kind in a run" in at_limit(await fleet.call(COUNT, ADA, conversation=run("one")))[0]
 
 
 RUN = CallTotal(kind="run", name="c" * 32, most=1)
