@@ -134,6 +134,8 @@ class Settings(
     """Modules whose number arguments may come as strings: "5" becomes 5. For others that is an error."""
     gate_blocks_once: bool = True
     """Whether a gate that fails or is late blocks tools whose effect must not happen twice; others run with a warning."""
+    gate_fails_closed: bool = False
+    """Whether each call of a tool that requires a gate is blocked where that fails, is late, or is not there."""
     audit_kept: Count = 50_000
     """Lines of the audit in Redis, of about half a kB; the oldest go first."""
     log_format: Literal["console", "json"] = "console"

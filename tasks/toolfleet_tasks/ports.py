@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from toolfleet_registry.contracts import PublishedCall, Terms
+from toolfleet_registry.contracts import PublishedCall, RetryTerms, Terms
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Standing
 from toolfleet_registry.time.lease import Lease
 
@@ -25,6 +25,10 @@ class Runner(Protocol):
         Returns soon. Raises `ToolNotKnown` for a tool of which the worker knows nothing yet, so that the call must wait, and
         `CancelledError`.
         """
+        ...
+
+    def retry_terms(self, call: PublishedCall) -> RetryTerms | None:
+        """How often the call may be tried again: the stricter of what its message and its agent's profile here say. `None`: as any call."""
         ...
 
     def retries_undeclared(self, tool_name: str) -> bool:

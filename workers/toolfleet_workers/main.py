@@ -60,6 +60,7 @@ def make_worker_app(settings: Settings) -> FleetApp:
         checks=1,  # the last
         definitions=tools,
         wait_for=permission.wait_for,
+        rules_for=profile.rules_for,
         replica_for=http.replica_for,
         closing=[tools, served],
     )

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolfleet_cli.console.arguments import read_arguments
-from toolfleet_cli.console.caller import Level, ModulesOption, PermissionOption, UserOption, caller_of
+from toolfleet_cli.console.caller import (
+    ConversationOption,
+    Level,
+    ModulesOption,
+    PermissionOption,
+    RunOption,
+    UserOption,
+    caller_of,
+)
 from toolfleet_cli.console.output import err, note, progress
 from toolfleet_cli.console.result import show_result
 from toolfleet_cli.processes.completion import complete_tools
@@ -14,10 +22,21 @@ from toolfleet_cli.remote import calls as remote_calls
 from toolfleet_cli.remote.caller import refuse_caller_options
 from toolfleet_cli.remote.fleet_options import over_fleet
 from toolfleet_cli.remote.gateway import Gateway
-from toolfleet_registry.contracts import Caller, ToolCall, ToolResult
+from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from toolfleet import CallHandle, ToolFleet
+
+
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        min=0.001,
+        max=1e8,
+        help="Wait no longer, queue time included; by default twice the tool's limit and lease, some minutes.",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -43,48 +62,46 @@ def call(  # noqa: PLR0913 - these are the command line's options
     user: UserOption = None,
     permission: PermissionOption = Level.OWNER,
     modules: ModulesOption = "*",
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            min=0.001,
-            max=1e8,
-            help="Wait no longer, queue time included; by default twice the tool's limit and lease, some minutes.",
-        ),
-    ] = None,
+    timeout: TimeoutOption = None,
     tool_version: Annotated[
         str | None,
         typer.Option(metavar="VERSION", help="Run it only while the tool has this version, letter for letter."),
     ] = None,
+    conversation_id: ConversationOption = None,
+    run_id: RunOption = None,
     gateway: Gateway | None = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole ToolResult.")] = False,
 ) -> None:
     """Run a tool and print its result. Exit code 1 if the call did not succeed."""
     said, whose = (arguments or [], whole), (user, permission, modules)
+    where = Conversation(conversation_id=conversation_id, run_id=run_id)
     if gateway is not None:
-        show_result(_remotely(gateway, tool, said, whose, timeout, version=tool_version), as_json=as_json)
+        show_result(_remotely(gateway, tool, said, whose, where, timeout, version=tool_version), as_json=as_json)
     shows, caller = err.is_terminal and not as_json, caller_of(*whose)
-    show_result(asyncio.run(_run(tool, said, caller, timeout, version=tool_version, shows=shows)), as_json=as_json)
+    result = asyncio.run(_run(tool, said, caller, where, timeout, version=tool_version, shows=shows))
+    show_result(result, as_json=as_json)
 
 
-def _remotely(
+def _remotely(  # noqa: PLR0913 - what may be said of a call
     gateway: Gateway,
     name: str,
     said: tuple[list[str], str | None],
     whose: tuple[str | None, Level, str],
+    where: Conversation,
     seconds: float | None,
     *,
     version: str | None,
 ) -> ToolResult:
     refuse_caller_options(*whose)
     given = read_arguments(*said, remote_calls.offered(gateway, name))
-    return remote_calls.called(gateway, name, given, seconds=seconds, version=version)
+    return remote_calls.called(gateway, name, given, where, seconds=seconds, version=version)
 
 
-async def _run(
+async def _run(  # noqa: PLR0913 - as above
     name: str,
     said: tuple[list[str], str | None],
     caller: Caller,
+    where: Conversation,
     seconds: float | None,
     *,
     version: str | None,
@@ -95,18 +112,24 @@ async def _run(
     async with ToolFleet() as fleet:
         tool = next((tool for tool in await fleet.tools(caller) if tool.name == name), None)
         asked = ToolCall(tool_name=name, arguments=read_arguments(*said, tool), tool_version=version)
-        return await result_of(fleet, asked, caller, seconds, shows=shows)
+        return await result_of(fleet, asked, caller, seconds, shows=shows, where=where)
 
 
 async def result_of(
-    fleet: "ToolFleet", asked: ToolCall, caller: Caller, seconds: float | None, *, shows: bool
+    fleet: "ToolFleet",
+    asked: ToolCall,
+    caller: Caller,
+    seconds: float | None,
+    *,
+    shows: bool,
+    where: Conversation | None = None,
 ) -> ToolResult:
     """How the call ended. One that Ctrl-C ends is taken back, and the command says what has become of it."""
     from toolfleet_cli.console.progress_bar import progress_bar  # noqa: PLC0415 - as above
 
     try:
         async with progress(f"{asked.tool_name} waits to be sent"):
-            handle = await fleet.submit(asked, caller, timeout=seconds, waits_for_turn=True)
+            handle = await fleet.submit(asked, caller, conversation=where, timeout=seconds, waits_for_turn=True)
     except asyncio.CancelledError:
         note(
             f"The call of {asked.tool_name} was not under way yet. It is taken back, should it have been sent just now."

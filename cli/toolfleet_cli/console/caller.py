@@ -22,6 +22,16 @@ UserOption = Annotated[str | None, typer.Option("--user", metavar="ID", help="Ac
 PermissionOption = Annotated[Level, typer.Option("--permission", help="Act with this permission.")]
 ModulesOption = Annotated[str, typer.Option("--modules", metavar="A,B", help="Use these modules only; * is all.")]
 
+ConversationOption = Annotated[
+    str | None, typer.Option("--conversation-id", metavar="ID", help="The conversation that the call belongs to.")
+]
+RunOption = Annotated[
+    str | None,
+    typer.Option(
+        "--run-id", metavar="ID", help="The turn of an agent that it is part of, which its profile may limit."
+    ),
+]
+
 
 def caller_of(user: str | None, permission: Level, modules: str) -> Caller:
     """The caller that the options describe."""

@@ -4,7 +4,7 @@ from typing import Any, NoReturn
 
 from toolfleet_cli.console.output import note
 from toolfleet_cli.remote.gateway import Gateway, place
-from toolfleet_registry.contracts import ToolDefinition, ToolResult
+from toolfleet_registry.contracts import Conversation, ToolDefinition, ToolResult
 from toolfleet_registry.system import randomness
 
 _WAIT_SECONDS = 30  # that one question is held open
@@ -17,9 +17,12 @@ def offered(gateway: Gateway, name: str) -> ToolDefinition | None:
     return None if found is None else ToolDefinition.model_validate(found)
 
 
-def called(gateway: Gateway, name: str, arguments: Any, *, seconds: float | None, version: str | None) -> ToolResult:
+def called(
+    gateway: Gateway, name: str, arguments: Any, where: Conversation, *, seconds: float | None, version: str | None
+) -> ToolResult:
     """How the call ended; one that is refused ends the command. Ctrl-C takes it back."""
     said = {"tool_name": name, "arguments": arguments, "timeout_seconds": seconds, "tool_version": version}
+    said |= {"conversation_id": where.conversation_id, "run_id": where.run_id}
     body = {field: value for field, value in said.items() if value is not None}
     headers = {"prefer": "respond-async", "idempotency-key": randomness.uuid4().hex}
     begun = gateway.ask("POST", "/calls", seconds=_WAIT_SECONDS + _MORE_SECONDS, json=body, headers=headers)

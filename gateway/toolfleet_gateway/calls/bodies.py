@@ -35,6 +35,8 @@ class CallBody(_Sent):
     """By when it is to end; by default the tool's own limit, and room for a second attempt."""
     conversation_id: Name | None = None
     """The conversation that it belongs to."""
+    run_id: Name | None = None
+    """The turn of the agent that it is part of: what a profile's `run_limit` counts by."""
     user_id: UserName | None = None
     """In whose name, for keys that may act for others."""
     tool_version: Name | None = None

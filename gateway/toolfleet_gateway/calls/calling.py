@@ -40,7 +40,8 @@ class Calling:
             log_level=asked.log_level,
         )
         conversation_id = who.conversation_id or asked.conversation_id  # a token's own counts
-        where = None if conversation_id is None else Conversation(conversation_id=conversation_id)
+        is_named = conversation_id is not None or asked.run_id is not None
+        where = Conversation(conversation_id=conversation_id, run_id=asked.run_id) if is_named else None
         caller = who.caller_for(asked.user_id)
         handle = await self.fleet.begun_calls.begin(
             call, caller, owner_of(who), conversation=where, timeout=asked.timeout_seconds

@@ -16,9 +16,8 @@ from toolfleet_registry.contracts import Conversation, ModuleMessage
 from toolfleet_registry.contracts.inputs.messages import CallInputs
 from toolfleet_registry.contracts.logs.log_message import LogLevel, is_log_level
 from toolfleet_registry.contracts.outcomes import LONGEST_HANDLE
-from toolfleet_registry.contracts.tool_context import ToolContext
+from toolfleet_registry.contracts.tool_context import CONVERSATION_FIELDS, ToolContext
 
-_CONVERSATION = frozenset(Conversation.model_fields)
 _LONGEST_ID = 256
 _LONGEST_SECONDS = 7 * 86_400.0
 _LONGEST_NAME = 256  # characters; a tool's has at most 129
@@ -149,7 +148,7 @@ class Call:
 
         A tool's `own` parameters with such a name get theirs, too.
         """
-        conversation = {name: self.arguments[name] for name in _CONVERSATION & self.arguments.keys()}
+        conversation = {name: self.arguments[name] for name in CONVERSATION_FIELDS & self.arguments.keys()}
         arguments = {name: value for name, value in self.arguments.items() if name not in conversation or name in own}
         texts = {name: value for name, value in conversation.items() if isinstance(value, str)}
         return arguments, Conversation(**texts)

@@ -1,6 +1,8 @@
 """Combines what an agent's profiles say of one tool: where several do, the strictest counts."""
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,8 +18,9 @@ from toolfleet_registry.config.agents.middleware_specs import (
     ToolRetrySpec,
 )
 from toolfleet_registry.config.agents.tool_selectors import selects
-from toolfleet_registry.contracts import Terms, ToolDefinition
-from toolfleet_registry.policy.limits import strictest
+from toolfleet_registry.contracts import RetryTerms, Terms, ToolDefinition
+from toolfleet_registry.contracts.terms.call_terms import CallTotal
+from toolfleet_registry.policy.limits import fewest_retries, lowest, strictest
 
 S = TypeVar("S", bound=MiddlewareBase)
 
@@ -33,10 +36,13 @@ class NamedProfile:
 
 @dataclass(frozen=True, slots=True)
 class ToolRules:
-    """What holds for an agent's calls of one tool. `refused_by`: the first profile that does not take the tool."""
+    """What holds for an agent's calls of one tool. `refused_by`: the first profile that does not take the tool.
+
+    `terms` are beside the tool's own, with what a run and a thread may call in all; `call_limits` are the entries that say so.
+    """
 
     refused_by: NamedProfile | None = None
-    retry: ToolRetrySpec | None = None
+    retry: RetryTerms | None = None
     terms: Terms | None = None
     gate_fails_closed: bool = False
     call_limits: tuple[ToolCallLimitSpec, ...] = ()
@@ -54,8 +60,8 @@ def rules_of(profiles: Sequence[NamedProfile], tool: ToolDefinition) -> ToolRule
     gates = _specs(profiles, GateSpec, tool)
     return ToolRules(
         refused_by=next((named for named in profiles if not named.profile.takes(tool)), None),
-        retry=min(_specs(profiles, ToolRetrySpec, tool), key=lambda spec: spec.max_retries, default=None),
-        terms=_terms(_specs(profiles, LimitsSpec, tool), is_gated=bool(gates)),
+        retry=_retry(_specs(profiles, ToolRetrySpec, tool)),
+        terms=_terms(_specs(profiles, LimitsSpec, tool), lowest(_totals(profiles, tool)), is_gated=bool(gates)),
         gate_fails_closed=any(gate.fails == "closed" for gate in gates),
         call_limits=tuple(dict.fromkeys(_specs(profiles, ToolCallLimitSpec, tool))),
         personal_data=tuple(_specs(profiles, PiiSpec, tool)),
@@ -77,8 +83,30 @@ def _specs(profiles: Sequence[NamedProfile], kind: type[S], tool: ToolDefinition
     ]
 
 
-def _terms(limits: Sequence[LimitsSpec], *, is_gated: bool) -> Terms | None:
-    terms = Terms(requires_gate=True) if is_gated else None
+def _retry(specs: Sequence[ToolRetrySpec]) -> RetryTerms | None:
+    found: RetryTerms | None = None
+    for spec in specs:
+        said = spec.model_dump(exclude={"name", "tools", "retry_on"})
+        codes = None if spec.retry_on is None else tuple(sorted(spec.retry_on))
+        terms = RetryTerms(**said, retry_on=codes)
+        found = terms if found is None else fewest_retries(found, terms)
+    return found
+
+
+def _totals(profiles: Sequence[NamedProfile], tool: ToolDefinition) -> Iterator[CallTotal]:
+    """Those of each profile by itself: what one agent's calls count in, those of its subagents count in, too."""
+    for named in profiles:
+        for spec in _specs([named], ToolCallLimitSpec, tool):
+            text = json.dumps([named.agent, sorted(spec.tools)])
+            name = hashlib.sha256(text.encode()).hexdigest()[:32]
+            if spec.run_limit is not None:
+                yield CallTotal(kind="run", name=name, most=spec.run_limit, exit_behavior=spec.exit_behavior)
+            if spec.thread_limit is not None:
+                yield CallTotal(kind="thread", name=name, most=spec.thread_limit, exit_behavior=spec.exit_behavior)
+
+
+def _terms(limits: Sequence[LimitsSpec], totals: tuple[CallTotal, ...], *, is_gated: bool) -> Terms | None:
+    terms = Terms(requires_gate=is_gated, totals=totals) if is_gated or totals else None
     for spec in limits:
         said = Terms(cooldown_seconds=spec.cooldown_seconds, daily_limit=spec.daily_limit, cost=spec.cost)
         terms = strictest(terms, said)

@@ -16,6 +16,8 @@ from toolfleet_registry.contracts.logs.log_message import LogLevel
 from toolfleet_registry.contracts.message import Message, ModuleMessage, Since
 from toolfleet_registry.contracts.result_files import ResultFile
 from toolfleet_registry.contracts.spoken_names import UNSPOKEN, Spoken
+from toolfleet_registry.contracts.terms.call_terms import Terms
+from toolfleet_registry.contracts.terms.retry_terms import RetryTerms
 from toolfleet_registry.contracts.tool_context import Conversation, ToolContext
 from toolfleet_registry.contracts.tool_definition import (
     CostClass,
@@ -42,6 +44,7 @@ __all__ = [
     "ModuleStatus",
     "PublishedCall",
     "ResultFile",
+    "RetryTerms",
     "Since",
     "Terms",
     "ToolAnnotations",
@@ -141,7 +144,7 @@ class Audit(Message):
     ts: float
     """When the call ended, in seconds since the epoch."""
     attempts: int = 0
-    """How often it was begun, at most twice; 0: its tool never heard of it."""
+    """How often it was begun, at most twice where no profile says more; 0: its tool never heard of it."""
     queued_ms: float | None = None
     """Milliseconds from its publishing to the last attempt's start; `None`: no worker had it."""
     duration_ms: float | None = None
@@ -216,15 +219,6 @@ class ToolResult(Message):
         )
 
 
-class Terms(Message):
-    """What is asked of whoever calls a tool, as in its `ToolDefinition`; what is `None` is not limited."""
-
-    cooldown_seconds: float | None = None
-    daily_limit: int | None = None
-    cost: str | None = None
-    requires_gate: bool = False
-
-
 class PublishedCall(Message):
     """A call as it travels: judged, routed, and with everything that a worker needs to run it. Never changed on its way.
 
@@ -234,7 +228,8 @@ class PublishedCall(Message):
     `job_id`: the job that it is a step of, and that is looked at once it has ended. `context`: what a tool that takes one is
     told by its agent. `newer_job`: it asks for a job with what the scheduler of earlier versions does not know. `tool_version`: it
     is run only while its tool has this version. `takes_input`: its module may ask; `inputs`: what it was answered last.
-    `log_level`: which log messages its caller wants. `approval`: what people have to approve of it before it begins.
+    `log_level`: which log messages its caller wants. `approval`: what people have to approve of it before it begins. `retry`: how
+    often it is tried again, if its agent's profile says so. `run_id`, `thread_id`: where it counts, if its agent has a profile.
     """
 
     call_id: str
@@ -261,6 +256,9 @@ class PublishedCall(Message):
     inputs: Annotated[CallInputs | None, Since(2)] = None
     log_level: Annotated[LogLevel | None, Since(2)] = None
     approval: Annotated[ApprovalTerms | None, Since(3)] = None
+    retry: Annotated[RetryTerms | None, Since(3)] = None
+    run_id: Annotated[str | None, Since(3), Field(min_length=1, max_length=256)] = None
+    thread_id: Annotated[str | None, Since(3), Field(min_length=1, max_length=256)] = None
 
 
 NEVER_PROBED = "no manifest yet"

@@ -1,11 +1,11 @@
 """Describes what an agent knows of the conversation around a call: its tools are told, and no model can write it."""
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field, field_validator
 
 from toolfleet_registry.contracts import running
-from toolfleet_registry.contracts.message import Message
+from toolfleet_registry.contracts.message import Message, Since
 
 M = TypeVar("M", bound=Message)
 
@@ -21,6 +21,12 @@ class Conversation(Message):
     """The channel there."""
     platform_thread_id: str | None = None
     """The thread in that channel."""
+    run_id: Annotated[str | None, Since(3)] = None
+    """The turn of the agent that a call is part of, at most 256 characters: what a profile's `run_limit` counts by. Never told to modules."""
+
+
+CONVERSATION_FIELDS = frozenset(Conversation.model_fields) - {"run_id"}
+"""What modules may be told of a conversation."""
 
 
 class ToolContext(Message):

@@ -4,8 +4,10 @@ Where an effect may have happened and a repeat could double it, no sentence invi
 """
 
 import math
+from collections.abc import Mapping
 
 from toolfleet_registry.contracts import Effect, ErrorCode, ToolResult
+from toolfleet_registry.contracts.terms.call_terms import ExitBehavior
 
 
 def hint_for(result: ToolResult, effect: Effect | None = None) -> str | None:
@@ -23,6 +25,11 @@ def hint_for(result: ToolResult, effect: Effect | None = None) -> str | None:
     if result.effect_state == "none":
         return _BY_CODE.get(result.error_code, _REFUSED) if result.error_code else _REFUSED
     return _DONE if result.effect_state == "done" else _PERHAPS_DONE
+
+
+def ends_run(result: ToolResult) -> bool:
+    """Whether a refusal is to end the agent's run as an error, by its profile's `exit_behavior`."""
+    return result.error_code == "rate_limited" and result.hint == AT_LIMIT["error"]
 
 
 def _for_repeatable(result: ToolResult, effect: Effect | None) -> str:
@@ -49,6 +56,15 @@ def _when_free(seconds: float | None) -> str:
 
 FOR_NOBODY = "Nothing was executed: nobody can use this tool now, so use another one, or tell the person."
 """After a refusal that has nothing to do with who asked: the tool is disabled, withheld or broken."""
+
+AT_LIMIT: Mapping[ExitBehavior, str] = {
+    "continue": "Nothing was executed, and this tool has no calls left: go on without it.",
+    "end": "Nothing was executed, and this tool has no calls left: answer with what you have now.",
+    "error": "Nothing was executed, and this tool has no calls left: the run ends here, as an error.",
+}
+"""After a refusal by what a run or a thread may call in all."""
+UNNAMED_RUN = "Nothing was executed: the agent's program must say which run the call is of: Conversation(run_id=…)."
+UNNAMED_THREAD = "Nothing was executed: the agent's program must say which conversation the call is of: Conversation(conversation_id=…)."
 
 _TOO_LARGE = "can be sent."  # how `arguments.size_fault` ends
 _SEND_LESS = (

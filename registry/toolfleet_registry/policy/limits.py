@@ -5,14 +5,17 @@ Pure functions. Where nothing is limited there are no terms, so that calls of su
 
 from collections.abc import Iterable
 
-from toolfleet_registry.contracts import CostClass, Message, Terms, ToolDefinition
+from pydantic import Field
+
+from toolfleet_registry.contracts import CostClass, Message, RetryTerms, Terms, ToolDefinition
+from toolfleet_registry.contracts.terms.call_terms import CallTotal
 
 
 class LimitUse(Message):
     """One limit of one user."""
 
     used: int
-    """Calls that were used on this UTC day."""
+    """Calls that were used on this UTC day; of a run or a conversation, in all."""
     left: int | None
     """How many are left; `None`: any number."""
     free_at: float | None
@@ -28,6 +31,8 @@ class Remaining(Message):
     """Of each limited tool, by name."""
     resets_at: float
     """When the next UTC day begins, in seconds since the epoch."""
+    totals: dict[str, LimitUse] = Field(default={})
+    """Of each tool that an agent's profile limits in a run or a conversation, by name: what the one that was named has left, of several limits the fewest."""
 
 
 def terms_of(tool: ToolDefinition) -> Terms | None:
@@ -51,7 +56,32 @@ def strictest(one: Terms | None, other: Terms | None) -> Terms | None:
         daily_limit=min((limit for limit in (one.daily_limit, other.daily_limit) if limit), default=None),
         cost=max(filter(None, (one.cost, other.cost)), key=_dearness, default=None),
         requires_gate=one.requires_gate or other.requires_gate,
+        totals=lowest((*one.totals, *other.totals)),
     )
+
+
+def fewest_retries(one: RetryTerms | None, other: RetryTerms | None) -> RetryTerms | None:
+    """What keeps both: fewer retries, after the longer pauses, on error codes of both. `None` is the fleet's single retry."""
+    if one is None and other is None:
+        return None
+    one, other = one or SINGLE_RETRY, other or SINGLE_RETRY
+    return RetryTerms(
+        max_retries=min(one.max_retries, other.max_retries),
+        backoff_factor=max(one.backoff_factor, other.backoff_factor),
+        initial_delay_seconds=max(one.initial_delay_seconds, other.initial_delay_seconds),
+        max_delay_seconds=max(one.max_delay_seconds, other.max_delay_seconds),
+        jitter=one.jitter or other.jitter,
+        retry_on=_in_both(one.retry_on, other.retry_on),
+    )
+
+
+def lowest(totals: Iterable[CallTotal]) -> tuple[CallTotal, ...]:
+    """One of each kind and name, the lowest; in an order that depends on nothing else."""
+    found = dict[tuple[str, str], CallTotal]()
+    for total in totals:
+        known = found.get(key := (total.kind, total.name))
+        found[key] = total if known is None else min(known, total, key=_strictness)
+    return tuple(found[key] for key in sorted(found))
 
 
 def cost_class(cost: str | None) -> CostClass | None:
@@ -66,9 +96,23 @@ def unknown_costs(tools: Iterable[ToolDefinition]) -> list[str]:
     return sorted({tool.cost[:_SHOWN] for tool in tools if tool.cost and tool.cost not in _CLASSES})
 
 
+def _strictness(total: CallTotal) -> tuple[int, int]:
+    return total.most, -_EXITS.index(total.exit_behavior)
+
+
+def _in_both(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return tuple(sorted({*one} & {*other}))
+
+
 def _dearness(cost: str) -> int:
     return list(_CLASSES).index(cost_class(cost) or "free")
 
 
+SINGLE_RETRY = RetryTerms()
+"""What holds for calls of which no profile says more or less; their pauses are the fleet's own."""
+
+_EXITS: tuple[str, ...] = ("continue", "end", "error")  # the last is the strictest
 _SHOWN = 60  # characters of foreign text in a line of the log
 _CLASSES: dict[str, CostClass] = {"free": "free", "cheap": "cheap", "expensive": "expensive"}

@@ -173,7 +173,7 @@ class Keys:
         return f"{self.prefix}{OURS}intent:{_digest(json.dumps([user_id, idempotency_key]))[:32]}"
 
     def limit(self, user_id: str | None, name: str) -> str:
-        """A user's calls that count in a limit: of a tool, or of a cost class; with `:unbegun`, those that no worker has begun. Expires with the day, or the cooldown."""
+        """A user's calls that count in a limit: of a tool, a cost class, a run or a thread; with `:unbegun`, those that no worker has begun. Expires with the day, the cooldown, a day or 30 after the last."""
         return f"{self.prefix}{OURS}limit:{_digest(json.dumps([user_id or '', name]))[:32]}"
 
     def held(self, call_id: str) -> str:

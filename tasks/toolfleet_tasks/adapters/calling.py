@@ -126,6 +126,13 @@ def conversation_of(
     return conversation(context) if callable(conversation) else conversation
 
 
+def in_run(conversation: Conversation | None, run_id: str | None) -> Conversation | None:
+    """The same with the framework's own run, where it says none: what a profile's `run_limit` counts by."""
+    if run_id is None or (conversation is not None and conversation.run_id is not None):
+        return conversation
+    return (conversation or Conversation()).model_copy(update={"run_id": run_id})
+
+
 def no_such_tool(name: str, tools: Iterable[ToolDefinition]) -> ToolResult:
     """The end of a call of what its model was not offered: with up to three names that it may have meant."""
     refusal = ToolResult.refused(name.encode("utf-8", "replace").decode(), "unknown_tool", "There is no such tool.")

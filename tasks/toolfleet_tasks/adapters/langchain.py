@@ -4,12 +4,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
+from langchain.agents.middleware.tool_call_limit import ToolCallLimitExceededError
 from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command, interrupt
 
 from toolfleet_registry.contracts import Caller, Conversation, ResultFile, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.progress import Progress
+from toolfleet_registry.policy.hints import ends_run
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_tasks.adapters.calling import (
     AdapterCalls,
@@ -17,6 +19,7 @@ from toolfleet_tasks.adapters.calling import (
     StillRunning,
     caller_of,
     conversation_of,
+    in_run,
     no_such_tool,
 )
 from toolfleet_tasks.adapters.offers import ToolOffers
@@ -24,6 +27,14 @@ from toolfleet_tasks.adapters.result_text import shown_parts
 from toolfleet_tasks.client.fleet import ToolFleet
 
 Answer = ToolMessage | Command[Any]
+
+
+class FleetLimitReached(ToolCallLimitExceededError):
+    """An agent's profile ends the run, whose calls are used up: LangChain's own error, as far as its callers look."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(0, 0, None, None, name)
+        self.args = (text,)
 
 
 class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
@@ -67,7 +78,10 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Answer]]
     ) -> Answer:
-        """Run a call of the fleet's; one of the agent's own tools goes on as it is."""
+        """Run a call of the fleet's; one of the agent's own tools goes on as it is.
+
+        Raises `FleetLimitReached` where the profile's `exit_behavior` ends the run.
+        """
         if request.tool is not None:
             return await handler(request)
         name, runtime = request.tool_call["name"], request.runtime
@@ -83,14 +97,18 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             caller,
             _origin(request),
             request.tool_call["id"],
-            conversation_of(self._conversation, runtime.context),
+            in_run(conversation_of(self._conversation, runtime.context), _run_id(request)),
             on_progress=_writer(request),
         )
         while True:
             try:
-                return _message(request, await self._calls.call(asked))
+                result = await self._calls.call(asked)
             except StillRunning as running:
                 interrupt({"toolfleet_call_id": running.call_id, "tool_name": running.tool_name})
+            else:
+                if ends_run(result):
+                    raise FleetLimitReached(name, shown_parts(result)[0])
+                return _message(request, result)
 
 
 def _offered(tool: ToolDefinition, name: str) -> dict[str, Any]:
@@ -111,6 +129,11 @@ def _origin(request: ToolCallRequest) -> str | None:
     thread_id, checkpoint_id = (None, None) if info is None else (info.thread_id, info.checkpoint_id)
     origin = message_id or checkpoint_id
     return None if origin is None else f"{thread_id}/{origin}"
+
+
+def _run_id(request: ToolCallRequest) -> str | None:
+    info = request.runtime.execution_info
+    return None if info is None else info.run_id
 
 
 def _messages_of(state: Any) -> Any:

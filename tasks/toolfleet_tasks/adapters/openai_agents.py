@@ -7,14 +7,16 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from agents import Agent, FunctionTool, RunContextWrapper, Tool
+from agents.exceptions import AgentsException
 from agents.tool import ToolOutputFileContent, ToolOutputImage, ToolOutputText
 from agents.tool_context import ToolContext
 
 from toolfleet_registry.contracts import Caller, Conversation, ResultFile, ToolDefinition, ToolResult
 from toolfleet_registry.formats.calls import spoken_arguments
+from toolfleet_registry.policy.hints import ends_run
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.system import randomness
-from toolfleet_tasks.adapters.calling import AdapterCalls, FrameworkCall, caller_of, conversation_of
+from toolfleet_tasks.adapters.calling import AdapterCalls, FrameworkCall, caller_of, conversation_of, in_run
 from toolfleet_tasks.adapters.offers import ToolOffers
 from toolfleet_tasks.adapters.result_text import shown_parts
 from toolfleet_tasks.client.fleet import ToolFleet
@@ -83,9 +85,12 @@ class FleetTools:
             caller_of(self._caller, run),
             run_id,
             run.tool_call_id,
-            conversation_of(self._conversation, run),
+            in_run(conversation_of(self._conversation, run), run_id),
         )
-        return _shown(await self._calls.call(asked))
+        result = await self._calls.call(asked)
+        if ends_run(result):  # the SDK ends its run with it
+            raise AgentsException(shown_parts(result)[0])
+        return _shown(result)
 
 
 @dataclass

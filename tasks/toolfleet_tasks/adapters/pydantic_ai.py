@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pydantic_ai import AbstractToolset, BinaryContent, CallDeferred, CustomEvent, RunContext, ToolReturn
-from pydantic_ai.exceptions import ToolFailed
+from pydantic_ai.exceptions import ToolFailed, UsageLimitExceeded
 from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults
 from pydantic_ai.tools import ToolDefinition as OfferedTool
 from pydantic_ai.toolsets import ToolsetTool
@@ -17,9 +17,17 @@ from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, T
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.formats.calls import spoken_arguments
 from toolfleet_registry.manifests.effects import effect_of
+from toolfleet_registry.policy.hints import ends_run
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.time import machine_clock
-from toolfleet_tasks.adapters.calling import AdapterCalls, FrameworkCall, StillRunning, caller_of, conversation_of
+from toolfleet_tasks.adapters.calling import (
+    AdapterCalls,
+    FrameworkCall,
+    StillRunning,
+    caller_of,
+    conversation_of,
+    in_run,
+)
 from toolfleet_tasks.adapters.offers import ToolOffers
 from toolfleet_tasks.adapters.result_text import result_text, shown_parts
 from toolfleet_tasks.client.fleet import ToolFleet
@@ -76,7 +84,10 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[AgentDepsT], tool: ToolsetTool[AgentDepsT]
     ) -> Any:
-        """Run a call. Raises `ToolFailed` for one that failed, which the framework shows its model and does not repeat, and `CallDeferred`."""
+        """Run a call. Raises `ToolFailed` for one that failed, which the framework shows its model and does not repeat, and `CallDeferred`.
+
+        Raises `UsageLimitExceeded` where the profile's `exit_behavior` ends the run.
+        """
         definition = _definition_of(tool)
         asked = FrameworkCall(
             definition,
@@ -85,7 +96,7 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
             caller_of(self._caller, ctx),
             ctx.run_id,
             ctx.tool_call_id,
-            conversation_of(self._conversation, ctx),
+            in_run(conversation_of(self._conversation, ctx), ctx.run_id),
             _seconds_left(ctx.deadline),
             functools.partial(_emit, ctx),
         )
@@ -93,6 +104,8 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
             result = await self._calls.call(asked)
         except StillRunning as running:
             raise CallDeferred({_CALL: running.call_id, _TOOL: running.tool_name}) from None
+        if ends_run(result):
+            raise UsageLimitExceeded(result_text(result))
         if not result.success:
             raise ToolFailed(result_text(result))
         return _shown(result)

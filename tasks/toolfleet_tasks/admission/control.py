@@ -20,7 +20,7 @@ from toolfleet_registry.errors import BegunBefore, NotPublished
 from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.admission.limits import limits_of, refused_by
+from toolfleet_tasks.admission.limits import limits_of_call, refused_by
 from toolfleet_tasks.lua import admission
 from toolfleet_tasks.lua.constants import CALLER_LIMIT_KEPT_SECONDS
 from toolfleet_tasks.messages import fleet_results
@@ -137,7 +137,7 @@ class AdmissionControl:
             return Refusal("unserved", seconds=reply[1] / 1000, result=result)
         if reply[0] == b"limited":
             note("limits", "denied")
-            limits = limits_of(call.tool_name, call.user_id, call.terms, self._settings)
+            limits = limits_of_call(call, call.terms, self._settings)
             return Refusal("limited", result=refused_by(call.tool_name, limits, reply[1:]))
         return refusal_in(reply)
 
@@ -182,7 +182,7 @@ class AdmissionControl:
         return self._keys.intent(call.user_id, call.idempotency_key or ""), kept, f"{digest_asked(call)} {int(now)}"
 
     def _limits_of(self, call: PublishedCall) -> dict[str, Any]:
-        limits = limits_of(call.tool_name, call.user_id, call.terms, self._settings)
+        limits = limits_of_call(call, call.terms, self._settings)
         return {
             "held": self._keys.held(call.call_id),
             "limits": [limit.key for limit in limits],

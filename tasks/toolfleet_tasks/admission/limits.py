@@ -1,30 +1,40 @@
-"""Limits users: by a tool's cooldown and daily limit, and a budget for each cost class; days are UTC, by Redis's clock.
+"""Limits users: by a tool's cooldown and daily limit, a budget for each cost class, and what their runs and threads may call in all.
 
-They are kept where calls are let in, and once more where they begin (`lua/limits.py`); a call that ends with
+Days are UTC, by Redis's clock. Limits are kept where calls are let in, and once more where they begin (`lua/limits.py`); a call that ends with
 nothing done counts in none.
 """
 
+import hashlib
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from toolfleet_registry.contracts import Terms, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import Conversation, PublishedCall, Terms, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.decisions import note
+from toolfleet_registry.contracts.terms.call_terms import MOST_CALLS, CallTotal
+from toolfleet_registry.policy.hints import AT_LIMIT, UNNAMED_RUN, UNNAMED_THREAD
+from toolfleet_registry.policy.identities import LONGEST
 from toolfleet_registry.policy.limits import LimitUse, Remaining, cost_class, strictest, terms_of
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 
 _DAY_SECONDS = 86_400
 _LONGEST_COOLDOWN_SECONDS = 10 * 365 * _DAY_SECONDS  # what a clock can count; more is for ever
-_MOST_CALLS = 2**53  # what Lua can count; more is any number
+_TOTAL_KEPT_SECONDS = {"run": _DAY_SECONDS, "thread": 30 * _DAY_SECONDS}
+# Since its last call. A run is one turn, which is over within the day; a conversation may rest for weeks.
+_NO_TOTAL = -1
+_DAILY = 1  # what a script says of a limit that refuses for its day; 0 is a cooldown, 2 a total
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
     """One limit of one user, in Redis under `key`: `daily` calls a UTC day (0: any number), and a cooldown between two.
 
-    `name` is the tool's, or that of a cost class if it `is_budget`.
+    `name` is the tool's, or that of a cost class if it `is_budget`. With a `total` it is of a run or a thread: so many calls in
+    all, of this tool and those that count with it, and no day or cooldown.
     """
 
     name: str
@@ -32,11 +42,40 @@ class Limit:
     daily: int
     cooldown_ms: int
     is_budget: bool = False
+    total: CallTotal | None = None
 
     @property
-    def args(self) -> tuple[int, int]:
-        """As the scripts take it."""
-        return self.daily, self.cooldown_ms
+    def args(self) -> tuple[int, int, int, int]:
+        """As the scripts take it: `daily`, `cooldown`, `total`, and for how many ms a total is kept after its last call."""
+        if self.total is None:
+            return self.daily, self.cooldown_ms, _NO_TOTAL, 0
+        return 0, 0, self.total.most, _TOTAL_KEPT_SECONDS[self.total.kind] * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """What a call is a part of, by its caller's names."""
+
+    run_id: str | None = None
+    thread_id: str | None = None
+
+    @classmethod
+    def of(cls, call: PublishedCall) -> "Within":
+        """As the call's message has it."""
+        return cls(call.run_id, call.thread_id)
+
+    @classmethod
+    def of_conversation(cls, conversation: Conversation) -> "Within":
+        """As an agent says it. A long name is its digest, an empty one is none."""
+        return cls(_bounded(conversation.run_id), _bounded(conversation.conversation_id))
+
+    def id_of(self, total: CallTotal) -> str | None:
+        """Of the run or the thread that the total is for; `None` where it has no name."""
+        return self.run_id if total.kind == "run" else self.thread_id
+
+
+NOWHERE = Within()
+"""Of a call that names neither."""
 
 
 def terms_for(tool: ToolDefinition, stricter: Terms | None, settings: Settings) -> Terms | None:
@@ -45,13 +84,18 @@ def terms_for(tool: ToolDefinition, stricter: Terms | None, settings: Settings) 
     if terms is None:
         return None
     cost = terms.cost if cost_class(terms.cost) in settings.cost_budgets else None
-    if not (cost or terms.cooldown_seconds or terms.daily_limit):
+    if not (cost or terms.cooldown_seconds or terms.daily_limit or terms.totals):
         return None
-    return Terms(cooldown_seconds=terms.cooldown_seconds, daily_limit=terms.daily_limit, cost=cost)
+    return Terms(cooldown_seconds=terms.cooldown_seconds, daily_limit=terms.daily_limit, cost=cost, totals=terms.totals)
 
 
-def limits_of(tool_name: str, user_id: str | None, terms: Terms | None, settings: Settings) -> tuple[Limit, ...]:
-    """The limits in which a user's call of a tool counts. All users without an id are one."""
+def limits_of(
+    tool_name: str, user_id: str | None, terms: Terms | None, settings: Settings, within: Within = NOWHERE
+) -> tuple[Limit, ...]:
+    """The limits in which a user's call of a tool counts. All users without an id are one.
+
+    A total whose run or thread has no name is not among them: `unnamed` refuses such a call.
+    """
     if terms is None:
         return ()
     keys, found = settings.keys, list[Limit]()
@@ -59,18 +103,40 @@ def limits_of(tool_name: str, user_id: str | None, terms: Terms | None, settings
         found.append(_tool_limit(tool_name, user_id, terms, keys))
     kind = cost_class(terms.cost)
     if kind is not None and kind in settings.cost_budgets:
-        budget = min(settings.cost_budgets[kind], _MOST_CALLS)
+        budget = min(settings.cost_budgets[kind], MOST_CALLS)
         found.append(Limit(kind, keys.limit(user_id, kind), budget, 0, is_budget=True))
+    found.extend(_total_limits(tool_name, user_id, terms.totals, keys, within))
     return tuple(found)
+
+
+def limits_of_call(call: PublishedCall, terms: Terms | None, settings: Settings) -> tuple[Limit, ...]:
+    """The limits under these terms of a call, as its message names its user, run and thread."""
+    return limits_of(call.tool_name, call.user_id, terms, settings, Within.of(call))
+
+
+def unnamed(tool_name: str, terms: Terms | None, within: Within) -> ToolResult | None:
+    """The refusal of a call that must say of which run or thread it is, and does not. Fails closed: else nothing would count."""
+    if terms is None or not terms.totals:
+        return None
+    missing = next((total for total in terms.totals if within.id_of(total) is None), None)
+    if missing is None:
+        return None
+    note("limits", "denied")
+    limit, field = ("run_limit", "run_id") if missing.kind == "run" else ("thread_limit", "conversation_id")
+    text = f"Tool call refused: its agent's profile has a {limit} for it, and the call has no {field!r} to count by."
+    hint = UNNAMED_RUN if missing.kind == "run" else UNNAMED_THREAD
+    return ToolResult.refused(tool_name, "rate_limited", text, hint=hint)
 
 
 def refused_by(tool_name: str, limits: Sequence[Limit], answer: Sequence[Any]) -> ToolResult:
     """The result of a call for which a script has found no room: its answer, without the first word."""
-    which, is_daily, rest_ms, now_ms = (int(part) for part in answer)
+    which, kind, rest_ms, now_ms = (int(part) for part in answer)
     limit = limits[which - 1]
+    if limit.total is not None:
+        return _over_total(tool_name, limit.total)
     if limit.is_budget:
         reason = f"the daily budget of {limit.daily} calls of {limit.name!r} tools is used up"
-    elif is_daily:
+    elif kind == _DAILY:
         reason = f"its daily limit of {limit.daily} calls is reached"
     else:
         reason = f"it may be called once in {_duration(limit.cooldown_ms)}"
@@ -79,13 +145,20 @@ def refused_by(tool_name: str, limits: Sequence[Limit], answer: Sequence[Any]) -
     return result.model_copy(update={"retry_after_seconds": math.ceil(rest_ms / 100) / 10})
 
 
-def limits_among(tools: Sequence[ToolDefinition], user_id: str | None, settings: Settings) -> tuple[Limit, ...]:
-    """The limits of these tools, and all budgets of the settings."""
-    found = [
-        _tool_limit(tool.name, user_id, terms, settings.keys)
-        for tool in tools
-        if (terms := terms_of(tool)) is not None and (terms.daily_limit or terms.cooldown_seconds)
-    ]
+def limits_among(
+    tools: Sequence[ToolDefinition],
+    user_id: str | None,
+    settings: Settings,
+    *,
+    beside: Callable[[ToolDefinition], Terms | None] | None = None,
+    within: Within = NOWHERE,
+) -> tuple[Limit, ...]:
+    """The limits of these tools, with the terms that are `beside` each one's own, and all budgets of the settings."""
+    found = list[Limit]()
+    for tool in tools:
+        if (terms := strictest(terms_of(tool), beside and beside(tool))) is not None:
+            own = terms.model_copy(update={"cost": None})
+            found.extend(limits_of(tool.name, user_id, own, settings, within))
     for kind in settings.cost_budgets:
         found.extend(limits_of("", user_id, Terms(cost=kind), settings))
     return tuple(found)
@@ -95,18 +168,49 @@ def remaining(limits: Sequence[Limit], answer: Sequence[int]) -> Remaining:
     """What `lua.limits.LOOK` says of the limits."""
     now_ms, *rest = answer
     used = zip(limits, rest[::2], rest[1::2], strict=True)
-    uses = {(limit.is_budget, limit.name): _use(limit, count, rest_ms, now_ms) for limit, count, rest_ms in used}
+    uses, totals = dict[tuple[bool, str], LimitUse](), dict[str, LimitUse]()
+    for limit, count, rest_ms in used:
+        if limit.total is None:
+            uses[limit.is_budget, limit.name] = _use(limit, count, rest_ms, now_ms)
+            continue
+        left = max(limit.total.most - count, 0)
+        if limit.name not in totals or left < (totals[limit.name].left or 0):
+            totals[limit.name] = LimitUse(used=count, left=left, free_at=None)
     return Remaining(
         costs={kind: uses[True, kind] for kind in ("free", "cheap", "expensive") if (True, kind) in uses},
         tools={name: use for (is_budget, name), use in uses.items() if not is_budget},
         resets_at=(now_ms // 1000 // _DAY_SECONDS + 1) * _DAY_SECONDS,
+        totals=totals,
     )
 
 
 def _tool_limit(tool_name: str, user_id: str | None, terms: Terms, keys: Keys) -> Limit:
     cooldown = min(terms.cooldown_seconds or 0, _LONGEST_COOLDOWN_SECONDS)
-    daily = min(terms.daily_limit or 0, _MOST_CALLS)
+    daily = min(terms.daily_limit or 0, MOST_CALLS)
     return Limit(tool_name, keys.limit(user_id, tool_name), daily, math.ceil(cooldown * 1000))
+
+
+def _bounded(name: str | None) -> str | None:
+    if name is None or len(name) <= LONGEST:
+        return name or None
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _total_limits(
+    tool_name: str, user_id: str | None, totals: Sequence[CallTotal], keys: Keys, within: Within
+) -> list[Limit]:
+    return [
+        Limit(tool_name, keys.limit(user_id, json.dumps([total.kind, total.name, named])), 0, 0, total=total)
+        for total in totals
+        if (named := within.id_of(total)) is not None
+    ]
+
+
+def _over_total(tool_name: str, total: CallTotal) -> ToolResult:
+    where = "run" if total.kind == "run" else "conversation"
+    calls = "1 call" if total.most == 1 else f"{total.most} calls"
+    text = f"Tool call refused: its agent may make {calls} of this kind in a {where}, and has made them."
+    return ToolResult.refused(tool_name, "rate_limited", text, hint=AT_LIMIT[total.exit_behavior])
 
 
 def _use(limit: Limit, used: int, rest_ms: int, now_ms: int) -> LimitUse:

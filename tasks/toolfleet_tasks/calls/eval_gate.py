@@ -1,7 +1,7 @@
 """Asks an agent's own gate before a call of a tool that requires it is published, for only the agent knows the context.
 
-A gate that raises, or does not answer in time, lets calls pass with a warning; but for those that must not happen twice.
-Whatever else it says that is not a clear yes blocks.
+A gate that raises, or does not answer in time, lets calls pass with a warning; but for those that must not happen twice, and
+where it is to fail closed: then a gate that is not there blocks, too. Whatever else it says that is not a clear yes blocks.
 """
 
 import asyncio
@@ -12,20 +12,21 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from toolfleet_registry.contracts import Terms, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import RetryTerms, Terms, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.manifests.effects import effect_of
-from toolfleet_registry.policy.limits import strictest, terms_of
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.tags.tags import ToolContext, ToolDef
 from toolfleet_registry.time import machine_clock
+from toolfleet_tasks.admission.limits import NOWHERE, Within
 
 log = get_logger(__name__)
 
 _GATE_SECONDS = 2.0  # an agent's user waits meanwhile
 _GRACE_SECONDS = 0.5  # a busy loop notices an answer late
 _LONGEST_REASON = 2_000  # characters
+_NO_GATE = "Tool call blocked: it requires the agent's gate, and there is none."
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ class EvalGate(Protocol):
 class Circumstances:
     """What an agent knows of a call beside it: the `context`, `terms` beside those of the tool, the `tag` that it came by.
 
-    `raw_arg` is what stood after that tag. `gate` is asked in the place of the agent's own.
+    `raw_arg` is what stood after that tag. `gate` is asked in the place of the agent's own. What the profile of its caller's
+    agent adds: its `terms`, too, `fails_closed` if no call may pass that no gate has approved, where it counts, and its retries.
     """
 
     context: ToolContext | None = None
@@ -61,6 +63,9 @@ class Circumstances:
     tag: ToolDef | None = None
     raw_arg: str = ""
     gate: EvalGate | None = None
+    fails_closed: bool = False
+    within: Within = NOWHERE
+    retry: RetryTerms | None = None
 
 
 First: TypeAlias = Callable[[float], Awaitable[ToolResult | None]]
@@ -70,12 +75,18 @@ NOTHING_MORE = Circumstances()
 """What most calls have around them."""
 
 
+def requires_gate(tool: ToolDefinition, around: Circumstances) -> bool:
+    """Whether a gate is to be asked, for the tool itself or for what is around the call."""
+    return tool.requires_gate or (around.terms is not None and around.terms.requires_gate)
+
+
 class Evaluation:
     """Asks the gate, if there is one, for the agents that have these settings."""
 
     def __init__(self, gate: EvalGate | None, settings: Settings) -> None:
         self._gate = gate
         self._blocks_once = settings.gate_blocks_once
+        self._fails_closed = settings.gate_fails_closed
 
     async def refusal(
         self,
@@ -91,14 +102,12 @@ class Evaluation:
 
         Before the gate is asked, and only then, `first` is: it may refuse the call, too, within so many seconds.
         """
-        gate = around.gate or self._gate
+        if not requires_gate(tool, around):
+            return None
+        gate, fails_closed = around.gate or self._gate, self._fails_closed or around.fails_closed
         if gate is None:
-            if tool.requires_gate or (around.terms is not None and around.terms.requires_gate):
-                note("gate", "none")
-            return None
-        terms = strictest(terms_of(tool), around.terms)
-        if terms is None or not terms.requires_gate:
-            return None
+            note("gate", "missing" if fails_closed else "none")
+            return _blocked(tool, _NO_GATE) if fails_closed else None
         if first is not None:
             began_at = machine_clock.monotonic()
             if (refusal := await first(seconds)) is not None:
@@ -108,17 +117,19 @@ class Evaluation:
         try:
             decision = await _decided(gate, around.tag or tool, context, seconds=max(min(seconds, _GATE_SECONDS), 0))
         except _GateFailed as exc:
-            return self._without_gate(tool, str(exc))
+            return self._without_gate(tool, str(exc), fails_closed=fails_closed)
         note("gate", "allowed" if decision.approved else "denied")
         return None if decision.approved else _blocked(tool, decision.reason)
 
-    def _without_gate(self, tool: ToolDefinition, reason: str) -> ToolResult | None:
-        is_blocked = self._blocks_once and effect_of(tool) == "once"
+    def _without_gate(self, tool: ToolDefinition, reason: str, *, fails_closed: bool) -> ToolResult | None:
+        is_once = self._blocks_once and effect_of(tool) == "once"
+        is_blocked = is_once or fails_closed
         log.warning("gate_failed", tool=tool.name, reason=reason, is_blocked=is_blocked)
         note("gate", "failed_closed" if is_blocked else "failed_open")
         if not is_blocked:
             return None
-        text = f"Tool call blocked: the gate did not approve it ({reason}), and its effect must not happen twice."
+        why = "nothing else may let it pass" if fails_closed else "its effect must not happen twice"
+        text = f"Tool call blocked: the gate did not approve it ({reason}), and {why}."
         return _blocked(tool, text)
 
 

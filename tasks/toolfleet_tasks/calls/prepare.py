@@ -5,13 +5,21 @@ Redis is asked only for a tool that requires a gate, before the gate is. Everyth
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from toolfleet_registry.agents.approval_rules import approval_rule, terms_of_approval
 from toolfleet_registry.agents.reach import Reach
 from toolfleet_registry.catalog.catalog import Catalog, Judged
-from toolfleet_registry.contracts import Caller, Conversation, PublishedCall, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import (
+    Caller,
+    Conversation,
+    PublishedCall,
+    Terms,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+)
 from toolfleet_registry.contracts.approvals.terms import ApprovalRule
 from toolfleet_registry.contracts.decisions import collecting
 from toolfleet_registry.directory.known_modules import KnownModules
@@ -19,16 +27,17 @@ from toolfleet_registry.local.scheduler_tools import is_newer_job
 from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.policy.call_faults import version_fault
 from toolfleet_registry.policy.identities import fault_in_version
+from toolfleet_registry.policy.limits import strictest
 from toolfleet_registry.policy.reach import resolved
 from toolfleet_registry.policy.sensitive_arguments import sensitive_paths
 from toolfleet_registry.policy.sensitive_results import has_sensitive_results
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.admission.limits import Limit, limits_of, terms_for
+from toolfleet_tasks.admission.limits import Limit, Within, limits_of, terms_for, unnamed
 from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.context import as_before, context_for, size_fault_with
 from toolfleet_tasks.calls.conversation import conversation_for, models_part
-from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, Evaluation
+from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, Evaluation, requires_gate
 from toolfleet_tasks.calls.pending_call import new_call_id
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.queues import lane_of, limit_of
@@ -50,7 +59,7 @@ class LimitCheck(Protocol):
 class Step:
     """What a call is as a job's step: its id, its job, whose it is, by when it ends at the latest, and what refuses it.
 
-    `gate` stands in the place of an agent's, which is not there to be asked.
+    `gate` stands in the place of an agent's, which is not there to be asked, where one is required.
     """
 
     call_id: str
@@ -97,13 +106,13 @@ class CallPreparation:
             return self._trail.refused(call, caller, judged, noted)
         tool, arguments, limit = judged.tool, judged.arguments, self.limit_of(judged.tool)
         user_id = call.user_id if caller.user_id is None else caller.user_id
-        deadline_at, refusal = fleet_clock.now() + (left := self._bounded(limit, seconds)), None
-        if left <= 0:
-            refusal = fleet_results.expired(tool.name)
-        elif step is not None:
+        around = around if judged.reach.profile is None else self.ruled(tool, caller, conversation, around)
+        deadline_at = fleet_clock.now() + (left := self._bounded(limit, seconds))
+        refusal = fleet_results.expired(tool.name) if left <= 0 else unnamed(tool.name, around.terms, around.within)
+        if refusal is None and step is not None:
             user_id, deadline_at = step.user_id, min(deadline_at, step.ends_by)
-            refusal = step.gate(tool, arguments)
-        elif tool.requires_gate or around.terms is not None:
+            refusal = step.gate(tool, arguments) if requires_gate(tool, around) else None
+        elif refusal is None and requires_gate(tool, around):
             refusal = await self._gate_refusal(call, judged, user_id, around, left)
         if refusal is not None:
             return self._trail.refused(call, caller, refusal, noted, tool)
@@ -155,6 +164,31 @@ class CallPreparation:
         """The call's tool, whatever its arguments are; or the refusal of a caller who may not use it."""
         return self._catalog.usable(call, caller)
 
+    def ruled(
+        self,
+        tool: ToolDefinition,
+        caller: Caller,
+        conversation: Conversation | None,
+        around: Circumstances = NOTHING_MORE,
+    ) -> Circumstances:
+        """What is around a call of a tool that the caller may use, with what the profile of its agent says of that."""
+        profile = self._catalog.profiles.of(caller)
+        if profile is None:
+            return around
+        rules, where = profile.rules(tool), conversation or Conversation()
+        return replace(
+            around,
+            terms=strictest(around.terms, rules.terms),
+            fails_closed=rules.gate_fails_closed,
+            within=Within.of_conversation(where),
+            retry=rules.retry,
+        )
+
+    def terms_beside(self, caller: Caller) -> Callable[[ToolDefinition], Terms | None] | None:
+        """What the profile of the caller's agent says of a tool's terms; `None` without one. Raises `UnknownAgent`."""
+        profile = self._catalog.profiles.of(caller)
+        return None if profile is None else lambda tool: profile.rules(tool).terms
+
     def limit_of(self, tool: ToolDefinition) -> float:
         """How many seconds a module has for a call of the tool, once it runs."""
         return limit_of(tool, self._known.settings)
@@ -180,7 +214,7 @@ class CallPreparation:
         def limited(seconds: float) -> Awaitable[ToolResult | None]:
             """What the call's limits have against it now; where it is published they are looked at once more, and it counts."""
             terms = terms_for(tool, around.terms, self._settings)
-            limits = limits_of(tool.name, user_id, terms, self._settings)
+            limits = limits_of(tool.name, user_id, terms, self._settings, around.within)
             intent = self._settings.keys.intent(user_id, key) if key else None
             return self._limited(tool.name, limits, intent=intent, seconds=seconds)
 
@@ -212,6 +246,7 @@ class CallPreparation:
             "tool_version": asked.tool_version,
             "takes_input": asked.takes_input and not is_step,
             "log_level": None if is_step or hides_results else asked.log_level,
+            **({} if around is NOTHING_MORE else _said_by_profile(around)),
         }
 
 
@@ -229,6 +264,12 @@ def check_timeout(seconds: float | None) -> None:
     """Check the time that a caller gives a call. Raises `ValueError` for what is no number."""
     if seconds is not None and math.isnan(seconds):
         raise ValueError("timeout must be a number of seconds, not nan")
+
+
+def _said_by_profile(around: Circumstances) -> dict[str, Any]:
+    """What travels only where a profile says something: older workers cannot read it."""
+    said = {"retry": around.retry, "run_id": around.within.run_id, "thread_id": around.within.thread_id}
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def _version_fault(tool: ToolDefinition, call: ToolCall) -> str | None:

@@ -103,12 +103,12 @@ class ToolFleet:
         """Tools as OpenAI's Chat Completions take them."""
         return tools_to_openai_format(tools)
 
-    async def remaining(self, caller: Caller) -> Remaining:
-        """What the caller's user has left today of each cost class with a budget, and of each limited tool.
+    async def remaining(self, caller: Caller, *, conversation: Conversation | None = None) -> Remaining:
+        """What the caller's user has left today of each cost class with a budget, of each limited tool, and of the run and thread that `conversation` names.
 
         All callers without a user id are one user. Raises `FleetUnavailable` when Redis does not answer within 5 s.
         """
-        return await (await self._sessions.opened()).remaining(caller)
+        return await (await self._sessions.opened()).remaining(caller, conversation)
 
     async def call(  # noqa: PLR0913 - what an agent may say of a call
         self,

@@ -6,7 +6,7 @@ from typing import Any
 
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolResult
 from toolfleet_registry.contracts.dead_letters import DeadLetter
-from toolfleet_registry.contracts.tool_context import ToolContext
+from toolfleet_registry.contracts.tool_context import CONVERSATION_FIELDS, ToolContext
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.policy.redaction import REDACTED
 from toolfleet_registry.system.loggers import get_logger
@@ -91,7 +91,7 @@ def _incomplete(letter: DeadLetter, missing: list[str]) -> ToolResult:
 
 def _conversation_in(arguments: Mapping[str, Any]) -> Conversation:
     """The conversation that the fleet wrote into the old arguments, to be written into the new ones."""
-    fields = {name: arguments.get(name) for name in Conversation.model_fields}
+    fields = {name: arguments.get(name) for name in CONVERSATION_FIELDS}
     # Numbers were texts, for a module that has them taken for numbers.
     return Conversation(**{name: str(value) for name, value in fields.items() if type(value) in {str, int, float}})
 

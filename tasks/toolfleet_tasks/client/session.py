@@ -23,7 +23,7 @@ from toolfleet_registry.redis.servers import async_client, connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.admission.control import AdmissionControl
-from toolfleet_tasks.admission.limits import limits_among
+from toolfleet_tasks.admission.limits import Within, limits_among
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.aio.fork_safety import Sockets, leave_behind
 from toolfleet_tasks.approvals.service import approval_service
@@ -194,9 +194,11 @@ class Session:
         finally:
             self._updates.close_idle()
 
-    async def remaining(self, caller: Caller) -> Remaining:
+    async def remaining(self, caller: Caller, conversation: Conversation | None = None) -> Remaining:
         """As `ToolFleet.remaining`."""
-        limits = limits_among(self._catalog.callable_by(caller), caller.user_id, self.settings)
+        tools, within = self._catalog.callable_by(caller), Within.of_conversation(conversation or Conversation())
+        beside = self.preparation.terms_beside(caller) if tools else None
+        limits = limits_among(tools, caller.user_id, self.settings, beside=beside, within=within)
         return await read_remaining(self._connection, limits)
 
     async def begin(  # noqa: PLR0913 - what an agent may say of a call

@@ -122,9 +122,7 @@ def unknown_to_gate(tool_name: str) -> ToolResult:
 
 
 def _gate_refusal(spec: JobSpec, tool: ToolDefinition, arguments: Mapping[str, Any]) -> ToolResult | None:
-    """What refuses a step where the agent's gate would be asked: that gate has let it pass when the job was made, or not."""
-    if not tool.requires_gate:
-        return None
+    """What refuses a step whose gate would be asked: it has let the step pass when the job was made, or not."""
     is_gated = gate_mark(tool.name, arguments) in spec.gated
     note("gate", "asked_for_job" if is_gated else "missing")
     return None if is_gated else no_gate(tool.name)

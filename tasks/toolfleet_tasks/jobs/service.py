@@ -17,7 +17,7 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, require_live
-from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Evaluation
+from toolfleet_tasks.calls.eval_gate import Evaluation, requires_gate
 from toolfleet_tasks.calls.prepare import CallPreparation
 from toolfleet_tasks.jobs import state_machine
 from toolfleet_tasks.jobs.calls import gate_mark, no_checker, no_gate, no_jobs_by_jobs, unknown_to_gate
@@ -189,18 +189,20 @@ class JobService:
 
     async def _let_pass(self, spec: JobSpec, call: ToolCall, tool: ToolDefinition) -> str | None:
         """The call's mark, if its tool requires a gate, which lets it pass. Raises `JobRefused`."""
-        if may_be_filled(call) and tool.requires_gate:
+        around = self._preparation.ruled(tool, spec.caller, spec.conversation)
+        is_required = requires_gate(tool, around)
+        if may_be_filled(call) and is_required:
             raise JobRefused(unknown_to_gate(tool.name))
         judged = self._preparation.judge(call, spec.caller, spec.conversation)
         if isinstance(judged, ToolResult):
             if judged.error_code == "invalid_arguments" and may_be_filled(call):
                 return None  # nobody knows them yet
             raise JobRefused(judged)
-        if not tool.requires_gate:
+        if not is_required:
             return None
         if self._gate is None:
             raise JobRefused(no_gate(tool.name))
-        refusal = await self._gate.refusal(tool, judged.arguments, spec.user_id, NOTHING_MORE, seconds=_GATE_SECONDS)
+        refusal = await self._gate.refusal(tool, judged.arguments, spec.user_id, around, seconds=_GATE_SECONDS)
         if refusal is not None:
             raise JobRefused(refusal)
         return gate_mark(tool.name, judged.arguments)

@@ -19,7 +19,7 @@ from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.admission.limits import limits_of, refused_by
+from toolfleet_tasks.admission.limits import limits_of_call, refused_by
 from toolfleet_tasks.ledger import parameters as build
 from toolfleet_tasks.ledger.asked import AskedCalls
 from toolfleet_tasks.ledger.audit import Auditor, PartsOfLine, tail_of
@@ -124,7 +124,7 @@ class Ledger:
         If others have the call by now, nothing changes but that `claim.on_lost` is called.
         """
         call = claim.call
-        limits = limits_of(call.tool_name, call.user_id, terms, self._settings)
+        limits = limits_of_call(call, terms, self._settings)
         if not limits and call.terms is None:  # else its agent counts it, until somebody has begun it
             return None
         held, held_ms = self._keys.held(call.call_id), self._seconds_of(call).record * 1000

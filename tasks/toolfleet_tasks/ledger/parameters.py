@@ -14,7 +14,7 @@ from toolfleet_tasks.ledger.answering import is_away
 from toolfleet_tasks.ledger.audit import PartsOfLine
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.keys import CallKeys
-from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS, MOST_DEATHS
+from toolfleet_tasks.ledger.retry import MOST_DEATHS, most_attempts
 from toolfleet_tasks.lua.ledger import CLAIM, CLOSE, END, FINISH
 from toolfleet_tasks.lua.limits import TAKE
 
@@ -67,7 +67,8 @@ def of_claim(
         effect=call.effect or "",
         seconds=claim.ttl_seconds,
         bound=settings.module_concurrency.get(ToolName.parse(call.tool_name).module, 0),
-        most_attempts=MAX_ATTEMPTS,
+        most_attempts=most_attempts(call.retry),
+        most_deaths=MOST_DEATHS,
         killed="lapsed" if deaths is None else "yes" if deaths >= MOST_DEATHS else "no",
         patience_ms=round((call.published_at + _PATIENCE_SECONDS - fleet_clock.now()) * 1000),
         can_reach=int(can_reach),

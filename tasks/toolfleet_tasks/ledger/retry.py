@@ -1,4 +1,4 @@
-"""Decides what follows an attempt: the one retry, after which delay, or the call's end. Pure functions, and one table.
+"""Decides what follows an attempt: a retry, after which delay, or the call's end. Pure functions, and one table.
 
 When an attempt is followed by another one, by its outcome and the tool's effect:
 
@@ -16,6 +16,9 @@ none: all attempts together have surely done nothing (after "not sent" and "turn
 have), or the module says `effect_state: none`. `retryable`: the module says that. By habit: `TOOLFLEET_RETRY_UNDECLARED`, or the
 module's `retries_undeclared`, has such tools repeated, unless the thing is surely done.
 
+There is one retry, unless the profile of the call's agent says otherwise: none, or up to ten. Beyond the first one only what
+does no harm counts: the effect is `read` or `idempotent`, or all attempts together have surely done nothing.
+
 An agent may repeat what can help and do no harm: after any end but a permanent one, where nothing was done, the effect is
 `read` or `idempotent`, or the module said `retryable` of an undeclared tool. What earlier attempts may have done counts:
 nobody repeats a `once` call because its last attempt did nothing. A `read` tool that answers that it failed has done nothing.
@@ -25,12 +28,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from toolfleet_registry.contracts import Effect, EffectState, ErrorCode, ToolResult
+from toolfleet_registry.contracts import Effect, EffectState, ErrorCode, PublishedCall, RetryTerms, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.policy.hints import hint_for
 from toolfleet_registry.settings import LONGEST_RETRY_DELAY
 
 MAX_ATTEMPTS = 2
+"""Of a call of which no profile says more or less."""
 MOST_DEATHS = 2
 """A call that so many workers held when they died is tried on no further one."""
 
@@ -87,21 +91,35 @@ def decide(  # noqa: PLR0913 - what the table depends on, and nothing else
     longest_delay: float,
     jitter: float,
     retries_undeclared: bool = False,
+    terms: RetryTerms | None = None,
 ) -> Next:
     """What follows `attempt`, the last one of `attempts`.
 
     `so_far` is what the attempts before it may have done. `seconds_left` is what its deadline leaves, and `longest_delay`
     how long the broker may hold a message. `jitter`, from 0 to 1, spreads the retries of calls that failed together.
-    `retries_undeclared`: whether undeclared tools that failed are repeated by habit.
+    `retries_undeclared`: whether undeclared tools that failed are repeated by habit. `terms`: what a profile says of retries.
     """
     result = settled(attempt, effect, so_far)
     if attempt.outcome is Outcome.SUCCESS:  # nearly every call, which nothing has repeated
         return Next(None, result)
     found = _reasons(attempt, result.effect_state, retries_undeclared=retries_undeclared)
-    is_retried = attempts < MAX_ATTEMPTS and not found.isdisjoint(RETRIED[attempt.outcome][effect])
-    delay = _delay(attempt, jitter) if is_retried else None
+    if attempts >= MAX_ATTEMPTS and effect not in _HARMLESS:
+        found &= _NONE
+    is_retried = attempts < most_attempts(terms) and not found.isdisjoint(RETRIED[attempt.outcome][effect])
+    is_retried = is_retried and _is_taken(attempt, terms)
+    delay = _delay(attempt, jitter, attempts, terms, longest_delay) if is_retried else None
     fits = delay is not None and delay < min(seconds_left, longest_delay) and delay <= LONGEST_RETRY_DELAY
     return Next(delay if fits else None, result)
+
+
+def bounded(call: PublishedCall, terms: RetryTerms | None) -> PublishedCall:
+    """The call with these terms in the place of its message's."""
+    return call if terms == call.retry else call.model_copy(update={"retry": terms})
+
+
+def most_attempts(terms: RetryTerms | None) -> int:
+    """How often a call is tried in all, at most."""
+    return MAX_ATTEMPTS if terms is None else 1 + terms.max_retries
 
 
 def is_answered(outcome: Outcome, effect: Effect | None) -> bool:
@@ -163,10 +181,19 @@ def _is_repeatable(attempt: Attempt, effect: Effect | None, state: EffectState) 
     return can_help and (state == "none" or effect in _HARMLESS or (effect is None and attempt.says_retryable))
 
 
-def _delay(attempt: Attempt, jitter: float) -> float:
+def _is_taken(attempt: Attempt, terms: RetryTerms | None) -> bool:
+    return terms is None or terms.retry_on is None or attempt.result.error_code in terms.retry_on
+
+
+def _delay(attempt: Attempt, jitter: float, attempts: int, terms: RetryTerms | None, longest: float) -> float:
+    """What the module wishes, or a pause that grows; of our own ones the broker can hold each."""
     if attempt.retry_after_seconds is not None:
         return attempt.retry_after_seconds
-    return _SHORTEST_DELAY + jitter * _LONGEST_JITTER
+    if terms is None:
+        return _SHORTEST_DELAY + jitter * _LONGEST_JITTER
+    pause = terms.initial_delay_seconds * terms.backoff_factor ** (attempts - 1)
+    spread = pause * (1 + jitter) if terms.jitter else pause
+    return min(spread, terms.max_delay_seconds, longest * _WITHIN)
 
 
 _CERTAINTY: tuple[EffectState, ...] = ("none", "unknown", "done")
@@ -175,4 +202,5 @@ _BEFORE: dict[EffectState, tuple[ErrorCode, str]] = {
     "done": ("module_error", "An earlier attempt has executed it."),
 }
 _PROMISES_NONE = frozenset[ErrorCode | None]({"module_unreachable", "expired"})
+_WITHIN = 0.9  # of what the broker can hold
 _SHORTEST_DELAY, _LONGEST_JITTER = 0.1, 0.85  # seconds: long enough for a restart of a connection, short for a person

@@ -18,6 +18,7 @@ from toolfleet_registry.contracts.outcomes import (
     StillAtWork,
 )
 from toolfleet_registry.contracts.progress import report_to
+from toolfleet_registry.contracts.terms.retry_terms import MOST_RETRIES
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
@@ -43,17 +44,18 @@ from toolfleet_tasks.worker.running_task import RunningTask
 
 log = get_logger(__name__)
 
-# What the message of such a call says of retries, of which no other has so many: its record may be lost, and it shall not.
-_RETRIES = MAX_ATTEMPTS
+_RETRIES = MOST_RETRIES + 1  # where a profile may have given a call more than one
 _STATUS_SECONDS = 5.0  # for a module to say where a call is
 _CANCEL_SECONDS = 3.0  # for a module to hear that nobody wants a call; nobody waits for it
 _RECALL_PAUSES = (0.0, 0.3, 1.0)  # whoever takes a call back tells the workers and the ledger at once, in any order
 _EARLY = 0.9  # of its time, from which on a call that comes back is not too early: two clocks tell it
 
 
-def was_accepted(task: RunningTask) -> bool:
+def was_accepted(task: RunningTask, call: PublishedCall) -> bool:
     """Whether this message is that of a call which its module goes on with."""
-    return (getattr(task.request, "retries", 0) or 0) >= _RETRIES
+    retries = getattr(task.request, "retries", 0) or 0
+    is_single = call.retry is None or call.retry.max_retries < MAX_ATTEMPTS
+    return retries >= (MAX_ATTEMPTS if is_single else _RETRIES)
 
 
 def granted_to(task: RunningTask, claim: Claim) -> Granted:
@@ -63,7 +65,7 @@ def granted_to(task: RunningTask, claim: Claim) -> Granted:
     """
     if claim.granted == "accepted":
         return "unknown" if claim.accepted is None else "accepted"
-    is_lost = claim.granted == "go" and claim.attempts == 1 and was_accepted(task)
+    is_lost = claim.granted == "go" and claim.attempts == 1 and was_accepted(task, claim.call)
     return "unknown" if is_lost and claim.call.effect not in {"read", "idempotent"} else claim.granted
 
 
@@ -144,7 +146,7 @@ async def _ask(
 
 async def recall(task: RunningTask, ledger: Ledger, call: PublishedCall) -> None:
     """Tell the module of a call that has ended from outside, aside: nobody wants it any more."""
-    if was_accepted(task):
+    if was_accepted(task, call):
         await _aside(_recall(task.app, ledger, call))
 
 
@@ -152,6 +154,11 @@ def follow_revocations() -> None:
     """Have modules told of calls whose messages workers drop, as their agents do not want them any more."""
     if _on_dropped not in worker_runtime.dropped:
         worker_runtime.dropped.append(_on_dropped)
+
+
+def _retries(call: PublishedCall) -> int:
+    """What the message of such a call says of retries, of which no other has so many: its record may be lost, and it shall not."""
+    return MAX_ATTEMPTS if call.retry is None else _RETRIES
 
 
 async def _status(task: RunningTask, claim: Claim, accepted: AcceptedAttempt) -> Standing:
@@ -193,7 +200,7 @@ async def _park(task: RunningTask, ledger: Ledger, claim: Claim, accepted: Accep
 async def _come_back(task: RunningTask, call: PublishedCall, delay: float) -> None:
     """Publish the call's message for later."""
     try:
-        await publish_again(task, delay, retries=_RETRIES, forgets_deaths=True)
+        await publish_again(task, delay, retries=_retries(call), forgets_deaths=True)
     except Exception as exc:  # PublishUnconfirmed among them: a second message of the call comes too early, and waits
         log.warning("call_not_put_off", call_id=call.call_id, error=str(exc))
         raise Reject(requeue=True) from exc
@@ -207,7 +214,7 @@ def _heard(settings: Settings, seconds: float, *, is_away: bool = False) -> Ende
 
 def _on_dropped(request: Any) -> None:
     here, app = worker_runtime.current(), request.task.app
-    if here is None or request.task.name != TASK or (request.request_dict.get("retries") or 0) < _RETRIES:
+    if here is None or request.task.name != TASK or (request.request_dict.get("retries") or 0) < MAX_ATTEMPTS:
         return
     with contextlib.suppress(FleetError, ValueError, LookupError, TypeError):  # nobody's call, or a newer one
         call = opened(request.args[0], app, task_id=request.id)

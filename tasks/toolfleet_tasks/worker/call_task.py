@@ -2,7 +2,7 @@
 
 from celery import Celery
 
-from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
+from toolfleet_registry.contracts.terms.retry_terms import MOST_RETRIES
 from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.worker.accepted import follow_revocations
 from toolfleet_tasks.worker.canvas import CallTask
@@ -13,7 +13,7 @@ _REQUEST = "toolfleet_tasks.control.celery_request:FleetRequest"
 
 
 def register(app: Celery) -> None:
-    """Give the app the task: acked when its result is stored, tried at most twice, limits from the message."""
+    """Give the app the task: acked when its result is stored, tried as often as the ledger lets it, limits from the message."""
     follow_revocations()
     # One function for all apps: Celery warns of two with the same name.
-    app.task(name=TASK, base=CallTask, bind=True, acks_late=True, max_retries=MAX_ATTEMPTS - 1, Request=_REQUEST)(body)
+    app.task(name=TASK, base=CallTask, bind=True, acks_late=True, max_retries=MOST_RETRIES, Request=_REQUEST)(body)

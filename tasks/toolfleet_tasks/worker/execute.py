@@ -1,4 +1,4 @@
-"""Executes one call: claimed in the ledger, one attempt within the time left, perhaps the one retry, one result.
+"""Executes one call: claimed in the ledger, one attempt within the time left, perhaps a retry, one result.
 
 Until the claim stands nothing is run, and what the ledger does not take as the call's end is nobody's result.
 """
@@ -22,7 +22,7 @@ from toolfleet_tasks.calls.message_bounds import opened
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.dead_letters import reason_of
 from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed, ResultNotStored
-from toolfleet_tasks.ledger.retry import MOST_DEATHS, Next, decide, settled, unattempted
+from toolfleet_tasks.ledger.retry import MOST_DEATHS, Next, bounded, decide, settled, unattempted
 from toolfleet_tasks.messages import approval_results, fleet_results
 from toolfleet_tasks.messages.deaths import deaths_of
 from toolfleet_tasks.messages.json_text import NewerMessage
@@ -79,6 +79,7 @@ async def _run(task: RunningTask, message: str, ledger: Ledger) -> str:
         text = stored_end(task, await rejected.end_at_deadline(task, ledger, call))
     else:
         known = await rejected.known_terms(task, call)  # first: what waits for that is no attempt
+        call = bounded(call, task.app.runner.retry_terms(call))  # afterwards: now its tool is known
         text = await _claimed(task, ledger, call, known, deaths=deaths)
     if call.job_id is not None:
         await evaluate_soon(task, call.job_id)
@@ -225,6 +226,7 @@ class _Execution:
             longest_delay=self._task.app.settings.lease_seconds / 2,
             jitter=randomness.random(),  # spreads load, guards nothing
             retries_undeclared=self._call.effect is None and self._retries_undeclared(attempt),
+            terms=self._call.retry,
         )
 
     def _retries_undeclared(self, attempt: Attempt) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from toolfleet_registry.contracts import Terms, ToolResult, decisions
 from toolfleet_registry.policy.limits import strictest
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.admission.limits import Within, unnamed
 from toolfleet_tasks.ledger.approved import is_approved
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger
@@ -26,4 +27,6 @@ async def refusal_of(
         if not holds:
             return unapproved(claim.call.tool_name)
     terms = strictest(claim.call.terms, known)
-    return None if terms is None else await ledger.take(claim, terms)
+    if terms is None:
+        return None
+    return unnamed(claim.call.tool_name, terms, Within.of(claim.call)) or await ledger.take(claim, terms)

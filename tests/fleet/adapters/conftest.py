@@ -13,6 +13,13 @@ from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 
+# An agent whose runs have one call of `owls.echo` each.
+SPENT = {
+    "spent": {
+        "middleware": [{"name": "tool_call_limit", "run_limit": 1, "exit_behavior": "error", "tools": ["owls.echo"]}]
+    }
+}
+
 NewTool = Callable[[], Awaitable[None]]
 
 
@@ -33,7 +40,7 @@ def owls(talker: Talker) -> Iterator[ModuleServer]:
 def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
     """Another Redis than that of other tests, whose module has fewer tools."""
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
-        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"))
+        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), {"agents": SPENT})
 
 
 @pytest.fixture(scope="package")
@@ -54,6 +61,12 @@ async def fleet(bed: TestBed, worker: WorkerProcess, owls: ModuleServer) -> Asyn
 @pytest.fixture
 def ada() -> Caller:
     return Caller(user_id="ada", permission="user", allowed_modules="*")
+
+
+@pytest.fixture
+def spent(ada: Caller) -> Caller:
+    """Ada, asking as an agent whose second call of a run ends the run as an error."""
+    return ada.model_copy(update={"agent": "spent"})
 
 
 @pytest.fixture

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware.tool_call_limit import ToolCallLimitExceededError
 from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -191,3 +193,15 @@ async def test_a_graph_of_ones_own_has_the_fleet_in_its_tool_node(fleet: ToolFle
 
     assert [each.content for each in shown(state)] == ['{"text":"hoo"}']
     assert "owls__echo" in {each["function"]["name"] for each in await middleware.offers(ada)}
+
+
+async def test_a_run_ends_where_its_profile_says_so(fleet: ToolFleet, spent: Caller, owls: ModuleServer) -> None:
+    """Its second call is one too many: LangChain's own error ends it. A run without an id is told that it needs one."""
+    for _ in range(2):
+        model = script(("owls__echo", {"n": 1}, "c1"), ("owls__echo", {"n": 2}, "c2"))
+        with pytest.raises(ToolCallLimitExceededError, match="1 call of this kind in a run"):
+            await agent(model, FleetMiddleware(fleet, spent)).ainvoke(ASK, {"run_id": uuid4()})
+    assert len(owls.calls("echo")) == 2
+
+    state = await agent(script(("owls__echo", {"n": 1}, "c1")), FleetMiddleware(fleet, spent)).ainvoke(ASK)
+    assert "has no 'run_id' to count by" in str(shown(state)[0].content)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from agents import FunctionTool, RunContextWrapper, Runner, function_tool, set_tracing_disabled
+from agents.exceptions import AgentsException
 from agents.testing import ScriptedModel, assistant_message, function_call
 
 from support.module_server import ModuleServer
@@ -171,3 +172,12 @@ async def test_a_turn_in_which_nothing_has_changed_makes_nothing_anew(fleet: Too
 
     assert first
     assert all(one is other for one, other in zip(first, second, strict=True))
+
+
+async def test_a_run_ends_where_its_profile_says_so(fleet: ToolFleet, spent: Caller, owls: ModuleServer) -> None:
+    """Its second call is one too many: the SDK's own error ends it. Another run has a call of its own."""
+    for _ in range(2):
+        model = calls(("owls__echo", '{"n": 1}', "c1"), ("owls__echo", '{"n": 2}', "c2"))
+        with pytest.raises(AgentsException, match="1 call of this kind in a run"):
+            await Runner.run(keeper(model, FleetTools(fleet, spent)), "Ask the owl twice.")
+    assert len(owls.calls("echo")) == 2

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 from pydantic_ai import Agent, ModelMessage, RunContext, ToolCallPart, ToolReturnPart
-from pydantic_ai.exceptions import RunTimedOut, ToolFailed
+from pydantic_ai.exceptions import RunTimedOut, ToolFailed, UsageLimitExceeded
 from pydantic_ai.tools import DeferredToolRequests
 
 from support.fleet import TestBed
@@ -204,3 +204,13 @@ async def test_tools_that_come_meanwhile_are_offered_at_the_next_step(
     assert ["owls__late" in names for names in script.seen] == [False, False, True, True]
     assert returns(ran.all_messages())[-1].content == {}
     assert len(owls.calls("late")) == 1
+
+
+async def test_a_run_ends_where_its_profile_says_so(fleet: ToolFleet, spent: Caller, owls: ModuleServer) -> None:
+    """Its second call is one too many: the framework's own error ends it. Another run has a call of its own."""
+    calls = [ToolCallPart("owls__echo", {"n": number}, f"c{number}") for number in range(2)]
+    for _ in range(2):
+        agent = Agent(PydanticScript(*([call] for call in calls)).model(), toolsets=[FleetToolset(fleet, spent)])
+        with pytest.raises(UsageLimitExceeded, match="1 call of this kind in a run"):
+            await agent.run("Ask the owl twice.")
+    assert len(owls.calls("echo")) == 2

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from toolfleet_registry.contracts import Conversation, PublishedCall, ToolCall
 from toolfleet_registry.contracts.jobs import Job, JobSpec, Poll, Schedule, WakeupRequest
+from toolfleet_registry.contracts.tool_context import CONVERSATION_FIELDS
 from toolfleet_registry.local.url_polls import url_poll
 from toolfleet_registry.time import fleet_clock
 
@@ -67,7 +68,7 @@ def _job(wanted: Mapping[str, Any], call: PublishedCall, *, longest_seconds: flo
         job_id=call.call_id,
         caller=call.caller,
         user_id=call.user_id,
-        conversation=Conversation(**{name: wanted.get(name) for name in Conversation.model_fields}),
+        conversation=Conversation(**{name: wanted.get(name) for name in CONVERSATION_FIELDS}, run_id=call.run_id),
         name=wanted.get("name", ""),
         message=wanted.get("message"),
         on_failure_message=wanted.get("on_failure_message"),

@@ -6,6 +6,7 @@ from typing import Protocol
 from toolfleet_registry.agents.approval_rules import approval_fault, approval_rule
 from toolfleet_registry.agents.effective_profile import EffectiveProfile
 from toolfleet_registry.agents.known_profiles import KnownProfiles
+from toolfleet_registry.agents.tool_rules import NO_RULES, ToolRules
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
@@ -15,6 +16,8 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_workers.runner.runner import Proceed
 
 log = get_logger(__name__)
+
+_PASSED_GATE = frozenset({"allowed", "asked_for_job"})  # what an agent notes of a gate that has let a call pass
 
 
 class ToolsInEffect(Protocol):
@@ -33,7 +36,7 @@ class ToolsInEffect(Protocol):
 class ProfileCheck:
     """Runs a call only if its agent's profile takes the tool, and with no more rights than the profile leaves.
 
-    Fails closed: an agent whose profile is not known here, also after a look at what the registry keeps, may do nothing.
+    One whose profile wants a closed gate must have passed it: its agent's signed word says so. Fails closed: an agent whose profile is not known here, also after a look at what the registry keeps, may do nothing.
     `default_modules` are those of a caller whose message does not say.
     """
 
@@ -55,9 +58,24 @@ class ProfileCheck:
             return Attempt(Outcome.PERMANENT, ToolResult.refused(call.tool_name, "permission_denied", reason))
         profile = self.profiles.of(call.caller)
         if profile is not None:
+            if self.rules_for(call).gate_fails_closed and call.decisions.get("gate") not in _PASSED_GATE:
+                return _without_gate(call)
             note("agent", "allowed")
             call = self._narrowed(call, profile)
         return self._unapproved(call, profile) or await proceed(call)
+
+    def rules_for(self, call: PublishedCall) -> ToolRules:
+        """What the profile of the call's agent says of its tool; nothing where there is none, or it is not known here."""
+        if call.caller.agent is None and self.profiles.is_empty:
+            return NO_RULES
+        tool = self.tools.find(call.tool_name)
+        if tool is None:
+            return NO_RULES
+        try:
+            profile = self.profiles.of(call.caller)
+        except UnknownAgent:  # such a call is refused before anything is run
+            return NO_RULES
+        return NO_RULES if profile is None else profile.rules(tool.definition)
 
     def _reason(self, call: PublishedCall) -> str | None:
         try:
@@ -84,3 +102,11 @@ class ProfileCheck:
     def _narrowed(self, call: PublishedCall, profile: EffectiveProfile) -> PublishedCall:
         caller = profile.narrowed(call.caller, self.default_modules)
         return call if caller == call.caller else call.model_copy(update={"caller": caller})
+
+
+def _without_gate(call: PublishedCall) -> Attempt:
+    """Refuse a call that no gate has let pass: its agent has none, knows another profile, or has made it past its gate."""
+    note("gate", "missing")
+    log.warning("tool_call_without_gate", user_id=call.caller.user_id, agent=call.caller.agent)
+    text = f"Tool call blocked: the profile of agent {call.caller.agent!r} requires a gate for it, and none has approved it."
+    return Attempt(Outcome.PERMANENT, ToolResult.refused(call.tool_name, "blocked_by_gate", text))

@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from toolfleet_registry.contracts import PublishedCall, Terms, ToolDefinition
+from toolfleet_registry.agents.tool_rules import NO_RULES, ToolRules
+from toolfleet_registry.contracts import PublishedCall, RetryTerms, Terms, ToolDefinition
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, Standing, StatusMissing
 from toolfleet_registry.errors import ToolNotKnown
-from toolfleet_registry.policy.limits import terms_of
+from toolfleet_registry.policy.limits import fewest_retries, strictest, terms_of
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 from toolfleet_registry.time.lease import UNBOUNDED, Lease
@@ -100,8 +101,8 @@ class CallRunner:
 
     `statuses` knows where calls are that modules have accepted; what these come to passes the last `checks` of the middleware.
 
-    `wait_for` says how long a call must wait of whose tool the definitions know nothing; `None`: not at all. `replica_for` chooses
-    which process of its module a call would go to.
+    `wait_for` says how long a call must wait of whose tool the definitions know nothing; `None`: not at all. `rules_for`: what the
+    profile of a call's agent says of its tool. `replica_for` chooses which process of its module a call would go to.
     """
 
     def __init__(  # noqa: PLR0913 - what is not obvious has a default
@@ -113,12 +114,13 @@ class CallRunner:
         checks: int = 0,
         definitions: DefinitionCache | None = None,
         wait_for: Callable[[PublishedCall], float | None] = lambda _: None,
+        rules_for: Callable[[PublishedCall], ToolRules] = lambda _: NO_RULES,
         replica_for: Callable[[PublishedCall], str] = lambda _: "",
         closing: Sequence[Closable] = (),
     ) -> None:
         self._executor = executor
         self._definitions = definitions
-        self._wait_for, self._replica_for = wait_for, replica_for
+        self._wait_for, self._replica_for, self._rules_for = wait_for, replica_for, rules_for
         self._middleware = tuple(middleware)
         self._checks = self._middleware[len(self._middleware) - checks :]
         self._statuses = statuses
@@ -156,10 +158,14 @@ class CallRunner:
             await self._definitions.refresh(reads_all=False)
             tool = self._definitions.definition(call.tool_name)
         if tool is not None:
-            return terms_of(tool)
+            return strictest(terms_of(tool), self._rules_for(call).terms)
         if (seconds := self._wait_for(call)) is not None:
             raise ToolNotKnown(call.tool_name, seconds)
         return None
+
+    def retry_terms(self, call: PublishedCall) -> RetryTerms | None:
+        """How often the call may be tried again, by its message and its agent's profile, the stricter; `None`: as any call."""
+        return fewest_retries(call.retry, self._rules_for(call).retry)
 
     def retries_undeclared(self, tool_name: str) -> bool:
         """Whether the tool's module has its undeclared tools repeated that answer that they failed."""

@@ -14,6 +14,7 @@ from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
 from toolfleet_gateway.mcp.calls.call_keys import call_key, client_key
 from toolfleet_gateway.mcp.calls.call_results import call_result
 from toolfleet_gateway.mcp.calls.call_tasks import lacks_tasks, task_facts
+from toolfleet_gateway.mcp.calls.conversations import conversation_in
 from toolfleet_gateway.mcp.calls.input_rounds import InputRounds, Kinds
 from toolfleet_gateway.mcp.calls.passed_failures import passed_failure
 from toolfleet_gateway.mcp.calls.progress_notes import PROGRESS, ProgressNotes
@@ -21,7 +22,7 @@ from toolfleet_gateway.mcp.calls.repeat_window import RepeatWindow
 from toolfleet_gateway.mcp.calls.running_calls import running_result
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.config.gateway_settings import GatewaySettings
-from toolfleet_registry.contracts import Conversation, ErrorCode, ToolCall, ToolResult
+from toolfleet_registry.contracts import ErrorCode, ToolCall, ToolResult
 from toolfleet_registry.contracts.inputs.messages import PendingInput
 from toolfleet_registry.contracts.logs.log_message import LogLevel
 from toolfleet_registry.errors import FleetUnavailable
@@ -179,7 +180,7 @@ class ToolCalls:
             takes_input=bool(asked.kinds),
             log_level=asked.log_level,
         )
-        where = None if who.conversation_id is None else Conversation(conversation_id=who.conversation_id)
+        where = conversation_in(asked.meta, who.conversation_id)
         return await self._fleet.begun_calls.begin(call, who.caller, owner_of(who), conversation=where)
 
     async def _stop(

@@ -7,12 +7,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_val
 from toolfleet_registry.config.agents.tool_selectors import Selectors
 from toolfleet_registry.config.setting_values import Seconds
 from toolfleet_registry.contracts import CostClass, ErrorCode, Level
-
-MOST_RETRIES = 10
-"""Further attempts of one call: who needs more has a module that is away."""
-
-MOST_CALLS = 2**53
-"""What Redis's Lua can count."""
+from toolfleet_registry.contracts.terms.call_terms import MOST_CALLS, ExitBehavior
+from toolfleet_registry.contracts.terms.retry_terms import LONGEST_PAUSE_SECONDS, MOST_RETRIES, Pause
 
 LONGEST_APPROVAL_SECONDS = 30 * 86_400
 """For so long a call may wait for people."""
@@ -29,9 +25,6 @@ Strategy = Literal["redact", "mask", "hash", "block"]
 
 Place = Literal["arguments", "result", "progress", "error"]
 """Where it is looked for."""
-
-ExitBehavior = Literal["continue", "end", "error"]
-"""What an agent is to do at its limit: go on without the tool, answer with what it has, or treat it as an error."""
 
 
 class MiddlewareBase(BaseModel):
@@ -52,9 +45,9 @@ class ToolRetrySpec(MiddlewareBase):
     """Attempts after the first. More than one only where a repeat does no harm: `read`, `idempotent`, or nothing has happened."""
     backoff_factor: float = Field(default=2.0, ge=1, le=10, allow_inf_nan=False)
     """What each pause is longer than the one before."""
-    initial_delay_seconds: float = Field(default=0.1, ge=0, le=30, allow_inf_nan=False)
+    initial_delay_seconds: Pause = 0.1
     """The first pause. A module's `Retry-After` counts more."""
-    max_delay_seconds: Annotated[float, Field(gt=0, le=30, allow_inf_nan=False)] = 30.0
+    max_delay_seconds: Pause = LONGEST_PAUSE_SECONDS
     """The longest pause."""
     jitter: bool = True
     """Whether up to as much again is added to a pause, by chance: calls that failed together are not repeated together."""

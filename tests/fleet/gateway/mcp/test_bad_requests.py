@@ -10,6 +10,7 @@ import pytest
 from support.gateways.gateway_process import Gateway
 from support.gateways.mcp_requests import TASKS, VERSION, asked, request_of
 from support.module_server import ModuleServer
+from toolfleet_gateway.mcp.calls.conversations import CONVERSATION_ID, RUN_ID
 
 Json = dict[str, Any]
 ECHO = {"name": "owls.echo", "arguments": {"text": "hoo"}}
@@ -59,6 +60,8 @@ WRONG: list[tuple[str, bytes, dict[str, str], int, int | None]] = [
     ("no name", params(name=...), {}, 400, None),
     ("a key that is none", params(_meta={**BODY["params"]["_meta"], KEY: 7}), {}, 400, -32602),
     ("too long a key", params(_meta={**BODY["params"]["_meta"], KEY: "k" * 257}), {}, 400, -32602),
+    ("a run that is none", params(_meta={**BODY["params"]["_meta"], RUN_ID: ["one"]}), {}, 400, -32602),
+    ("an empty conversation", params(_meta={**BODY["params"]["_meta"], CONVERSATION_ID: ""}), {}, 400, -32602),
     ("a token that is none", meta(progressToken=[1]), {}, 400, -32602),
 ]
 

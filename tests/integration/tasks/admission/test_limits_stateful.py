@@ -18,21 +18,26 @@ from support.schemas.examples import examples
 from support.workers.ledgers import ENDING, SUCCESS, TOOL, TURNED_AWAY, RepeatingConnection, attempt
 from toolfleet_registry.contracts import Effect, PublishedCall, Terms, ToolResult
 from toolfleet_registry.contracts.outcomes import Outcome
+from toolfleet_registry.contracts.terms.call_terms import CallTotal
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.control import AdmissionControl
+from toolfleet_tasks.admission.limits import Within, limits_of
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.redis.connection import PipelinedConnection
 
 DAILY, BUDGET, DAY = 3, 4, 86_400
-TERMS = Terms(daily_limit=DAILY, cost="cheap")
+RUN = CallTotal(kind="run", name="a" * 32, most=DAILY)
+THREAD = CallTotal(kind="thread", name="b" * 32, most=DAILY)
+TERMS = Terms(daily_limit=DAILY, cost="cheap", totals=(RUN, THREAD))
+WITHIN = Within("run-1", "thread-1")
 KEYS = Keys()
-NAMES = [KEYS.limit("ada", name) for name in (TOOL, "cheap")]
 UNKNOWN = attempt(Outcome.UNKNOWN, "timed_out")
 SETTINGS = Settings(cost_budgets={"cheap": BUDGET})
+NAMES = [limit.key for limit in limits_of(TOOL, "ada", TERMS, SETTINGS, WITHIN)]
 ENDS = {"succeed": SUCCESS, "turn_away": TURNED_AWAY, "lose": UNKNOWN}
 
 
@@ -62,7 +67,8 @@ class World:
         return {one.call.call_id for one in self.calls if one.counts}
 
     async def call(self, *, bypasses: bool, effect: Effect | None) -> None:
-        call = published(call_id=f"c{len(self.calls)}", user_id="ada", effect=effect, terms=None if bypasses else TERMS)
+        said: Any = {"effect": effect, "terms": None if bypasses else TERMS, "run_id": "run-1", "thread_id": "thread-1"}
+        call = published(call_id=f"c{len(self.calls)}", user_id="ada", **said)
         refusal = await AdmissionControl(SETTINGS).ask(self.line, call, "tools.research")
         is_full = len(self.counted) >= DAILY
         assert (refusal is not None) == (is_full and not bypasses)

@@ -165,6 +165,49 @@ async def test_a_gate_lets_one_call_pass_and_not_its_tool(fleet: ToolFleet, redi
     assert gate_mark("owls.echo", {"n": 1}) not in kept
 
 
+@pytest.mark.parametrize("has_gate", [True, False])
+async def test_a_profiles_gate_is_asked_for_a_jobs_steps(
+    redis_url: str, owls: ModuleServer, gate: Gate, has_gate: bool
+) -> None:
+    """Of tools that require none themselves, when the job is made; without a gate there is no job."""
+    agents: Any = {"careful": {"middleware": [{"name": "gate", "tools": ["owls.echo"]}]}}
+    settings = Settings(redis_url=redis_url, module_services={"owls": owls.url}, agents=agents)
+    careful = ADA.model_copy(update={"agent": "careful"})
+    async with ToolFleet(settings=settings, gate=gate if has_gate else None) as fleet:
+        if not has_gate:
+            with pytest.raises(JobRefused, match="requires the agent's gate"):
+                await fleet.jobs.start(START, caller=careful, conversation=PLACE)
+            return
+        job = await fleet.jobs.start(START, caller=careful, conversation=PLACE)
+        session: Any = await fleet._sessions.opened()
+        found = await session.jobs._records.get(job.job_id)
+        same = await session.steps.prepare(found.spec, START, "c-1")
+        other = await session.steps.prepare(found.spec, START.model_copy(update={"arguments": {"id": 2}}), "c-2")
+
+    assert [name for name, _ in gate.asked] == ["owls.echo"]
+    assert same.decisions["gate"] == "asked_for_job"
+    assert other.error_code == "blocked_by_gate"
+
+
+async def test_a_jobs_steps_count_in_the_run_that_made_it(redis_url: str, owls: ModuleServer) -> None:
+    """Each of them names it; a job of no run has none, where the profile counts by runs."""
+    limit = {"name": "tool_call_limit", "run_limit": 3}
+    settings = Settings.model_validate(
+        {"redis_url": redis_url, "module_services": {"owls": owls.url}, "agents": {"brief": {"middleware": [limit]}}}
+    )
+    brief = ADA.model_copy(update={"agent": "brief"})
+    async with ToolFleet(settings=settings) as fleet:
+        session: Any = await fleet._sessions.opened()
+        steps = list[Any]()
+        for place in (PLACE.model_copy(update={"run_id": "one"}), PLACE):
+            job = await fleet.jobs.start(START, caller=brief, conversation=place)
+            found = await session.jobs._records.get(job.job_id)
+            steps.append(await session.steps.prepare(found.spec, START, job.job_id))
+
+    assert (steps[0].run_id, steps[0].thread_id) == ("one", "talk-1")
+    assert steps[1].error_code == "rate_limited"
+
+
 async def test_a_step_is_ready_as_it_was_let_pass_only(fleet: ToolFleet, gate: Gate) -> None:
     """The worker compares, too."""
     job = await fleet.jobs.start(

@@ -28,14 +28,14 @@ from redis import Redis
 from support.published_call import published
 from support.servers.gated_connection import Gate, GatedConnection
 from support.workers.ledgers import ENDING, SUCCESS, TOOL, TURNED_AWAY, attempt, claimed_state, failed
-from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.contracts import PublishedCall, RetryTerms, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed
-from toolfleet_tasks.ledger.retry import decide, settled
+from toolfleet_tasks.ledger.retry import decide, most_attempts, settled
 from toolfleet_tasks.messages import fleet_results, json_text
 from toolfleet_tasks.results.stored import text_of
 
@@ -50,7 +50,8 @@ NOT_NOW = {"full", "away", "queued"}
 
 numbers, flags = st.integers(0, 11), st.booleans()
 losses = st.sampled_from([False, False, False, True])
-effects = st.sampled_from(["once", None, "read", "idempotent"])
+retries = st.sampled_from([None, None, RetryTerms(max_retries=0), RetryTerms(max_retries=3)])
+kinds = st.tuples(st.sampled_from(["once", None, "read", "idempotent"]), retries)
 _ids = itertools.count()
 
 
@@ -144,19 +145,19 @@ class LedgerMachine(RuleBasedStateMachine):
         self.wrongly_lost: list[Held] = []
         self.taken_back = 0
 
-    @initialize(effects=st.lists(effects, min_size=1, max_size=4))
-    def begin(self, effects: list[Any]) -> None:
+    @initialize(kinds=st.lists(kinds, min_size=1, max_size=4))
+    def begin(self, kinds: list[Any]) -> None:
         self.bench.look.delete(Keys().running("research"), Keys().breaker("research"))
         self.bench.look.set(Keys().data_id, "at first")
-        for effect in effects:
-            self.publish(effect)
+        for kind in kinds:
+            self.publish(kind)
 
     @precondition(lambda self: len(self._open()) < OPEN)
-    @rule(effect=effects)
-    def publish(self, effect: Any) -> None:
+    @rule(kind=kinds)
+    def publish(self, kind: Any) -> None:
         """A further call."""
         data_id = str(self.bench.look.get(Keys().data_id))
-        self.calls.append(Called(published(call_id=f"call-{next(_ids)}", effect=effect), data_id))
+        self.calls.append(Called(published(call_id=f"call-{next(_ids)}", effect=kind[0], retry=kind[1]), data_id))
 
     @rule(call=numbers, worker=numbers, acted=flags, loses=losses)
     def deliver(self, call: int, worker: int, acted: bool, loses: bool) -> None:
@@ -185,15 +186,8 @@ class LedgerMachine(RuleBasedStateMachine):
         one = running[held % len(running)]
         kinds = ACTED if one.acted else IDLE
         ended, claim = kinds[kind % len(kinds)], one.claim
-        follows = decide(
-            ended,
-            claim.call.effect,
-            attempts=claim.attempts,
-            seconds_left=60,
-            so_far=claim.so_far,
-            longest_delay=30,
-            jitter=0,
-        )
+        usual: dict[str, Any] = {"seconds_left": 60, "longest_delay": 30, "jitter": 0, "terms": claim.call.retry}
+        follows = decide(ended, claim.call.effect, attempts=claim.attempts, so_far=claim.so_far, **usual)
         if follows.delay is None:
             self._finish(one, follows.result, ended, loses)
             return
@@ -319,11 +313,12 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_done_too_often(self) -> None:
-        """What nobody has called harmless to repeat happens once at most, everything else twice."""
+        """What nobody has called harmless to repeat happens once at most, everything else as often as it may be tried."""
         for called in self.calls:
             if not called.is_lost:
-                assert len(called.begun) <= 2
-                assert called.effects <= (2 if called.call.effect in {"read", "idempotent"} else 1)
+                most = most_attempts(called.call.retry)
+                assert len(called.begun) <= most
+                assert called.effects <= (most if called.call.effect in {"read", "idempotent"} else 1)
 
     @invariant()
     def nobody_is_interrupted_without_a_reason(self) -> None:
@@ -391,7 +386,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.send_again(0)
         for called in self.calls:
             self._run_out(called)
-        for called, _ in itertools.product(self.calls, range(4)):  # two attempts, and what ends these
+        for called, _ in itertools.product(self.calls, range(6)):  # its attempts, and what ends these
             self.bench.look.delete(Keys().breaker("research"))
             answer = self._run(self.bench.ledgers[0].claim(called.call))
             if isinstance(answer, Claim) and answer.granted != "go":

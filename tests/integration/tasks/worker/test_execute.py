@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from support.published_call import published
 from support.waiting import wait_until
 from support.workers.ledgers import SUCCESS, attempt, begun, claimed, refused, run_out, taken, worker_ledger
-from toolfleet_registry.contracts import Effect, PublishedCall, Terms
+from toolfleet_registry.contracts import Effect, PublishedCall, RetryTerms, Terms
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, Standing, StatusMissing
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.time.lease import Lease
@@ -58,6 +58,9 @@ class Runner:
         if self.ends is None:
             raise TimeoutError
         return self.ends
+
+    def retry_terms(self, call: PublishedCall) -> RetryTerms | None:
+        return call.retry
 
     def retries_undeclared(self, tool_name: str) -> bool:
         return self.retries

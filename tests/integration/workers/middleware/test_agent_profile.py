@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 
+import pytest
+
 from support.published_call import published
 from toolfleet_registry.agents.known_profiles import KnownProfiles
+from toolfleet_registry.agents.tool_rules import NO_RULES
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
 from toolfleet_registry.contracts import Caller, ModuleManifest, PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
@@ -94,3 +97,36 @@ async def test_callers_without_an_agent_pass_as_they_are() -> None:
     assert ran == [call]
     assert ran[0] is call
     assert tools.looks == 0
+
+
+@pytest.mark.parametrize(
+    ("decisions", "is_run"),
+    [
+        ({"gate": "allowed"}, True),
+        ({"gate": "asked_for_job"}, True),  # when the job was made
+        ({"gate": "none"}, False),  # its agent has none
+        ({"gate": "failed_open"}, False),  # its agent knows another profile
+        ({}, False),  # an older agent, or a message past its agent
+    ],
+)
+async def test_a_call_must_have_passed_a_closed_gate(decisions: dict[str, str], is_run: bool) -> None:
+    """By the profile that the worker knows, and the word of the call's agent."""
+    check, _ = check_with(careful={"middleware": [{"name": "gate", "tools": ["owls.feed"]}]})
+    call = asks("owls.feed", "careful").model_copy(update={"decisions": decisions})
+    attempt, ran = await outcome(check, call)
+    assert (attempt is SUCCESS, bool(ran)) == (is_run, is_run)
+    if not is_run:
+        assert (attempt.outcome, attempt.result.error_code) == (Outcome.PERMANENT, "blocked_by_gate")
+        assert attempt.result.effect_state == "none"
+    attempt, _ = await outcome(check, asks("owls.count", "careful"))
+    assert attempt is SUCCESS
+
+
+def test_the_rules_of_a_call_are_those_of_its_agent() -> None:
+    """Of one without a profile, of an unknown one and of an unknown tool there are none."""
+    check, _ = check_with(careful={"middleware": [{"name": "tool_retry", "max_retries": 3}]})
+    retry = check.rules_for(asks("owls.feed", "careful")).retry
+    assert retry is not None
+    assert retry.max_retries == 3
+    for call in (asks("owls.feed", None), asks("owls.feed", "unknown"), asks("owls.hoot", "careful")):
+        assert check.rules_for(call) is NO_RULES

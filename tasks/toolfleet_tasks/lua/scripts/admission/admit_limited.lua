@@ -1,10 +1,11 @@
 -- The same as `admission/admit` for a call that counts in limits of its caller's, from now on until it ends with nothing done.
 -- intent: the record where it has no idempotency key. held: where its limits are noted.
 -- until_ms: by the agent's clock; then the call must have begun, or counts no longer.
--- Of each limit: daily: how many calls a day, 0 for any number; cooldown: ms.
+-- Of each limit: daily: how many calls a day, 0 for any number; cooldown: ms; total: how many calls in all, -1 for any number, and
+--   then kept for so many ms after the last.
 -- keys: queue, notify_key, breaker, caller_limit, stored, slots, record, intent, held, limits...
 -- args: call_id, deadline, message, limit, bound, keep_ms, intent_seconds, intention, backlog_bytes, stored_bytes_most
--- args: needs_worker, until_ms, terms(daily, cooldown)...
+-- args: needs_worker, until_ms, terms(daily, cooldown, total, kept)...
 -- include: overload/caller_limit, limits/limits, admission/publish, admission/decided
 
 local now
@@ -12,14 +13,9 @@ until_ms = tonumber(until_ms)
 
 local function is_limited()
   if redis.call('EXISTS', held) == 1 then return end
-  local clock, most, which, is_daily = redis.call('TIME'), 0, 0, 0
+  local clock = redis.call('TIME')
   now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-  for i, key in ipairs(limits) do
-    limit_forget(key, now)
-    local rest, day = limit_rest(key, tonumber(terms[i].daily), tonumber(terms[i].cooldown), now)
-    if rest > most then most, which, is_daily = rest, i, day end
-  end
-  if most > 0 then return {'limited', which, is_daily, most, now} end
+  return limits_refuse(limits, terms, now)
 end
 
 local function judged()
@@ -27,7 +23,7 @@ local function judged()
 end
 
 local function take_limits()
-  for i, key in ipairs(limits) do limit_take(key, call_id, tonumber(terms[i].cooldown), now, until_ms) end
+  for i, key in ipairs(limits) do limit_take(key, call_id, terms[i], now, until_ms) end
   local keep = until_ms - now - 1 -- it is gone when the call counts no longer
   if keep > 0 then redis.call('SET', held, table.concat(limits, ' '), 'PX', keep) end
 end

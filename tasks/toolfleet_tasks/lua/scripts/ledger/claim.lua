@@ -1,5 +1,6 @@
 -- Asks for a call, and begins an attempt where one may begin.
 -- bound: how many calls of its module may run at once, 0 for any number.
+-- most_attempts: how often the call may be begun. most_deaths: how many workers may die with it.
 -- killed: whether two workers have died with the call: `yes`, `no`, or `lapsed` if the leases that ran out say so.
 -- patience_ms: how long the call may wait for a module that is away.
 -- can_reach: '1' if this worker can connect to the module, as far as it knows.
@@ -7,13 +8,14 @@
 -- round: which question of the call's the message answers, 0 for none.
 -- approval: to what an approval is bound that the call needs; '' for none.
 -- keys: record, result, caller_limit, running, breaker
--- args: token, call_id, lease_ms, effect, seconds, bound, most_attempts, killed, patience_ms, can_reach, replica, round, approval
+-- args: token, call_id, lease_ms, effect, seconds, bound, most_attempts, most_deaths, killed, patience_ms, can_reach, replica
+-- args: round, approval
 -- include: now
 -- lazily: ledger/kept_success(kept_success), breaker/pass(breaker_pass), breaker/state(breaker_state)
 -- lazily: overload/running(running_take, running_renew, running_leave)
 -- constants: REPLICAS_SINCE, VERSION, LONGEST_WAIT_MS, END_CHECK_MS
 
-bound, most_attempts = tonumber(bound), tonumber(most_attempts)
+bound, most_attempts, most_deaths = tonumber(bound), tonumber(most_attempts), tonumber(most_deaths)
 local lease_end = now + lease_ms
 local found = {} -- so it is at a call's first claim
 if redis.call('EXISTS', record) == 1 then
@@ -73,7 +75,7 @@ else
 end
 -- What people have approved is begun once under their approval; what follows are attempts of the same call.
 if kind == 'go' and approval ~= '' and not found[19] then kind = 'unapproved' end
-local is_killed = killed == 'yes' or (killed == 'lapsed' and lapsed >= most_attempts)
+local is_killed = killed == 'yes' or (killed == 'lapsed' and lapsed >= most_deaths)
 if is_killed and (kind == 'go' or kind == 'unknown' or kind == 'accepted') then kind = 'killed' end
 if kind == 'go' and bound > 0 and running_take(running, call_id, now, lease_end, bound) == 0 then return {'full'} end
 local rest, is_soon, state_of_module = 0, false, ''

@@ -1,10 +1,16 @@
 -- `limit_forget(key, now)` comes before the others, which count what is there.
--- `limit_rest(key, daily, cooldown, now)`: the ms until a call may be let in, 0 for now, and 1 if that is for the day's limit;
--- `daily` and `cooldown` (ms) are 0 for none. `limit_rest_of` says the same of a call that counts already: 0 if it was let in
--- rightly. `limit_take(key, id, cooldown, now, until_ms)` has a call count, from when it did before, if it did; until then only,
--- if it is not begun by then, or without an `until_ms` for good.
+-- `limit_rest(key, term, now)`: the ms until a call may be let in, 0 for now, and 1 if that is for the day's limit, 2 if the
+-- total is used up; a term's `daily` and `cooldown` (ms) are 0 for none, its `total` is -1. `limit_rest_of` says the same of a
+-- call that counts already: 0 if it was let in rightly. `limits_refuse(limits, terms, now)`: what refuses a call, nil for nothing.
+-- `limit_take(key, id, term, now, until_ms)` has a call count, from when it did before, if it did; until then only, if it is not
+-- begun by then, or without an `until_ms` for good.
 
 local day_ms, limit_margin_ms = 86400000, 60000
+local never_ms = 9e15 -- a total is used up for good
+
+local function limit_is_total(term)
+  return tonumber(term.total) >= 0
+end
 
 -- Those that nobody ever began: their agent died before it had published them, or their message is lost. And what would count
 -- from later on: the server's clock was set back.
@@ -19,7 +25,12 @@ local function limit_forget(key, now)
   end
 end
 
-local function limit_rest(key, daily, cooldown, now)
+local function limit_rest(key, term, now)
+  if limit_is_total(term) then
+    if redis.call('ZCARD', key) >= tonumber(term.total) then return never_ms, 2 end
+    return 0, 0
+  end
+  local daily, cooldown = tonumber(term.daily), tonumber(term.cooldown)
   local rest, is_daily, midnight = 0, 0, now - now % day_ms
   if daily > 0 and redis.call('ZCOUNT', key, midnight, '+inf') >= daily then
     rest, is_daily = midnight + day_ms - now, 1
@@ -30,8 +41,13 @@ local function limit_rest(key, daily, cooldown, now)
 end
 
 -- Whoever let it in may have known of other terms.
-local function limit_rest_of(key, id, daily, cooldown, now)
+local function limit_rest_of(key, id, term, now)
   local mine, rank = tonumber(redis.call('ZSCORE', key, id)), redis.call('ZRANK', key, id)
+  if limit_is_total(term) then
+    if rank >= tonumber(term.total) then return never_ms, 2 end
+    return 0, 0
+  end
+  local daily, cooldown = tonumber(term.daily), tonumber(term.cooldown)
   local rest, is_daily, midnight = 0, 0, mine - mine % day_ms
   local before = '(' .. string.format('%.0f', midnight)
   if daily > 0 and rank - redis.call('ZCOUNT', key, '-inf', before) >= daily then
@@ -42,16 +58,30 @@ local function limit_rest_of(key, id, daily, cooldown, now)
   return rest, is_daily
 end
 
-local function limit_take(key, id, cooldown, now, until_ms)
-  local midnight = now - now % day_ms
-  if not redis.call('ZSCORE', key, id) then -- one that counts since yesterday does not count anew today
+local function limits_refuse(limits, terms, now)
+  local most, which, kind = 0, 0, 0
+  for i, key in ipairs(limits) do
+    limit_forget(key, now)
+    local rest, found = limit_rest(key, terms[i], now)
+    if rest > most then most, which, kind = rest, i, found end
+  end
+  if most > 0 then return {'limited', which, kind, most, now} end
+end
+
+local function limit_take(key, id, term, now, until_ms)
+  local midnight, cooldown = now - now % day_ms, tonumber(term.cooldown)
+  local is_new = not redis.call('ZSCORE', key, id)
+  if limit_is_total(term) then
+    if is_new then redis.call('ZADD', key, now, id) end
+  elseif is_new then -- one that counts since yesterday does not count anew today
     -- The newest one stays, for the tool may have a longer cooldown where it is called in another way.
     local old = redis.call('ZCOUNT', key, '-inf', '(' .. string.format('%.0f', math.min(midnight, now - cooldown)))
     old = math.min(old, redis.call('ZCARD', key) - 1)
     if old > 0 then redis.call('ZREMRANGEBYRANK', key, 0, old - 1) end
     redis.call('ZADD', key, now, id)
   end
-  local keep = math.max(midnight + day_ms - now, cooldown) + limit_margin_ms
+  local keep = limit_is_total(term) and tonumber(term.kept) or math.max(midnight + day_ms - now, cooldown)
+  keep = keep + limit_margin_ms
   if redis.call('PTTL', key) < keep then redis.call('PEXPIRE', key, keep) end
   if not until_ms then
     redis.call('ZREM', key .. ':unbegun', id)
