@@ -39,7 +39,8 @@ def allow_open_files() -> None:
 def make_worker_app(settings: Settings) -> FleetApp:
     """An app that can run calls: of the settings' lane, against their modules."""
     app = make_app(settings, lane=settings.lane)
-    tools, profiles = ToolCache(settings, app.modules), KnownProfiles(settings)
+    profiles = KnownProfiles(settings)
+    tools = ToolCache(settings, app.modules, profiles=profiles)
     own = _own_executors(settings, tools)
     http = HttpExecutor(
         settings.module_services,

@@ -8,6 +8,7 @@ from typing import Any
 
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.reach import Reach, reach_of
+from toolfleet_registry.agents.stored.live_profiles import LiveProfiles
 from toolfleet_registry.catalog.context_arguments import checked_with
 from toolfleet_registry.catalog.hidden_tools import say_hidden
 from toolfleet_registry.catalog.manifest_reader import ManifestReader
@@ -16,13 +17,7 @@ from toolfleet_registry.catalog.registration import OpenRegistry
 from toolfleet_registry.catalog.search import ToolSearch
 from toolfleet_registry.catalog.state import CatalogState, newer_failures
 from toolfleet_registry.catalog.toolset import ToolSet, described
-from toolfleet_registry.contracts import (
-    Caller,
-    ModuleStatus,
-    ToolCall,
-    ToolDefinition,
-    ToolResult,
-)
+from toolfleet_registry.contracts import Caller, ModuleStatus, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
@@ -58,11 +53,11 @@ class Catalog:
     """The tools of the modules that are known, held in memory: a listing or a decision costs no round trip.
 
     `open_registry` is for tests; by default it is what the settings say. `known` are the modules, and takes over what the
-    `directory` says with each reading; without one they are those of the settings. `asks_fleet`: an agent's, which has the
-    fleet ask the modules rather than itself.
+    `directory` says with each reading; without one they are those of the settings. So with the `profiles` of agents.
+    `asks_fleet`: an agent's, which has the fleet ask the modules rather than itself.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is not obvious has a default
         self,
         settings: Settings,
         cache: ManifestCache,
@@ -70,12 +65,14 @@ class Catalog:
         *,
         known: KnownModules | None = None,
         directory: ModuleDirectory | None = None,
+        profiles: LiveProfiles | None = None,
         asks_fleet: bool = False,
     ) -> None:
         self._settings = settings
         self._known = KnownModules(settings) if known is None else known
-        self.profiles = KnownProfiles(settings)
+        self.profiles = KnownProfiles(settings) if profiles is None else profiles.known
         """Those of agents."""
+        self._live_profiles = profiles
         self._directory, self._asks_fleet = directory, asks_fleet
         self._reader = ManifestReader.of(settings, cache, open_registry)
         self._state = CatalogState()
@@ -237,6 +234,8 @@ class Catalog:
     async def _read_directory(self) -> None:
         if self._directory is not None:
             self._known.take((await self._directory.read()).entries)
+        if self._live_profiles is not None:
+            await self._live_profiles.load()
 
     def _index_of(self, tools: ToolSet) -> ToolSearch:
         """The index of these tools; two who ask for a new one at the same moment may both make it."""

@@ -4,6 +4,8 @@ import asyncio
 
 from redis.asyncio import Redis
 
+from toolfleet_registry.agents.known_profiles import KnownProfiles
+from toolfleet_registry.agents.stored.live_profiles import LiveProfiles
 from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
@@ -23,6 +25,7 @@ def agents_catalog(redis: Redis, cache: ManifestCache, known: KnownModules, sett
         cache,
         known=known,
         directory=ModuleDirectory(redis, settings),
+        profiles=LiveProfiles(redis, settings, KnownProfiles(settings)),
         asks_fleet=True,
     )
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import field_validator
 from pydantic_settings import BaseSettings, NoDecode
 
-from toolfleet_registry.config.agents.agent_profile import AGENT_NAME, MOST_PROFILES, AgentProfile
+from toolfleet_registry.config.agents.agent_profile import AGENT_NAME, MOST_PROFILES, AgentProfile, check_agent_name
 from toolfleet_registry.config.setting_values import read_json
 
 
@@ -27,8 +27,7 @@ class AgentSettings(BaseSettings, defer_build=True):
     @classmethod
     def _check_agents(cls, agents: dict[str, AgentProfile]) -> dict[str, AgentProfile]:
         for name in agents:
-            if not re.fullmatch(AGENT_NAME, name):
-                raise ValueError(f"an agent cannot be named {name[:80]!r}: a letter, then letters, digits, '_' and '-'")
+            check_agent_name(name)
         if len(agents) > MOST_PROFILES:
             raise ValueError(f"there can be at most {MOST_PROFILES} agents")
         return agents
