@@ -28,6 +28,7 @@ _COMMANDS: Mapping[str, Sequence[str]] = {
 """The modules that `register` commands, and which ones, in the order of the help."""
 
 _GROUPS: Mapping[str, str] = {
+    "toolfleet_cli.commands.agents": "agents",
     "toolfleet_cli.commands.approvals": "approvals",
     "toolfleet_cli.commands.audit": "audit",
     "toolfleet_cli.commands.create": "create",

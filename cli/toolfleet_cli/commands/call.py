@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolfleet_cli.console.arguments import read_arguments
-from toolfleet_cli.console.caller import Level, ModulesOption, PermissionOption, UserOption, caller_of
+from toolfleet_cli.console.caller import AgentOption, Level, ModulesOption, PermissionOption, UserOption, caller_of
 from toolfleet_cli.console.output import err, note, progress
 from toolfleet_cli.console.result import show_result
 from toolfleet_cli.processes.completion import complete_tools
@@ -43,6 +43,7 @@ def call(  # noqa: PLR0913 - these are the command line's options
     user: UserOption = None,
     permission: PermissionOption = Level.OWNER,
     modules: ModulesOption = "*",
+    agent: AgentOption = None,
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -60,10 +61,11 @@ def call(  # noqa: PLR0913 - these are the command line's options
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole ToolResult.")] = False,
 ) -> None:
     """Run a tool and print its result. Exit code 1 if the call did not succeed."""
-    said, whose = (arguments or [], whole), (user, permission, modules)
+    said = arguments or [], whole
     if gateway is not None:
-        show_result(_remotely(gateway, tool, said, whose, timeout, version=tool_version), as_json=as_json)
-    shows, caller = err.is_terminal and not as_json, caller_of(*whose)
+        refuse_caller_options(user, permission, modules)
+        show_result(_remotely(gateway, tool, said, agent, timeout, version=tool_version), as_json=as_json)
+    shows, caller = err.is_terminal and not as_json, caller_of(user, permission, modules, agent)
     show_result(asyncio.run(_run(tool, said, caller, timeout, version=tool_version, shows=shows)), as_json=as_json)
 
 
@@ -71,14 +73,13 @@ def _remotely(
     gateway: Gateway,
     name: str,
     said: tuple[list[str], str | None],
-    whose: tuple[str | None, Level, str],
+    agent: str | None,
     seconds: float | None,
     *,
     version: str | None,
 ) -> ToolResult:
-    refuse_caller_options(*whose)
     given = read_arguments(*said, remote_calls.offered(gateway, name))
-    return remote_calls.called(gateway, name, given, seconds=seconds, version=version)
+    return remote_calls.called(gateway, name, given, seconds=seconds, version=version, agent=agent)
 
 
 async def _run(

@@ -41,7 +41,7 @@ class Calling:
         )
         conversation_id = who.conversation_id or asked.conversation_id  # a token's own counts
         where = None if conversation_id is None else Conversation(conversation_id=conversation_id)
-        caller = who.caller_for(asked.user_id)
+        caller = who.caller_for(asked.user_id, asked.agent)
         handle = await self.fleet.begun_calls.begin(
             call, caller, owner_of(who), conversation=where, timeout=asked.timeout_seconds
         )

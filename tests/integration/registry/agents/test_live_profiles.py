@@ -93,7 +93,7 @@ async def test_an_unreadable_profile_leaves_its_agent_nothing(
     await redis.set(settings.keys.registry.agents_revision, "another")
     await live.load()
 
-    with pytest.raises(UnknownAgent, match="its profile in the registry does not count: .* wrong in 1 places"):
+    with pytest.raises(UnknownAgent, match=r"its profile in the registry does not count: .* wrong in 1 places"):
         places(live, "both")
     assert live.known.fault("both") is not None
     assert places(live, "reader") == ["registry, version 1"]
@@ -166,8 +166,8 @@ async def test_a_registry_elsewhere_has_a_copy_in_the_fleets_redis(
     await live.load()
     assert places(live, "reader") == ["registry, version 1"]
     assert await redis.get(keys.manifests_revision) == "1"
-    for lose in (redis.flushall, lambda: redis.delete(keys.registry.agents)):
-        await lose()
+    for lost in (["*"], [keys.registry.agents]):
+        await redis.delete(*[key for pattern in lost for key in await redis.keys(pattern)])
         await copy.renew()
         other = LiveProfiles(redis, settings, KnownProfiles(settings))
         await other.load()
