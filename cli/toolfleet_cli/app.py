@@ -24,6 +24,7 @@ _COMMANDS: Mapping[str, Sequence[str]] = {
     "toolfleet_cli.commands.status": ["status"],
     "toolfleet_cli.processes.redis_cli": ["redis-cli"],
     "toolfleet_cli.commands.call": ["call"],
+    "toolfleet_cli.commands.why": ["why"],
 }
 """The modules that `register` commands, and which ones, in the order of the help."""
 

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from toolfleet_registry.agents.explanation import ToolExplanation
 from toolfleet_registry.catalog.held_registry import HeldRegistry
 from toolfleet_registry.contracts import (
     Caller,
@@ -35,6 +36,7 @@ from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGat
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
 from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.calls.prepare import CallPreparation
+from toolfleet_tasks.client.explaining import explained
 from toolfleet_tasks.client.quota import read_remaining, refusal_now
 from toolfleet_tasks.clock.synchronisation import Timekeeper
 from toolfleet_tasks.control.cluster_check import refuse_cluster
@@ -186,6 +188,10 @@ class Session:
         finally:
             self._updates.close_idle()
         return self._catalog.statuses()
+
+    async def explain(self, tool_name: str, caller: Caller) -> ToolExplanation:
+        """As `FleetModules.explain`."""
+        return await explained(self._catalog, self._connection, self.settings, tool_name, caller)
 
     async def refresh(self) -> dict[str, ModuleStatus]:
         """As `ToolFleet.refresh`."""

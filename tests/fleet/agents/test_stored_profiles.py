@@ -19,7 +19,7 @@ from toolfleet_registry.config.agents.agent_profile import AgentProfile
 ECHO = ToolCall(tool_name="owls.echo", arguments={"n": 1})
 NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 1.5})
 READER = Caller(user_id="ada", permission="owner", allowed_modules="*", agent="reader")
-LENIENT = {"reader": {}, "other": {}}
+LENIENT: dict[str, dict[str, object]] = {"reader": {}, "other": {}}
 """What an agent's settings say, so that it publishes what only workers refuse."""
 
 

@@ -109,7 +109,9 @@ async def test_a_call_names_its_agent(gateway: KeyedGateway) -> None:
     assert await outcome("nap", "fifth", "/api/modules/owls/execute") == (403, "permission_denied")
     assert await outcome("owls.echo", "nobody") == (403, "permission_denied")
     assert (await outcome("owls.echo", "a b"))[0] == 400
-    job = await gateway.post("ada", "/jobs", {"start": {"tool_name": "owls.nap"}, "on_complete": [], "agent": "fifth"})
+    job = await gateway.post(
+        "ada", "/jobs", {"start": {"tool_name": "owls.nap"}, "conversation": {"conversation_id": "c"}, "agent": "fifth"}
+    )
     assert job.json()["error_code"] == "permission_denied"
     await remove(gateway, "fifth")
     await wait_until_answered(is_gone, "the profile is gone")
