@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 from toolfleet_registry.system.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from toolfleet_registry.agents.explanation import ToolExplanation
+    from toolfleet_registry.agents.own_protocols import AttemptMiddleware, CallMiddleware, ProceedWithCall
     from toolfleet_registry.contracts import (
         Caller,
         Conversation,
         ModuleStatus,
+        PublishedCall,
         ResultFile,
         ToolCall,
         ToolDefinition,
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from toolfleet_registry.contracts.inputs.messages import InputRequest, PendingInput
     from toolfleet_registry.contracts.jobs import HookSpec, Job, JobRefused, Poll, Schedule, WakeUp
     from toolfleet_registry.contracts.logs.log_message import LogMessage
+    from toolfleet_registry.contracts.outcomes import Attempt, Outcome
     from toolfleet_registry.contracts.progress import Progress
     from toolfleet_registry.contracts.progress import report as report_progress
     from toolfleet_registry.errors import (
@@ -54,7 +58,10 @@ else:
         {
             "ApprovalNotTaken": "toolfleet_registry.errors",
             "Approver": "toolfleet_tasks.approvals.approvers",
+            "Attempt": "toolfleet_registry.contracts.outcomes",
+            "AttemptMiddleware": "toolfleet_registry.agents.own_protocols",
             "CallHandle": "toolfleet_tasks.calls.handle",
+            "CallMiddleware": "toolfleet_registry.agents.own_protocols",
             "CallRefused": "toolfleet_tasks.client.namespaces.canvas",
             "CallStatus": "toolfleet_tasks.calls.status",
             "Caller": "toolfleet_registry.contracts",
@@ -75,9 +82,12 @@ else:
             "ModuleStatus": "toolfleet_registry.contracts",
             "NoSuchDeadLetter": "toolfleet_registry.errors",
             "NotReplayable": "toolfleet_registry.errors",
+            "Outcome": "toolfleet_registry.contracts.outcomes",
             "PendingInput": "toolfleet_registry.contracts.inputs.messages",
             "Poll": "toolfleet_registry.contracts.jobs",
+            "ProceedWithCall": "toolfleet_registry.agents.own_protocols",
             "Progress": "toolfleet_registry.contracts.progress",
+            "PublishedCall": "toolfleet_registry.contracts",
             "Remaining": "toolfleet_registry.policy.limits",
             "ResultFile": "toolfleet_registry.contracts",
             "Schedule": "toolfleet_registry.contracts.jobs",
@@ -88,6 +98,7 @@ else:
             "SyncToolFleet": "toolfleet_tasks.client.sync_fleet",
             "ToolCall": "toolfleet_registry.contracts",
             "ToolDefinition": "toolfleet_registry.contracts",
+            "ToolExplanation": "toolfleet_registry.agents.explanation",
             "ToolFleet": "toolfleet_tasks.client.fleet",
             "ToolResult": "toolfleet_registry.contracts",
             "UnreadableLetter": "toolfleet_tasks.dead_letters.call_letters",
@@ -101,7 +112,10 @@ else:
 __all__ = [
     "ApprovalNotTaken",
     "Approver",
+    "Attempt",
+    "AttemptMiddleware",
     "CallHandle",
+    "CallMiddleware",
     "CallRefused",
     "CallStatus",
     "Caller",
@@ -122,9 +136,12 @@ __all__ = [
     "ModuleStatus",
     "NoSuchDeadLetter",
     "NotReplayable",
+    "Outcome",
     "PendingInput",
     "Poll",
+    "ProceedWithCall",
     "Progress",
+    "PublishedCall",
     "Remaining",
     "ResultFile",
     "Schedule",
@@ -135,6 +152,7 @@ __all__ = [
     "SyncToolFleet",
     "ToolCall",
     "ToolDefinition",
+    "ToolExplanation",
     "ToolFleet",
     "ToolResult",
     "UnreadableLetter",

@@ -10,15 +10,12 @@ from toolfleet_registry.config.agents.agent_profile import AGENT_NAME, AgentProf
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.errors import UnknownAgent
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.system.loggers import get_logger
 
 MOST_AGENTS = 8
 """In one name, from the first to the one that asks: `primary/subagent`."""
 
 _NO_VERSIONS: Mapping[str, int] = MappingProxyType({})
 _NOTHING_REFUSED: Mapping[str, str] = MappingProxyType({})
-_log = get_logger(__name__)
-
 _NAME = re.compile(AGENT_NAME)
 _MOST_KEPT = 1_000  # effective profiles: agents' names, and chains of them
 
@@ -26,16 +23,16 @@ _MOST_KEPT = 1_000  # effective profiles: agents' names, and chains of them
 class KnownProfiles:
     """Those of one process. `take` puts in what the registry keeps; everything else only reads.
 
-    `admit` says why this process cannot apply a profile that the registry keeps, or `None`: an agent with such a one may do nothing.
+    `admit` says why this process cannot apply a profile that the registry keeps, or `None`. It may import programs, and so is
+    asked in a thread by whoever takes profiles over: an agent with such a one may do nothing.
     """
 
     def __init__(self, settings: Settings, *, admit: Callable[[AgentProfile], str | None] = lambda _: None) -> None:
         self._configured = settings.agents
         self._default = settings.default_agent
-        self._admit = admit
+        self.admit = admit
         self._stored: Mapping[str, AgentProfile] = {}
-        self._versions = _NO_VERSIONS
-        self._refused = self._taken_refused = _NOTHING_REFUSED
+        self._versions, self._refused = _NO_VERSIONS, _NOTHING_REFUSED
         self._made = dict[str, EffectiveProfile]()
 
     @property
@@ -56,13 +53,10 @@ class KnownProfiles:
         refused: Mapping[str, str] = _NOTHING_REFUSED,
     ) -> None:
         """Take over what the registry keeps now, and its `versions`. `refused`: why what it keeps of others counts for nothing."""
-        if (stored, versions, refused) == (self._stored, self._versions, self._taken_refused):
+        if (stored, versions, refused) == (self._stored, self._versions, self._refused):
             return
-        faults = {name: fault for name, profile in stored.items() if (fault := self._admit(profile)) is not None}
-        for name, fault in faults.items():
-            _log.warning("agent_profile_not_applied", agent=name, reason=fault)
-        self._stored, self._versions, self._taken_refused = dict(stored), dict(versions), dict(refused)
-        self._refused, self._made = {**faults, **refused}, {}
+        self._stored, self._versions, self._refused = dict(stored), dict(versions), dict(refused)
+        self._made = {}
 
     def fault(self, name: str) -> str | None:
         """Why what the registry keeps of an agent counts for nothing here; `None`: it does, or there is nothing."""

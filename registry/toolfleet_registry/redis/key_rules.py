@@ -127,6 +127,7 @@ RULES = (
         since=2,
     ),
     KeyRule(re.compile(rf"{OURS}registry:agents-revision"), lasting="a name for the last change", since=2),
+    KeyRule(re.compile(rf"{OURS}registry:agent-faults"), since=2),
     KeyRule(re.compile(rf"{OURS}registry:reloads"), lasting="a counter", since=2),
     KeyRule(re.compile(rf"{OURS}registry:reload:\d+"), since=2),
     KeyRule(re.compile(rf"{OURS}registry-identity"), lasting="without it a process with another registry would rule"),

@@ -70,6 +70,11 @@ class RegistryKeys:
         return f"{self.begin}agents-revision"
 
     @property
+    def agent_faults(self) -> str:
+        """A hash: why processes cannot apply some of them, by name and version. Expires an hour after the last was found."""
+        return f"{self.begin}agent-faults"
+
+    @property
     def reloads(self) -> str:
         """How often somebody has asked all hosts to read their tool files anew."""
         return f"{self.begin}reloads"

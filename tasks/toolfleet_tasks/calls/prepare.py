@@ -29,6 +29,7 @@ from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.context import as_before, context_for, size_fault_with
 from toolfleet_tasks.calls.conversation import conversation_for, models_part
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, Evaluation
+from toolfleet_tasks.calls.own_middleware import OwnCallMiddleware
 from toolfleet_tasks.calls.pending_call import new_call_id
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.queues import lane_of, limit_of
@@ -61,9 +62,12 @@ class Step:
 
 
 class CallPreparation:
-    """Prepares calls by the catalog. `gate` asks the agent's, and before it `limited`; `trail` writes down who was refused."""
+    """Prepares calls by the catalog. `gate` asks the agent's, and before it `limited`; `trail` writes down who was refused.
 
-    def __init__(
+    `own` are classes of the operators' that stand before all of that.
+    """
+
+    def __init__(  # noqa: PLR0913 - what has a say
         self,
         catalog: Catalog,
         known: KnownModules,
@@ -72,7 +76,9 @@ class CallPreparation:
         gate: Evaluation,
         limited: LimitCheck,
         trail: AuditTrail,
+        own: OwnCallMiddleware | None = None,
     ) -> None:
+        self._own = own
         self._catalog = catalog
         self._known = known
         self._settings = settings
@@ -92,7 +98,10 @@ class CallPreparation:
         step: Step | None = None,
     ) -> PublishedCall | ToolResult:
         """Judge a call that is to end in `seconds`, an agent's own or a job's `step`. A refusal has its audit line."""
-        noted, judged = collecting(), self.judge(call, caller, conversation, around)
+        noted, changed = collecting(), call if self._own is None else await self._own.changed(call, caller)
+        if isinstance(changed, ToolResult):
+            return self._trail.refused(call, caller, changed, noted)
+        call, judged = changed, self.judge(changed, caller, conversation, around)
         if isinstance(judged, ToolResult):
             return self._trail.refused(call, caller, judged, noted)
         tool, arguments, limit = judged.tool, judged.arguments, self.limit_of(judged.tool)

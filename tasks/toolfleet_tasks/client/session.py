@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from toolfleet_registry.agents.explanation import ToolExplanation
+from toolfleet_registry.agents.own_classes import OwnClasses
 from toolfleet_registry.catalog.held_registry import HeldRegistry
 from toolfleet_registry.contracts import (
     Caller,
@@ -34,6 +35,7 @@ from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.begun_calls import BegunCalls, Owner
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGate, Evaluation
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
+from toolfleet_tasks.calls.own_middleware import OwnCallMiddleware
 from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.calls.prepare import CallPreparation
 from toolfleet_tasks.client.explaining import explained
@@ -79,7 +81,9 @@ class Session:
         self._cache = ManifestCache(self._redis, ttl_seconds=settings.manifest_ttl_seconds, keys=self._keys)
         self.held = HeldRegistry(self._cache, settings)
         known = KnownModules(settings, probes_everywhere=has_agent)
-        self._catalog = agents_catalog(self._redis, self._cache, known, settings)
+        own = OwnClasses(settings, runs_in="agent")
+        self._catalog = agents_catalog(self._redis, self._cache, known, settings, own)
+        self._own = OwnCallMiddleware(self._catalog, own)
         self._updates = CatalogUpdates(self._catalog, self._redis)
         self.dead = DeadEntries(self._redis, settings)
         self._connection = self._connect_to(url, "agent")
@@ -252,7 +256,8 @@ class Session:
 
     def _make_preparation(self, known: KnownModules) -> CallPreparation:
         limited = functools.partial(refusal_now, self._connection)
-        return CallPreparation(self._catalog, known, self.settings, gate=self._gate, limited=limited, trail=self.trail)
+        about = self._catalog, known, self.settings
+        return CallPreparation(*about, gate=self._gate, limited=limited, trail=self.trail, own=self._own)
 
     def _make_publisher(self, admission: AdmissionControl) -> Publisher:
         return agent_publisher(

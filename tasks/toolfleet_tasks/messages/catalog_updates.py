@@ -5,6 +5,7 @@ import asyncio
 from redis.asyncio import Redis
 
 from toolfleet_registry.agents.known_profiles import KnownProfiles
+from toolfleet_registry.agents.own_classes import OwnClasses
 from toolfleet_registry.agents.stored.live_profiles import LiveProfiles
 from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.directory.directory import ModuleDirectory
@@ -18,14 +19,20 @@ from toolfleet_tasks.aio.cancellation import is_wanted
 log = get_logger(__name__)
 
 
-def agents_catalog(redis: Redis, cache: ManifestCache, known: KnownModules, settings: Settings) -> Catalog:
-    """What an agent knows of tools: out of Redis, where the fleet puts it. `known` takes over which modules there are."""
+def agents_catalog(
+    redis: Redis, cache: ManifestCache, known: KnownModules, settings: Settings, own: OwnClasses
+) -> Catalog:
+    """What an agent knows of tools: out of Redis, where the fleet puts it. `known` takes over which modules there are.
+
+    `own` are the classes that profiles name and that run in agents. Raises `SettingsError` for one of the settings that cannot be had.
+    """
+    own.check(settings)
     return Catalog(
         settings,
         cache,
         known=known,
         directory=ModuleDirectory(redis, settings),
-        profiles=LiveProfiles(redis, settings, KnownProfiles(settings)),
+        profiles=LiveProfiles(redis, settings, KnownProfiles(settings, admit=own.fault)),
         asks_fleet=True,
     )
 

@@ -3,10 +3,10 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+from redis.exceptions import RedisError
 
 from toolfleet_registry.agents.effective_profile import EffectiveProfile
 from toolfleet_registry.agents.known_profiles import KnownProfiles
@@ -16,10 +16,10 @@ from toolfleet_registry.agents.tool_rules import NamedProfile
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
 from toolfleet_registry.config.setting_sources import setting_place
 from toolfleet_registry.contracts import Caller, Level
-from toolfleet_registry.errors import NoSuchProfile
+from toolfleet_registry.errors import NoSuchProfile, SettingsError
+from toolfleet_registry.redis.servers import sync_client
+from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
-
-_NO_FAULTS: Mapping[str, str] = MappingProxyType({})
 
 
 class _Told(BaseModel):
@@ -85,8 +85,8 @@ class AgentList(_Told):
     """How many there are."""
 
 
-def agents_of(settings: Settings, faults: Mapping[str, str] = _NO_FAULTS) -> list[AgentOverview]:
-    """All of them, by name. `faults`: why workers apply none of a name. Synchronous; raises `FleetUnavailable`."""
+def agents_of(settings: Settings) -> list[AgentOverview]:
+    """All of them, by name, with what processes cannot apply of them. Synchronous; raises `FleetUnavailable`."""
     with contextlib.closing(StoredProfiles.of(settings)) as stored:
         found = stored.read()
     known = KnownProfiles(settings)
@@ -95,12 +95,13 @@ def agents_of(settings: Settings, faults: Mapping[str, str] = _NO_FAULTS) -> lis
         versions={name: one.version for name, one in found.items() if isinstance(one, ProfileVersion)},
         refused={name: one for name, one in found.items() if isinstance(one, str)},
     )
-    return [_overview(name, known, settings, found.get(name), faults.get(name)) for name in known.names]
+    faults = _reported_faults(settings)
+    return [_overview(name, known, settings, found.get(name), faults) for name in known.names]
 
 
-def agent_of(name: str, settings: Settings, faults: Mapping[str, str] = _NO_FAULTS) -> AgentOverview:
+def agent_of(name: str, settings: Settings) -> AgentOverview:
     """One of them. Raises as `agents_of`, and `NoSuchProfile`."""
-    found = next((one for one in agents_of(settings, faults) if one.name == name), None)
+    found = next((one for one in agents_of(settings) if one.name == name), None)
     if found is None:
         raise NoSuchProfile(f"Neither the settings nor the registry have a profile of agent {name[:80]!r}.")
     return found
@@ -113,11 +114,11 @@ def versions_of(name: str, settings: Settings) -> AgentVersions:
 
 
 def _overview(
-    name: str, known: KnownProfiles, settings: Settings, stored: ProfileVersion | str | None, fault: str | None
+    name: str, known: KnownProfiles, settings: Settings, stored: ProfileVersion | str | None, faults: Mapping[str, str]
 ) -> AgentOverview:
     placed = list(_placed(name, settings, stored))
     version = stored.version if isinstance(stored, ProfileVersion) else 0
-    if (fault := known.fault(name) or fault) is not None:
+    if (fault := known.fault(name) or faults.get(f"{name} {version}")) is not None:
         return AgentOverview(name=name, version=version, fault=fault, profiles=placed)
     effective = EffectiveProfile(name, [NamedProfile(name, one.place, one.profile) for one in placed])
     left = effective.narrowed(Caller(permission="owner", allowed_modules="*"), frozenset())
@@ -135,6 +136,20 @@ def _overview(
         ],
         profiles=placed,
     )
+
+
+def _reported_faults(settings: Settings) -> dict[str, str]:
+    """What processes of the fleet have said, by name and version. Fails open: it is told beside."""
+    try:
+        with sync_client(fleet_url(settings.redis_url), master=settings.sentinel_master, timeout_seconds=2) as redis:
+            found: Any = redis.hgetall(settings.keys.registry.agent_faults)
+    except (RedisError, OSError, SettingsError):
+        return {}
+    return {_text(name): _text(fault) for name, fault in found.items()}
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _placed(name: str, settings: Settings, stored: ProfileVersion | str | None) -> Iterator[PlacedProfile]:

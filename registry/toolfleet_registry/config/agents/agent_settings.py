@@ -18,6 +18,16 @@ class AgentSettings(BaseSettings, defer_build=True):
     default_agent: str | None = None
     """The profile of callers that name none, as older programs do. None: such callers have what they have."""
 
+    trusted_middleware_namespaces: Annotated[frozenset[str], NoDecode] = frozenset()
+    """Where classes may be that profiles name as middleware, such as `acme.middleware`: comma-separated or JSON. Nothing else is imported."""
+
+    @field_validator("trusted_middleware_namespaces", mode="before")
+    @classmethod
+    def _read_namespaces(cls, value: Any) -> Any:
+        if not isinstance(value, str) or value.lstrip().startswith("["):
+            return read_json(value) if isinstance(value, str) else value
+        return [name.strip() for name in value.split(",") if name.strip()]
+
     @field_validator("agents", mode="before")
     @classmethod
     def _read_agents(cls, value: Any) -> Any:
