@@ -145,3 +145,20 @@ async def test_a_key_of_an_agent_takes_no_other_one(gateway: KeyedGateway) -> No
     await gateway.delete("ada", f"/operations/keys/{made.json()['key']['id']}")
     for name in ("sixth", "helper"):
         await remove(gateway, name)
+
+
+async def test_why_is_answered_about_oneself_and_to_operators_about_others(gateway: KeyedGateway) -> None:
+    """Who is none learns nothing behind the rule that decides, and nothing of others."""
+    own = (await gateway.get("gus", "/tools/owls.echo/why")).json()
+    other = await gateway.get("gus", "/tools/owls.echo/why", params={"user_id": "ada", "permission": "owner"})
+    asked = {"key": gateway.key_id("gus")}
+    same = (await gateway.get("olga", "/tools/owls.echo/why", params=asked)).json()
+    allowed = await gateway.get("olga", "/tools/owls.echo/why", params={"permission": "owner", "modules": "owls, cats"})
+    absent = await gateway.get("olga", "/tools/owls.echo/why", params={"key": "nobody"})
+    both = await gateway.get("olga", "/tools/owls.echo/why", params={**asked, "permission": "owner"})
+
+    assert (own["is_allowed"], own["rules"][-1]["about"], own["rules"][-1]["passes"]) == (False, "reach", False)
+    assert (same["reason"], same["rules"][: len(own["rules"])]) == (own["reason"], own["rules"])
+    assert len(same["rules"]) > len(own["rules"])
+    assert allowed.json()["is_allowed"]
+    assert [other.status_code, absent.status_code, both.status_code] == [403, 404, 400]
