@@ -11,12 +11,11 @@ from toolfleet_registry.system.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from toolfleet_registry.agents.explanation import ToolExplanation
-    from toolfleet_registry.agents.own_protocols import AttemptMiddleware, CallMiddleware, ProceedWithCall
+    from toolfleet_registry.agents.own_protocols import AttemptMiddleware, CallMiddleware
     from toolfleet_registry.contracts import (
         Caller,
         Conversation,
         ModuleStatus,
-        PublishedCall,
         ResultFile,
         ToolCall,
         ToolDefinition,
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from toolfleet_registry.contracts.inputs.messages import InputRequest, PendingInput
     from toolfleet_registry.contracts.jobs import HookSpec, Job, JobRefused, Poll, Schedule, WakeUp
     from toolfleet_registry.contracts.logs.log_message import LogMessage
-    from toolfleet_registry.contracts.outcomes import Attempt, Outcome
     from toolfleet_registry.contracts.progress import Progress
     from toolfleet_registry.contracts.progress import report as report_progress
     from toolfleet_registry.errors import (
@@ -58,7 +56,6 @@ else:
         {
             "ApprovalNotTaken": "toolfleet_registry.errors",
             "Approver": "toolfleet_tasks.approvals.approvers",
-            "Attempt": "toolfleet_registry.contracts.outcomes",
             "AttemptMiddleware": "toolfleet_registry.agents.own_protocols",
             "CallHandle": "toolfleet_tasks.calls.handle",
             "CallMiddleware": "toolfleet_registry.agents.own_protocols",
@@ -82,12 +79,9 @@ else:
             "ModuleStatus": "toolfleet_registry.contracts",
             "NoSuchDeadLetter": "toolfleet_registry.errors",
             "NotReplayable": "toolfleet_registry.errors",
-            "Outcome": "toolfleet_registry.contracts.outcomes",
             "PendingInput": "toolfleet_registry.contracts.inputs.messages",
             "Poll": "toolfleet_registry.contracts.jobs",
-            "ProceedWithCall": "toolfleet_registry.agents.own_protocols",
             "Progress": "toolfleet_registry.contracts.progress",
-            "PublishedCall": "toolfleet_registry.contracts",
             "Remaining": "toolfleet_registry.policy.limits",
             "ResultFile": "toolfleet_registry.contracts",
             "Schedule": "toolfleet_registry.contracts.jobs",
@@ -112,7 +106,6 @@ else:
 __all__ = [
     "ApprovalNotTaken",
     "Approver",
-    "Attempt",
     "AttemptMiddleware",
     "CallHandle",
     "CallMiddleware",
@@ -136,12 +129,9 @@ __all__ = [
     "ModuleStatus",
     "NoSuchDeadLetter",
     "NotReplayable",
-    "Outcome",
     "PendingInput",
     "Poll",
-    "ProceedWithCall",
     "Progress",
-    "PublishedCall",
     "Remaining",
     "ResultFile",
     "Schedule",

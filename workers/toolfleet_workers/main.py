@@ -43,7 +43,7 @@ def make_worker_app(settings: Settings) -> FleetApp:
     app = make_app(settings, lane=settings.lane)
     own_classes = OwnClasses(settings, runs_in="worker")
     own_classes.check(settings)
-    profiles = KnownProfiles(settings, admit=own_classes.fault)
+    profiles = KnownProfiles(settings, own=own_classes)
     tools = ToolCache(settings, app.modules, profiles=profiles)
     own = _own_executors(settings, tools)
     http = HttpExecutor(

@@ -19,6 +19,16 @@ from toolfleet_registry.contracts import Caller, ToolCall, ToolResult
 if TYPE_CHECKING:
     from toolfleet import CallHandle, ToolFleet
 
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        min=0.001,
+        max=1e8,
+        help="Wait no longer, queue time included; by default twice the tool's limit and lease, some minutes.",
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Give the app the command."""
@@ -44,15 +54,7 @@ def call(  # noqa: PLR0913 - these are the command line's options
     permission: PermissionOption = Level.OWNER,
     modules: ModulesOption = "*",
     agent: AgentOption = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            min=0.001,
-            max=1e8,
-            help="Wait no longer, queue time included; by default twice the tool's limit and lease, some minutes.",
-        ),
-    ] = None,
+    timeout: TimeoutOption = None,
     tool_version: Annotated[
         str | None,
         typer.Option(metavar="VERSION", help="Run it only while the tool has this version, letter for letter."),

@@ -1,4 +1,4 @@
-"""Explains why a caller may call a tool, or may not: `toolfleet why`."""
+"""Tells why a caller may call a tool, or may not: `toolfleet why`."""
 
 import asyncio
 from typing import TYPE_CHECKING, Annotated

@@ -1,10 +1,11 @@
 """Finds the profile of an agent, in memory: what this process's settings say of it, and what the registry keeps."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from toolfleet_registry.agents.effective_profile import EffectiveProfile
+from toolfleet_registry.agents.own_classes import OwnClasses
 from toolfleet_registry.agents.tool_rules import NamedProfile
 from toolfleet_registry.config.agents.agent_profile import AGENT_NAME, AgentProfile
 from toolfleet_registry.contracts import Caller
@@ -23,14 +24,14 @@ _MOST_KEPT = 1_000  # effective profiles: agents' names, and chains of them
 class KnownProfiles:
     """Those of one process. `take` puts in what the registry keeps; everything else only reads.
 
-    `admit` says why this process cannot apply a profile that the registry keeps, or `None`. It may import programs, and so is
-    asked in a thread by whoever takes profiles over: an agent with such a one may do nothing.
+    `own` are the classes of operators that run in this process, as profiles name them; `None`: none do.
     """
 
-    def __init__(self, settings: Settings, *, admit: Callable[[AgentProfile], str | None] = lambda _: None) -> None:
+    def __init__(self, settings: Settings, *, own: OwnClasses | None = None) -> None:
         self._configured = settings.agents
         self._default = settings.default_agent
-        self.admit = admit
+        self.own = own
+        """Whose `fault` says why a profile cannot be applied here, asked by whoever takes profiles over."""
         self._stored: Mapping[str, AgentProfile] = {}
         self._versions, self._refused = _NO_VERSIONS, _NOTHING_REFUSED
         self._made = dict[str, EffectiveProfile]()

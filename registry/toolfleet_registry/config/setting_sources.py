@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from toolfleet_registry.config.run_file import find_running
-from toolfleet_registry.config.toml_lines import line_of
+from toolfleet_registry.config.toml.lines import line_of
 
 PREFIX = "TOOLFLEET_"
 TOML_NAME = "toolfleet.toml"

@@ -17,13 +17,16 @@ log = get_logger(__name__)
 class OwnCallMiddleware:
     """Those of the profiles that the catalog knows."""
 
-    def __init__(self, catalog: Catalog, own: OwnClasses) -> None:
-        self._catalog, self._own = catalog, own
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
 
     async def changed(self, call: ToolCall, caller: Caller) -> ToolCall | ToolResult:
         """The call with the arguments that they leave, or the first refusal."""
+        own = self._catalog.profiles.own
         for spec in self._specs(call, caller):
-            answer = await self._asked(spec, call, caller)
+            if own is None or not own.runs_here(spec):
+                continue
+            answer = await _asked(own, spec, call, caller)
             if isinstance(answer, ToolResult):
                 return answer
             call = call.model_copy(update={"arguments": answer.arguments})
@@ -39,21 +42,22 @@ class OwnCallMiddleware:
             return []
         if profile is None or tool is None:
             return []
-        return [spec for spec in profile.rules(tool.definition).own if self._own.runs_here(spec)]
+        return list(profile.rules(tool.definition).own)
 
-    async def _asked(self, spec: OwnMiddlewareSpec, call: ToolCall, caller: Caller) -> ToolCall | ToolResult:
-        try:
-            async with asyncio.timeout(_SECONDS):
-                answer: object = await self._own.made(spec)(call, caller)
-        except TimeoutError:
-            return _failed(spec, call, "it did not answer in time")
-        except (Exception, SystemExit) as exc:  # noqa: BLE001 - whatever operators' own code raises
-            return _failed(spec, call, f"it raised {type(exc).__name__}")
-        if isinstance(answer, ToolResult) and not answer.success:
-            return answer
-        if isinstance(answer, ToolCall) and answer.tool_name == call.tool_name:
-            return answer
-        return _failed(spec, call, "what it returned is neither the call nor a refusal")
+
+async def _asked(own: OwnClasses, spec: OwnMiddlewareSpec, call: ToolCall, caller: Caller) -> ToolCall | ToolResult:
+    try:
+        async with asyncio.timeout(_SECONDS):
+            answer: object = await own.made(spec)(call, caller)
+    except TimeoutError:
+        return _failed(spec, call, "it did not answer in time")
+    except (Exception, SystemExit) as exc:  # noqa: BLE001 - whatever operators' own code raises
+        return _failed(spec, call, f"it raised {type(exc).__name__}")
+    if isinstance(answer, ToolResult) and not answer.success:
+        return answer
+    if isinstance(answer, ToolCall) and answer.tool_name == call.tool_name:
+        return answer
+    return _failed(spec, call, "what it returned is neither the call nor a refusal")
 
 
 def _failed(spec: OwnMiddlewareSpec, call: ToolCall, reason: str) -> ToolResult:

@@ -64,10 +64,10 @@ class Step:
 class CallPreparation:
     """Prepares calls by the catalog. `gate` asks the agent's, and before it `limited`; `trail` writes down who was refused.
 
-    `own` are classes of the operators' that stand before all of that.
+    Classes of the operators' own stand before all of that.
     """
 
-    def __init__(  # noqa: PLR0913 - what has a say
+    def __init__(
         self,
         catalog: Catalog,
         known: KnownModules,
@@ -76,9 +76,8 @@ class CallPreparation:
         gate: Evaluation,
         limited: LimitCheck,
         trail: AuditTrail,
-        own: OwnCallMiddleware | None = None,
     ) -> None:
-        self._own = own
+        self._own = OwnCallMiddleware(catalog)
         self._catalog = catalog
         self._known = known
         self._settings = settings
@@ -98,10 +97,7 @@ class CallPreparation:
         step: Step | None = None,
     ) -> PublishedCall | ToolResult:
         """Judge a call that is to end in `seconds`, an agent's own or a job's `step`. A refusal has its audit line."""
-        noted, changed = collecting(), call if self._own is None else await self._own.changed(call, caller)
-        if isinstance(changed, ToolResult):
-            return self._trail.refused(call, caller, changed, noted)
-        call, judged = changed, self.judge(changed, caller, conversation, around)
+        noted, judged = collecting(), await self._judged(call, caller, conversation, around)
         if isinstance(judged, ToolResult):
             return self._trail.refused(call, caller, judged, noted)
         tool, arguments, limit = judged.tool, judged.arguments, self.limit_of(judged.tool)
@@ -134,6 +130,12 @@ class CallPreparation:
         """The rules of the agent's profile that have people approve such a call, as they are now; none without a profile."""
         judged = self._catalog.reached(call.tool_name, call.caller)
         return () if judged is None else _approval_rules(*judged)
+
+    async def _judged(
+        self, call: ToolCall, caller: Caller, conversation: Conversation | None, around: Circumstances
+    ) -> Judged | ToolResult:
+        changed = await self._own.changed(call, caller)
+        return changed if isinstance(changed, ToolResult) else self.judge(changed, caller, conversation, around)
 
     def judge(
         self,

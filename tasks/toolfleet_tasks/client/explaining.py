@@ -1,4 +1,4 @@
-"""Explains why a caller may call a tool, or may not: by the catalog's own judgement, and what the limits say now."""
+"""Tells why a caller may call a tool, or may not: by the catalog's own judgement, and what the limits say now."""
 
 from toolfleet_registry.agents.explanation import ExplainedTool, ToolExplanation, ToolRule, rules_about
 from toolfleet_registry.agents.reach import reach_of

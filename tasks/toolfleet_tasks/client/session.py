@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from toolfleet_registry.agents.explanation import ToolExplanation
-from toolfleet_registry.agents.own_classes import OwnClasses
 from toolfleet_registry.catalog.held_registry import HeldRegistry
 from toolfleet_registry.contracts import (
     Caller,
@@ -35,7 +34,6 @@ from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.begun_calls import BegunCalls, Owner
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGate, Evaluation
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
-from toolfleet_tasks.calls.own_middleware import OwnCallMiddleware
 from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.calls.prepare import CallPreparation
 from toolfleet_tasks.client.explaining import explained
@@ -74,18 +72,15 @@ class Session:
     def __init__(self, settings: Settings, gate: EvalGate | None = None, *, has_agent: bool = True) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings, self._keys, self._has_agent = settings, settings.keys, has_agent
-        self._sockets = Sockets()
-        self._background, self._last_words = set[asyncio.Task[Any]](), set[asyncio.Task[None]]()
+        self._sockets, self._background = Sockets(), set[asyncio.Task[Any]]()
+        self._last_words = set[asyncio.Task[None]]()
         url = str(settings.redis_url)
         self._redis = async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS)
         self._cache = ManifestCache(self._redis, ttl_seconds=settings.manifest_ttl_seconds, keys=self._keys)
         self.held = HeldRegistry(self._cache, settings)
         known = KnownModules(settings, probes_everywhere=has_agent)
-        own = OwnClasses(settings, runs_in="agent")
-        self._catalog = agents_catalog(self._redis, self._cache, known, settings, own)
-        self._own = OwnCallMiddleware(self._catalog, own)
-        self._updates = CatalogUpdates(self._catalog, self._redis)
-        self.dead = DeadEntries(self._redis, settings)
+        self._catalog = agents_catalog(self._redis, self._cache, known, settings)
+        self._updates, self.dead = CatalogUpdates(self._catalog, self._redis), DeadEntries(self._redis, settings)
         self._connection = self._connect_to(url, "agent")
         self._connections = [self._connection]
         self.wakes = WakeupService(self._connection, self._connect_to, settings)
@@ -256,8 +251,7 @@ class Session:
 
     def _make_preparation(self, known: KnownModules) -> CallPreparation:
         limited = functools.partial(refusal_now, self._connection)
-        about = self._catalog, known, self.settings
-        return CallPreparation(*about, gate=self._gate, limited=limited, trail=self.trail, own=self._own)
+        return CallPreparation(self._catalog, known, self.settings, gate=self._gate, limited=limited, trail=self.trail)
 
     def _make_publisher(self, admission: AdmissionControl) -> Publisher:
         return agent_publisher(
@@ -290,8 +284,7 @@ class Session:
         return functools.partial(follow, revoke=self._publisher.revoke, had=self._had, answers=self.answers)
 
     def _had(self, call: PublishedCall, result: ToolResult, text: str) -> None:
-        had = self.begun.had if call.call_id in self.begun else self._receipts.had
-        had(call, result, text)
+        (self.begun.had if call.call_id in self.begun else self._receipts.had)(call, result, text)
 
     def _say_last(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Have a call ended whose caller may have gone; `aclose` waits a little for that."""

@@ -19,20 +19,19 @@ from toolfleet_tasks.aio.cancellation import is_wanted
 log = get_logger(__name__)
 
 
-def agents_catalog(
-    redis: Redis, cache: ManifestCache, known: KnownModules, settings: Settings, own: OwnClasses
-) -> Catalog:
+def agents_catalog(redis: Redis, cache: ManifestCache, known: KnownModules, settings: Settings) -> Catalog:
     """What an agent knows of tools: out of Redis, where the fleet puts it. `known` takes over which modules there are.
 
-    `own` are the classes that profiles name and that run in agents. Raises `SettingsError` for one of the settings that cannot be had.
+    Raises `SettingsError` if a profile of the settings names a class that runs in agents, and cannot be had.
     """
+    own = OwnClasses(settings, runs_in="agent")
     own.check(settings)
     return Catalog(
         settings,
         cache,
         known=known,
         directory=ModuleDirectory(redis, settings),
-        profiles=LiveProfiles(redis, settings, KnownProfiles(settings, admit=own.fault)),
+        profiles=LiveProfiles(redis, settings, KnownProfiles(settings, own=own)),
         asks_fleet=True,
     )
 

@@ -22,11 +22,11 @@ from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 
 
-class _Told(BaseModel):
+class _Shown(BaseModel):
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
 
-class PlacedProfile(_Told):
+class PlacedProfile(_Shown):
     """One profile of an agent, and where it stands."""
 
     place: str
@@ -39,7 +39,7 @@ class PlacedProfile(_Told):
     """Who has stored it."""
 
 
-class PlacedMiddleware(_Told):
+class PlacedMiddleware(_Shown):
     """One entry of what stands around an agent's calls."""
 
     place: str
@@ -48,7 +48,7 @@ class PlacedMiddleware(_Told):
     """What it says."""
 
 
-class AgentOverview(_Told):
+class AgentOverview(_Shown):
     """What an agent may do at most: all of its profiles hold together."""
 
     name: str
@@ -69,14 +69,14 @@ class AgentOverview(_Told):
     """All of them; the one of the settings first."""
 
 
-class AgentVersions(_Told):
+class AgentVersions(_Shown):
     """The versions of a profile that the registry keeps."""
 
     versions: list[ProfileVersion]
     """The latest first."""
 
 
-class AgentList(_Told):
+class AgentList(_Shown):
     """All agents that have a profile."""
 
     agents: list[AgentOverview]

@@ -18,7 +18,8 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.agent_overview import agent_of
 
 PROGRAM = """
-from toolfleet import Attempt, Outcome, ToolResult
+from toolfleet import ToolResult
+from toolfleet.middleware import Attempt, Outcome
 
 class Stamp:
     def __init__(self, text):

@@ -82,12 +82,12 @@ class LiveProfiles:
 
     async def _faults(self, profiles: Mapping[str, AgentProfile]) -> dict[str, str]:
         """Why some cannot be applied here. A program that is imported for them may take its time, but not for ever."""
-        faults = dict[str, str]()
-        for name, profile in profiles.items():
-            if any(isinstance(spec, OwnMiddlewareSpec) for spec in profile.middleware):
+        faults, own = dict[str, str](), self.known.own
+        for name, profile in profiles.items() if own is not None else ():
+            if own is not None and any(isinstance(spec, OwnMiddlewareSpec) for spec in profile.middleware):
                 try:
                     async with asyncio.timeout(_IMPORT_SECONDS):
-                        fault = await asyncio.to_thread(self.known.admit, profile)
+                        fault = await asyncio.to_thread(own.fault, profile)
                 except TimeoutError:
                     fault = f"what it names was not imported within {_IMPORT_SECONDS:g} s"
                 if fault is not None:

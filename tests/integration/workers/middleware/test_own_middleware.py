@@ -88,7 +88,7 @@ async def run(
 ) -> tuple[Attempt, list[PublishedCall]]:
     settings = load_settings(agents={"own": {"middleware": list(middleware)}}, trusted_middleware_namespaces=trusted)
     classes, module = OwnClasses(settings, runs_in="worker"), Module()
-    own = OwnMiddleware(Tools(), KnownProfiles(settings, admit=classes.fault), classes)
+    own = OwnMiddleware(Tools(), KnownProfiles(settings, own=classes), classes)
     runner = CallRunner(module, [own])  # type: ignore[arg-type] # it is only asked to execute
     call = published("owls.count", caller=Caller(user_id="ada", permission="owner", allowed_modules="*", agent=agent))
     return await runner.run(call, seconds=5, lease=UNBOUNDED), module.calls

@@ -1,4 +1,5 @@
--- Has the copy of agents' profiles say what the registry does, if it still has the revision that was read. Returns 1 if it has happened.
+-- Has the copy of agents' profiles say what the registry does, if it still has the revision that was read.
+-- Returns 1 if it has happened.
 -- expected: '' for a copy that is not there. new: the registry's revision.
 -- keys: entries, revision, manifests
 -- args: channel, expected, new, texts(name, entry)...
