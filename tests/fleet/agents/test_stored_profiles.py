@@ -92,7 +92,7 @@ async def test_a_stored_profile_holds_everywhere(fleet: ToolFleet, stored: Store
 
 async def test_a_worker_goes_by_what_it_knows_itself(lenient: ToolFleet, stored: StoredProfiles) -> None:
     """An agent that lets everything pass changes nothing: without a profile the worker runs nothing, and with one what that takes."""
-    assert await code(lenient) == "permission_denied"
+    await becomes(lenient, "permission_denied", "the worker knows no profile")
     stored.put("reader", AgentProfile(tools=("owls.echo",)), by="ada")
     await becomes(lenient, None, "the worker knows the profile")
     stored.remove("reader", by="ada")
