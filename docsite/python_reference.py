@@ -10,6 +10,7 @@ FACES = (
     "toolfleet.adapters.openai_agents",
     "toolfleet.adapters.pydantic_ai",
     "toolfleet.formats",
+    "toolfleet.middleware",
     "toolfleet.sdk",
     "toolfleet.stores",
     "toolfleet.tags",

@@ -24,10 +24,12 @@ _COMMANDS: Mapping[str, Sequence[str]] = {
     "toolfleet_cli.commands.status": ["status"],
     "toolfleet_cli.processes.redis_cli": ["redis-cli"],
     "toolfleet_cli.commands.call": ["call"],
+    "toolfleet_cli.commands.why": ["why"],
 }
 """The modules that `register` commands, and which ones, in the order of the help."""
 
 _GROUPS: Mapping[str, str] = {
+    "toolfleet_cli.commands.agents": "agents",
     "toolfleet_cli.commands.approvals": "approvals",
     "toolfleet_cli.commands.audit": "audit",
     "toolfleet_cli.commands.create": "create",

@@ -14,6 +14,8 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     │   └── StoreAway        a store of what is done once does not answer
     ├── RegistryEventsLost   events of the registry are gone that a follower has not heard of
     ├── OperationRefused     what an operator wants cannot be done with these tools
+    │   ├── NoSuchProfile    the registry has no profile, or no such version of it
+    │   └── ProfileChanged   somebody has changed an agent's profile meanwhile
     ├── NotPublished         a call is surely not in its queue
     │   └── BrokerUnavailable  for the broker is away, or takes nothing now
     ├── PublishUnconfirmed   a call may or may not be in its queue
@@ -98,6 +100,19 @@ class StoreAway(FleetUnavailable):
 
 class OperationRefused(FleetError):
     """What an operator wants cannot be done with these tools; the message says why."""
+
+
+class NoSuchProfile(OperationRefused):
+    """The registry keeps no profile of this agent, or no such version of it."""
+
+
+class ProfileChanged(OperationRefused):
+    """An agent's profile is another one by now than whoever changes it has seen. `version`: its number, 0 for none, if it is known."""
+
+    def __init__(self, name: str, version: int | None) -> None:
+        self.version = version
+        there = "is another one" if version is None else f"has version {version}" if version else "is not there"
+        super().__init__(f"The profile of agent {name[:80]!r} {there} by now: look at it again.")
 
 
 class NotPublished(FleetError):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from toolfleet_registry.system.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from toolfleet_registry.agents.explanation import ToolExplanation
+    from toolfleet_registry.agents.own_protocols import AttemptMiddleware, CallMiddleware
     from toolfleet_registry.contracts import (
         Caller,
         Conversation,
@@ -53,7 +55,9 @@ else:
         {
             "ApprovalNotTaken": "toolfleet_registry.errors",
             "Approver": "toolfleet_tasks.approvals.approvers",
+            "AttemptMiddleware": "toolfleet_registry.agents.own_protocols",
             "CallHandle": "toolfleet_tasks.calls.handle",
+            "CallMiddleware": "toolfleet_registry.agents.own_protocols",
             "CallRefused": "toolfleet_tasks.client.namespaces.canvas",
             "CallStatus": "toolfleet_tasks.calls.status",
             "Caller": "toolfleet_registry.contracts",
@@ -87,6 +91,7 @@ else:
             "SyncToolFleet": "toolfleet_tasks.client.fleet",
             "ToolCall": "toolfleet_registry.contracts",
             "ToolDefinition": "toolfleet_registry.contracts",
+            "ToolExplanation": "toolfleet_registry.agents.explanation",
             "ToolFleet": "toolfleet_tasks.client.fleet",
             "ToolResult": "toolfleet_registry.contracts",
             "UnreadableLetter": "toolfleet_tasks.dead_letters.call_letters",
@@ -100,7 +105,9 @@ else:
 __all__ = [
     "ApprovalNotTaken",
     "Approver",
+    "AttemptMiddleware",
     "CallHandle",
+    "CallMiddleware",
     "CallRefused",
     "CallStatus",
     "Caller",
@@ -134,6 +141,7 @@ __all__ = [
     "SyncToolFleet",
     "ToolCall",
     "ToolDefinition",
+    "ToolExplanation",
     "ToolFleet",
     "ToolResult",
     "UnreadableLetter",

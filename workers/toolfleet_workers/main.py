@@ -3,6 +3,7 @@
 import resource
 
 from toolfleet_registry.agents.known_profiles import KnownProfiles
+from toolfleet_registry.agents.own_classes import OwnClasses
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
@@ -16,6 +17,7 @@ from toolfleet_workers.executors.http_client.client import HttpClient
 from toolfleet_workers.executors.routed import RoutedExecutor
 from toolfleet_workers.middleware.agent_profile import ProfileCheck
 from toolfleet_workers.middleware.call_log import CallLog
+from toolfleet_workers.middleware.own_middleware import OwnMiddleware
 from toolfleet_workers.middleware.permission import PermissionCheck
 from toolfleet_workers.middleware.result_check import ResultCheck
 from toolfleet_workers.pool import bootsteps
@@ -39,7 +41,10 @@ def allow_open_files() -> None:
 def make_worker_app(settings: Settings) -> FleetApp:
     """An app that can run calls: of the settings' lane, against their modules."""
     app = make_app(settings, lane=settings.lane)
-    tools, profiles = ToolCache(settings, app.modules), KnownProfiles(settings)
+    own_classes = OwnClasses(settings, runs_in="worker")
+    own_classes.check(settings)
+    profiles = KnownProfiles(settings, own=own_classes)
+    tools = ToolCache(settings, app.modules, profiles=profiles)
     own = _own_executors(settings, tools)
     http = HttpExecutor(
         settings.module_services,
@@ -55,7 +60,7 @@ def make_worker_app(settings: Settings) -> FleetApp:
     permission = PermissionCheck(tools, settings.default_guest_modules)
     app.runner = CallRunner(
         executor,
-        middleware=[CallLog(), profile, permission, ResultCheck(tools)],
+        middleware=[CallLog(), profile, permission, OwnMiddleware(tools, profiles, own_classes), ResultCheck(tools)],
         statuses=http.statuses,
         checks=1,  # the last
         definitions=tools,

@@ -7,6 +7,7 @@ import typer
 
 from toolfleet_cli.console.arguments import read_arguments
 from toolfleet_cli.console.caller import (
+    AgentOption,
     ConversationOption,
     Level,
     ModulesOption,
@@ -62,6 +63,7 @@ def call(  # noqa: PLR0913 - these are the command line's options
     user: UserOption = None,
     permission: PermissionOption = Level.OWNER,
     modules: ModulesOption = "*",
+    agent: AgentOption = None,
     timeout: TimeoutOption = None,
     tool_version: Annotated[
         str | None,
@@ -73,11 +75,12 @@ def call(  # noqa: PLR0913 - these are the command line's options
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole ToolResult.")] = False,
 ) -> None:
     """Run a tool and print its result. Exit code 1 if the call did not succeed."""
-    said, whose = (arguments or [], whole), (user, permission, modules)
-    where = Conversation(conversation_id=conversation_id, run_id=run_id)
+    said, where = (arguments or [], whole), Conversation(conversation_id=conversation_id, run_id=run_id)
     if gateway is not None:
-        show_result(_remotely(gateway, tool, said, whose, where, timeout, version=tool_version), as_json=as_json)
-    shows, caller = err.is_terminal and not as_json, caller_of(*whose)
+        refuse_caller_options(user, permission, modules)
+        result = _remotely(gateway, tool, said, agent, where, timeout, version=tool_version)
+        show_result(result, as_json=as_json)
+    shows, caller = err.is_terminal and not as_json, caller_of(user, permission, modules, agent)
     result = asyncio.run(_run(tool, said, caller, where, timeout, version=tool_version, shows=shows))
     show_result(result, as_json=as_json)
 
@@ -86,15 +89,14 @@ def _remotely(  # noqa: PLR0913 - what may be said of a call
     gateway: Gateway,
     name: str,
     said: tuple[list[str], str | None],
-    whose: tuple[str | None, Level, str],
+    agent: str | None,
     where: Conversation,
     seconds: float | None,
     *,
     version: str | None,
 ) -> ToolResult:
-    refuse_caller_options(*whose)
     given = read_arguments(*said, remote_calls.offered(gateway, name))
-    return remote_calls.called(gateway, name, given, where, seconds=seconds, version=version)
+    return remote_calls.called(gateway, name, given, where, seconds=seconds, version=version, agent=agent)
 
 
 async def _run(  # noqa: PLR0913 - as above

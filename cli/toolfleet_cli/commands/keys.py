@@ -47,6 +47,10 @@ ModulesOption = Annotated[
         show_default="all that the permission allows",
     ),
 ]
+AgentOption = Annotated[
+    str | None,
+    typer.Option("--agent", metavar="NAME", help="Its calls are this agent's, and what its profile leaves."),
+]
 RoleOption = Annotated[RoleName, typer.Option("--role", help="What it may do as an operator.")]
 ExpiresOption = Annotated[str, typer.Option("--expires", metavar="WHEN", help="As in 30d, 12h, 2027-01-31 or never.")]
 OthersOption = Annotated[bool, typer.Option("--acts-for-others", help="It may call in the name of other users.")]
@@ -67,6 +71,7 @@ def create(  # noqa: PLR0913 - one for each thing that a key has
     user: UserOption,
     permission: PermissionOption = Level.GUEST,
     modules: ModulesOption = None,
+    agent: AgentOption = None,
     role: RoleOption = RoleName.NONE,
     expires: ExpiresOption = "90d",
     acts_for_others: OthersOption = False,
@@ -84,6 +89,7 @@ def create(  # noqa: PLR0913 - one for each thing that a key has
         allowed_modules=None
         if modules is None
         else frozenset(each.strip() for each in modules.split(",") if each.strip()),
+        agent=agent,
         role=role.value,
         expires_at=_moment(expires),
         acts_for_others=acts_for_others,
@@ -115,6 +121,7 @@ def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> Non
     for each in records:
         key, used = each.key, "never" if each.last_used_at is None else f"{age(max(now - each.last_used_at, 0))} ago"
         user = f"{key.user_id} and others" if key.acts_for_others else key.user_id
+        user = user if key.agent is None else f"{user} as {key.agent}"
         add_row(shown, key.id, user, key.permission, _modules(key), key.role, _expiry(key, now), used, key.description)
     show_table(shown)
 

@@ -32,11 +32,13 @@ RunOption = Annotated[
     ),
 ]
 
+AgentOption = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Act as this agent, by its profile.")]
 
-def caller_of(user: str | None, permission: Level, modules: str) -> Caller:
+
+def caller_of(user: str | None, permission: Level, modules: str, agent: str | None = None) -> Caller:
     """The caller that the options describe."""
     names = frozenset(name.strip() for name in modules.split(",") if name.strip())
-    said = {"user_id": user, "permission": permission.value, "allowed_modules": names}
+    said = {"user_id": user, "permission": permission.value, "allowed_modules": names, "agent": agent}
     return Caller.model_validate(said)
 
 

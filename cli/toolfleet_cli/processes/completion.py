@@ -56,6 +56,17 @@ def complete_keys(incomplete: str) -> list[str]:
     )
 
 
+def complete_agents(incomplete: str) -> list[str]:
+    """The agents that have a profile, in the settings or in Redis."""
+    return _asked(
+        lambda redis, settings, _: [
+            *settings.agents,
+            *map(_text, cast("list[Any]", redis.hkeys(settings.keys.registry.agents))),
+        ],
+        incomplete,
+    )
+
+
 def complete_jobs(incomplete: str) -> list[str]:
     """The jobs that are due next, and the latest that have ended."""
     return _asked(

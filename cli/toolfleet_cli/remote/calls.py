@@ -17,12 +17,19 @@ def offered(gateway: Gateway, name: str) -> ToolDefinition | None:
     return None if found is None else ToolDefinition.model_validate(found)
 
 
-def called(
-    gateway: Gateway, name: str, arguments: Any, where: Conversation, *, seconds: float | None, version: str | None
+def called(  # noqa: PLR0913 - what may be said of a call
+    gateway: Gateway,
+    name: str,
+    arguments: Any,
+    where: Conversation,
+    *,
+    seconds: float | None,
+    version: str | None,
+    agent: str | None = None,
 ) -> ToolResult:
     """How the call ended; one that is refused ends the command. Ctrl-C takes it back."""
     said = {"tool_name": name, "arguments": arguments, "timeout_seconds": seconds, "tool_version": version}
-    said |= {"conversation_id": where.conversation_id, "run_id": where.run_id}
+    said |= {"conversation_id": where.conversation_id, "run_id": where.run_id, "agent": agent}
     body = {field: value for field, value in said.items() if value is not None}
     headers = {"prefer": "respond-async", "idempotency-key": randomness.uuid4().hex}
     begun = gateway.ask("POST", "/calls", seconds=_WAIT_SECONDS + _MORE_SECONDS, json=body, headers=headers)

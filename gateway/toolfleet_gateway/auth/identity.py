@@ -9,11 +9,15 @@ from toolfleet_gateway.auth.refusals import AuthRefused
 from toolfleet_registry.access.api_key import ApiKey
 from toolfleet_registry.access.grants import KeyMaker
 from toolfleet_registry.access.roles import Role, has_role
+from toolfleet_registry.config.agents.agent_profile import AGENT_NAME
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.policy.identities import LONGEST
 
 UserName = Annotated[str, Field(max_length=LONGEST, json_schema_extra={"minLength": 1})]
 """A user's id as requests name it; `caller_for` says what is wrong with an empty one."""
+
+AgentNames = Annotated[str, Field(pattern=f"^{AGENT_NAME}(/{AGENT_NAME})*$", max_length=LONGEST)]
+"""An agent as requests name it, behind those that it stands behind: `primary/subagent`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +56,16 @@ class Identity:
         """Whether it may do what needs this role."""
         return has_role(self.role, needed)
 
-    def caller_for(self, user_id: str | None) -> Caller:
-        """The caller in whose name it acts: `user_id`, as a request names it, or its own for `None`.
+    def caller_for(self, user_id: str | None, agent: str | None = None) -> Caller:
+        """The caller in whose name it acts: `user_id` and `agent`, as a request names them, or its own for `None`.
 
-        Raises `AuthRefused`, 403, for another user's unless it acts for others, and 400 for what is no user's id.
+        Raises `AuthRefused`, 403, for another user's unless it acts for others, and for another agent than its own; one that
+        stands behind that (`own/other`) is taken. 400 for what is no user's id.
         """
+        if agent is not None and agent != (own := self.caller.agent):
+            if own is not None and not agent.startswith(f"{own}/"):
+                raise AuthRefused("agent-of-key", "This key is another agent's: leave agent out.")
+            return replace(self, caller=self.caller.model_copy(update={"agent": agent})).caller_for(user_id)
         if user_id is None or user_id == self.caller.user_id:
             return self.caller
         if not self.acts_for_others:

@@ -69,7 +69,10 @@ class BeginningRoutes:
             raise invalid_request(f"The tool {name[:200]!r} is not one of the module {module[:200]!r}.")
         full = name if "." in name else f"{module}.{name}"
         # Not checked again: of what is no tool's name, however long, the call itself says so.
-        body = CallBody.model_construct(tool_name=full, arguments=asked.body.arguments, user_id=asked.body.user_id)
+        said = asked.body
+        body = CallBody.model_construct(
+            tool_name=full, arguments=said.arguments, user_id=said.user_id, agent=said.agent
+        )
         return await self.calling.answer(await self.calling.begin(asked.who, body, key), preference)
 
     async def batch(self, asked: RouteRequest[BatchBody, None]) -> Response:

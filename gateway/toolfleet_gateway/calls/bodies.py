@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from toolfleet_gateway.auth.identity import UserName
+from toolfleet_gateway.auth.identity import AgentNames, UserName
 from toolfleet_gateway.http.problems import ProblemBody
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.logs.log_message import LogLevel
@@ -39,6 +39,8 @@ class CallBody(_Sent):
     """The turn of the agent that it is part of: what a profile's `run_limit` counts by."""
     user_id: UserName | None = None
     """In whose name, for keys that may act for others."""
+    agent: AgentNames | None = None
+    """The agent whose profile takes from what the key may do; a key of an agent takes no other one."""
     tool_version: Name | None = None
     """The version of the tool that is meant; by default whichever there is."""
     log_level: LogLevel | None = None
@@ -72,6 +74,8 @@ class ExecuteBody(_Sent):
     """By the names of the tool's arguments."""
     user_id: UserName | None = None
     """In whose name, for keys that may act for others."""
+    agent: AgentNames | None = None
+    """The agent whose profile takes from what the key may do; a key of an agent takes no other one."""
 
 
 class CallState(BaseModel):

@@ -42,7 +42,7 @@ class Calling:
         conversation_id = who.conversation_id or asked.conversation_id  # a token's own counts
         is_named = conversation_id is not None or asked.run_id is not None
         where = Conversation(conversation_id=conversation_id, run_id=asked.run_id) if is_named else None
-        caller = who.caller_for(asked.user_id)
+        caller = who.caller_for(asked.user_id, asked.agent)
         handle = await self.fleet.begun_calls.begin(
             call, caller, owner_of(who), conversation=where, timeout=asked.timeout_seconds
         )

@@ -13,7 +13,7 @@ from toolfleet_gateway.auth.identity import Identity
 B = TypeVar("B")
 Q = TypeVar("Q")
 
-Method = Literal["GET", "POST", "DELETE"]
+Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from toolfleet_gateway.auth.identity import UserName
+from toolfleet_gateway.auth.identity import AgentNames, UserName
 from toolfleet_registry.contracts import Conversation, ToolCall
 from toolfleet_registry.contracts.jobs import Completion, HookSpec, Job, Poll, Schedule, WakeupRequest, WorkflowId
 
@@ -55,6 +55,8 @@ class JobRequest(BaseModel):
     """The group of jobs that are cancelled when one of them fails."""
     user_id: UserName | None = None
     """In whose name, for keys that act for others."""
+    agent: AgentNames | None = None
+    """The agent whose profile takes from what the key may do; a key of an agent takes no other one."""
 
     def ends(self) -> list[Completion]:
         """What happens at its end, as the fleet takes it."""

@@ -125,7 +125,7 @@ class _AboutJobs:
                 body.ends(),
                 body.conversation,
                 body.deadline_seconds,
-                caller=request.who.caller_for(body.user_id),
+                caller=request.who.caller_for(body.user_id, body.agent),
                 name=body.name,
                 message=body.message,
                 on_failure_message=body.on_failure_message,

@@ -1,6 +1,7 @@
 """Lists the routes for viewers, operators and admins."""
 
 from toolfleet_gateway.http.routes import AnyRoute
+from toolfleet_gateway.operations.agents import agent_routes
 from toolfleet_gateway.operations.audit import audit_routes
 from toolfleet_gateway.operations.dead_letters import dead_letter_routes
 from toolfleet_gateway.operations.jobs import operated_job_routes
@@ -14,7 +15,7 @@ from toolfleet_tasks.client.fleet import ToolFleet
 
 
 def operation_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
-    """What is answered below `/operations`: reading needs the role `viewer`, changing `operator`, and keys `admin`."""
+    """What is answered below `/operations`: reading needs the role `viewer`, changing `operator`, and keys and agents `admin`."""
     return [
         *status_routes(settings),
         *dead_letter_routes(fleet, settings),
@@ -24,4 +25,5 @@ def operation_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
         *operated_module_routes(settings),
         *operated_job_routes(settings),
         *key_routes(settings),
+        *agent_routes(settings),
     ]

@@ -11,6 +11,7 @@ from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.rights.roles import require_role
 from toolfleet_gateway.tools.answers import LoadErrorList, ReloadReport, ShownLoadError, ShownTool, ToolPage, shown_tool
 from toolfleet_gateway.tools.listing import ToolPages, ToolQuery
+from toolfleet_gateway.tools.why import why_route
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
@@ -24,7 +25,7 @@ _LONGEST_COMPARED = 64  # characters; the time grows with their square
 def tool_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
     """What is answered about tools. `/tools/errors` and `/tools/reload` come before the tools' names, which have a dot."""
     about = _AboutTools(fleet, settings)
-    return [_list_route(fleet), *_error_routes(about), _tool_route(about)]
+    return [_list_route(fleet), *_error_routes(about), _tool_route(about), why_route(fleet, settings)]
 
 
 def _list_route(fleet: ToolFleet) -> AnyRoute:

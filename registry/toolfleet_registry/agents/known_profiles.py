@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from toolfleet_registry.agents.effective_profile import EffectiveProfile
+from toolfleet_registry.agents.own_classes import OwnClasses
 from toolfleet_registry.agents.tool_rules import NamedProfile
 from toolfleet_registry.config.agents.agent_profile import AGENT_NAME, AgentProfile
 from toolfleet_registry.contracts import Caller
@@ -13,33 +15,53 @@ from toolfleet_registry.settings import Settings
 MOST_AGENTS = 8
 """In one name, from the first to the one that asks: `primary/subagent`."""
 
+_NO_VERSIONS: Mapping[str, int] = MappingProxyType({})
+_NOTHING_REFUSED: Mapping[str, str] = MappingProxyType({})
 _NAME = re.compile(AGENT_NAME)
 _MOST_KEPT = 1_000  # effective profiles: agents' names, and chains of them
 
 
 class KnownProfiles:
-    """Those of one process. `take` puts in what the registry keeps; everything else only reads."""
+    """Those of one process. `take` puts in what the registry keeps; everything else only reads.
 
-    def __init__(self, settings: Settings) -> None:
+    `own` are the classes of operators that run in this process, as profiles name them; `None`: none do.
+    """
+
+    def __init__(self, settings: Settings, *, own: OwnClasses | None = None) -> None:
         self._configured = settings.agents
         self._default = settings.default_agent
+        self.own = own
+        """Whose `fault` says why a profile cannot be applied here, asked by whoever takes profiles over."""
         self._stored: Mapping[str, AgentProfile] = {}
+        self._versions, self._refused = _NO_VERSIONS, _NOTHING_REFUSED
         self._made = dict[str, EffectiveProfile]()
 
     @property
     def names(self) -> list[str]:
-        """The agents that have a profile, sorted."""
-        return sorted({*self._configured, *self._stored})
+        """The agents that have a profile, also one that does not count, sorted."""
+        return sorted({*self._configured, *self._stored, *self._refused})
 
     @property
     def is_empty(self) -> bool:
         """Whether there are no profiles, and none is needed."""
-        return not (self._configured or self._stored or self._default)
+        return not (self._configured or self._stored or self._refused or self._default)
 
-    def take(self, stored: Mapping[str, AgentProfile]) -> None:
-        """Take over what the registry keeps now."""
-        if stored != self._stored:
-            self._stored, self._made = dict(stored), {}
+    def take(
+        self,
+        stored: Mapping[str, AgentProfile],
+        *,
+        versions: Mapping[str, int] = _NO_VERSIONS,
+        refused: Mapping[str, str] = _NOTHING_REFUSED,
+    ) -> None:
+        """Take over what the registry keeps now, and its `versions`. `refused`: why what it keeps of others counts for nothing."""
+        if (stored, versions, refused) == (self._stored, self._versions, self._refused):
+            return
+        self._stored, self._versions, self._refused = dict(stored), dict(versions), dict(refused)
+        self._made = {}
+
+    def fault(self, name: str) -> str | None:
+        """Why what the registry keeps of an agent counts for nothing here; `None`: it does, or there is nothing."""
+        return self._refused.get(name)
 
     def of(self, caller: Caller) -> EffectiveProfile | None:
         """The caller's profile; `None` for one that names no agent, where none is the default. Raises `UnknownAgent`."""
@@ -60,6 +82,8 @@ class KnownProfiles:
         if len(names) > MOST_AGENTS:
             raise UnknownAgent(agent, f"{MOST_AGENTS} agents at most stand one behind the other")
         for place, name in enumerate(names):
+            if (fault := self._refused.get(name)) is not None:
+                raise UnknownAgent(agent, f"its profile in the registry does not count: {fault}")
             found = list(self._profiles(name)) if _NAME.fullmatch(name) else []
             if not found:
                 raise UnknownAgent(agent, f"there is no profile of {name[:80]!r}")
@@ -72,7 +96,8 @@ class KnownProfiles:
         if (configured := self._configured.get(name)) is not None:
             yield NamedProfile(name, "settings", configured)
         if (stored := self._stored.get(name)) is not None:
-            yield NamedProfile(name, "registry", stored)
+            version = self._versions.get(name)
+            yield NamedProfile(name, "registry" if version is None else f"registry, version {version}", stored)
 
 
 _MISPLACED = {

@@ -74,13 +74,13 @@ def rules_of(profiles: Sequence[NamedProfile], tool: ToolDefinition) -> ToolRule
     )
 
 
+def selected(named: NamedProfile, tool: ToolDefinition) -> list[MiddlewareBase]:
+    """What stands around calls of the tool by one profile, the outermost first."""
+    return [spec for spec in named.profile.middleware if selects(spec.tools, tool.name, tool.tags)]
+
+
 def _specs(profiles: Sequence[NamedProfile], kind: type[S], tool: ToolDefinition) -> list[S]:
-    return [
-        spec
-        for named in profiles
-        for spec in named.profile.middleware
-        if isinstance(spec, kind) and selects(spec.tools, tool.name, tool.tags)
-    ]
+    return [spec for named in profiles for spec in selected(named, tool) if isinstance(spec, kind)]
 
 
 def _retry(specs: Sequence[ToolRetrySpec]) -> RetryTerms | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.reach import Reach, reach_of
+from toolfleet_registry.agents.stored.live_profiles import LiveProfiles
 from toolfleet_registry.catalog.context_arguments import checked_with
 from toolfleet_registry.catalog.hidden_tools import say_hidden
 from toolfleet_registry.catalog.manifest_reader import ManifestReader
@@ -16,13 +17,7 @@ from toolfleet_registry.catalog.registration import OpenRegistry
 from toolfleet_registry.catalog.search import ToolSearch
 from toolfleet_registry.catalog.state import CatalogState, newer_failures
 from toolfleet_registry.catalog.toolset import ToolSet, described
-from toolfleet_registry.contracts import (
-    Caller,
-    ModuleStatus,
-    ToolCall,
-    ToolDefinition,
-    ToolResult,
-)
+from toolfleet_registry.contracts import Caller, ModuleStatus, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
@@ -58,11 +53,11 @@ class Catalog:
     """The tools of the modules that are known, held in memory: a listing or a decision costs no round trip.
 
     `open_registry` is for tests; by default it is what the settings say. `known` are the modules, and takes over what the
-    `directory` says with each reading; without one they are those of the settings. `asks_fleet`: an agent's, which has the
-    fleet ask the modules rather than itself.
+    `directory` says with each reading; without one they are those of the settings. So with the `profiles` of agents.
+    `asks_fleet`: an agent's, which has the fleet ask the modules rather than itself.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is not obvious has a default
         self,
         settings: Settings,
         cache: ManifestCache,
@@ -70,12 +65,14 @@ class Catalog:
         *,
         known: KnownModules | None = None,
         directory: ModuleDirectory | None = None,
+        profiles: LiveProfiles | None = None,
         asks_fleet: bool = False,
     ) -> None:
         self._settings = settings
         self._known = KnownModules(settings) if known is None else known
-        self.profiles = KnownProfiles(settings)
+        self.profiles = KnownProfiles(settings) if profiles is None else profiles.known
         """Those of agents."""
+        self._live_profiles = profiles
         self._directory, self._asks_fleet = directory, asks_fleet
         self._reader = ManifestReader.of(settings, cache, open_registry)
         self._state = CatalogState()
@@ -104,9 +101,9 @@ class Catalog:
         """
         read = next(self._reads)
         await self._read_directory()
-        found = await self._reader.read(self._modules, self._state.manifests, needs_cache=True)
+        found = await self._reader.read(self.modules, self._state.manifests, needs_cache=True)
         manifests = found.manifests
-        if not manifests and self._modules:
+        if not manifests and self.modules:
             return False
         noted = {} if self._directory is None else await self._directory.failures.read()
         failures = newer_failures({**self._state.failures, **noted}, manifests)
@@ -136,8 +133,8 @@ class Catalog:
             errors |= dict.fromkeys(found, str(exc))
         cache = self._reader.cache
         kept = [module for module in errors if module not in manifests and await cache.renew(module)]
-        manifests |= await cache.load([*kept, *(self._modules - probes.keys())])
-        expired = await self._reader.read_kept(self._modules - manifests.keys(), self._state.manifests)
+        manifests |= await cache.load([*kept, *(self.modules - probes.keys())])
+        expired = await self._reader.read_kept(self.modules - manifests.keys(), self._state.manifests)
         manifests |= expired.manifests
         now = fleet_clock.now()
         failures = {module: ProbeFailure(error, now) for module, error in errors.items()}
@@ -164,7 +161,7 @@ class Catalog:
     def statuses(self) -> dict[str, ModuleStatus]:
         """What is known of each module, by name."""
         state, stale = self._state, self._settings.manifest_stale_seconds
-        return {module: state.status(module, stale_seconds=stale) for module in sorted(self._modules)}
+        return {module: state.status(module, stale_seconds=stale) for module in sorted(self.modules)}
 
     def tools(self, caller: Caller) -> list[ToolDefinition]:
         """What this caller may use, sorted by name; the log says once how many its modules leave out. Nothing for an unknown agent."""
@@ -231,12 +228,19 @@ class Catalog:
         return await asyncio.to_thread(find)
 
     @property
-    def _modules(self) -> frozenset[str]:
+    def modules(self) -> frozenset[str]:
+        """Those that are known."""
         return self._known.names
+
+    def find(self, tool_name: str) -> SeenTool | None:
+        """The tool as it is in effect, whoever may use it."""
+        return self._state.tools.find(tool_name)
 
     async def _read_directory(self) -> None:
         if self._directory is not None:
             self._known.take((await self._directory.read()).entries)
+        if self._live_profiles is not None:
+            await self._live_profiles.load()
 
     def _index_of(self, tools: ToolSet) -> ToolSearch:
         """The index of these tools; two who ask for a new one at the same moment may both make it."""
@@ -246,13 +250,13 @@ class Catalog:
         return known[1]
 
     def _usable_tool(self, name: ToolName, call: ToolCall, caller: Caller) -> ToolDefinition | ToolResult:
-        if name.module not in self._modules:
+        if name.module not in self.modules:
             return refused(call, "unknown_module", f"Unknown module: {name.module}")
         try:
             reach = reach_of(caller, self.profiles, self._settings.default_guest_modules)
         except UnknownAgent as exc:
             return refused(call, "permission_denied", str(exc))
-        tool = self._state.tools.find(call.tool_name)
+        tool = self.find(call.tool_name)
         if tool is None:
             # What a module offers is nobody's business who may not use it.
             if not reaches(name.module, reach.modules):
@@ -274,12 +278,9 @@ class Catalog:
         state = self._state
         if name.module not in state.manifests:
             return f"Module {name.module!r} is not reachable now; its tools may be there later."
-        near = [one for one in state.tools.near(name, reach.caller.permission) if self._is_usable(one, reach)]
+        likely = ((one, self.find(one)) for one in state.tools.near(name, reach.caller.permission))
+        near = [one for one, tool in likely if tool is not None and reach.denial(tool) is None]
         return f"Did you mean {' or '.join(near)}?" if near else None
-
-    def _is_usable(self, tool_name: str, reach: Reach) -> bool:
-        tool = self._state.tools.find(tool_name)
-        return tool is not None and reach.denial(tool) is None
 
     async def _take_over(
         self, read: int, manifests: Mapping[str, CachedManifest], failures: Mapping[str, ProbeFailure]
@@ -290,8 +291,7 @@ class Catalog:
             seen = (seen_tools(cached.manifest, cached.verdicts) for cached in manifests.values())
             return ToolSet(itertools.chain.from_iterable(seen))
 
-        is_large = sum(len(cached.manifest.tools) for cached in manifests.values()) > _MANY
-        made = await aside(tools, is_large=is_large)
+        made = await aside(tools, is_large=sum(len(cached.manifest.tools) for cached in manifests.values()) > _MANY)
         if read > self._shown:
             self._shown, self._state = read, CatalogState(manifests, failures, made)
 

@@ -1,6 +1,6 @@
 """Words what is wrong with a setting, in one sentence that names the place where it was written."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ def sentence_of(error: Any, fields: Mapping[str, FieldInfo], overrides: Mapping[
     if not error["loc"]:
         return f"{reason}."
     name, *inner = (str(part) for part in error["loc"])
-    shown = _shown(name, overrides)
+    shown = _shown(error["loc"], overrides)
     if error["type"] == "extra_forbidden" and not inner:
         like = setting_sources.likeliest(name, fields)
         return f"{shown}: there is no such setting{'.' if like is None else f'; did you mean {like}?'}"
@@ -31,10 +31,9 @@ def sentence_of(error: Any, fields: Mapping[str, FieldInfo], overrides: Mapping[
     return f"{shown}: {reason}, not {error['input']!r}."
 
 
-def _shown(name: str, overrides: Mapping[str, Any]) -> str:
-    """What a wrong setting is called where it was written."""
-    if name not in overrides:
-        origin = setting_sources.origin_of(name, start=Path.cwd())
-        if origin.source == "file":
-            return f"{origin.place}: {name}"
+def _shown(path: Sequence[str | int], overrides: Mapping[str, Any]) -> str:
+    """What a wrong setting is called where it was written, and the line of what is wrong in it."""
+    name = str(path[0])
+    if name not in overrides and setting_sources.origin_of(name, start=Path.cwd()).source == "file":
+        return f"{setting_sources.setting_place(path, start=Path.cwd())}: {name}"
     return setting_sources.PREFIX + name.upper()

@@ -3,12 +3,13 @@
 import logging
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from toolfleet_registry.config.run_file import find_running
+from toolfleet_registry.config.toml.lines import line_of
 
 PREFIX = "TOOLFLEET_"
 TOML_NAME = "toolfleet.toml"
@@ -55,14 +56,24 @@ def origin_of(name: str, *, start: Path, environ: Mapping[str, str] = os.environ
     return SettingOrigin("default")
 
 
-def place_in_toml(name: str, start: Path) -> str | None:
-    """The file, and the line that sets this; `None` if the nearest file does not, as far as can be seen."""
-    path = find_toml(start)
+def setting_place(path: Sequence[str | int], *, start: Path) -> str:
+    """Where a part of a setting stands, as people find it: the file's line, as near as there is one, or the variable."""
+    origin = origin_of(str(path[0]), start=start)
+    if origin.source == "file":
+        found = (place_in_toml(path[:length], start) for length in range(len(path), 0, -1))
+        return next((place for place in found if place is not None), origin.place)
+    return origin.place or f"{PREFIX}{str(path[0]).upper()}"
+
+
+def place_in_toml(path: str | Sequence[str | int], start: Path) -> str | None:
+    """The file, and the line that sets this, or the key or element at this path; `None` if the nearest file does not."""
+    file = find_toml(start)
     try:
-        line = None if path is None else _line_of(name, path.read_text(encoding="utf-8"))
+        keys = (path,) if isinstance(path, str) else path
+        line = None if file is None else line_of(keys, file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
         return None
-    return None if line is None else f"{path}, line {line}"
+    return None if line is None else f"{file}, line {line}"
 
 
 def likeliest(name: str, settings: Collection[str]) -> str | None:
@@ -84,13 +95,3 @@ def warn_of_misspelt(settings: Collection[str], environ: Mapping[str, str] = os.
             like = likeliest(name.removeprefix(PREFIX).lower(), settings)
             advice = "." if like is None else f"; did you mean {PREFIX}{like.upper()}?"
             _log.warning("%s is no setting, and changes nothing%s", variable, advice)
-
-
-def _line_of(name: str, text: str) -> int | None:
-    """The line of a top-level key, or of a table of that name. Not a whole reading of TOML, which nobody offers with lines."""
-    key = rf"""\s*(["']?){re.escape(name)}\1\s*"""
-    table, pair = re.compile(rf"\s*\[{key}[\].]"), re.compile(rf"{key}[=.]")
-    lines = text.splitlines()
-    first_table = next((at for at, line in enumerate(lines) if re.match(r"\s*\[[^\[\]]+\]\s*(#|$)", line)), len(lines))
-    found = (at for at, line in enumerate(lines, 1) if table.match(line) or (at <= first_table and pair.match(line)))
-    return next(found, None)

@@ -116,6 +116,18 @@ RULES = (
     ),
     KeyRule(re.compile(rf"{OURS}registry:api-keys-used"), lasting="goes with the keys that it tells of", since=2),
     KeyRule(re.compile(rf"{OURS}registry:api-keys-revision"), lasting="a name for the last change", since=2),
+    KeyRule(
+        re.compile(rf"{OURS}registry:agents"),
+        lasting="what agents may do; where the registry is this Redis nobody else knows it; 1,000 at most",
+        since=2,
+    ),
+    KeyRule(
+        re.compile(rf"{OURS}registry:agent-histories"),
+        lasting="what an operator can roll back to; 20 versions of an agent at most",
+        since=2,
+    ),
+    KeyRule(re.compile(rf"{OURS}registry:agents-revision"), lasting="a name for the last change", since=2),
+    KeyRule(re.compile(rf"{OURS}registry:agent-faults"), since=2),
     KeyRule(re.compile(rf"{OURS}registry:reloads"), lasting="a counter", since=2),
     KeyRule(re.compile(rf"{OURS}registry:reload:\d+"), since=2),
     KeyRule(re.compile(rf"{OURS}registry-identity"), lasting="without it a process with another registry would rule"),

@@ -55,6 +55,26 @@ class RegistryKeys:
         return f"{self.begin}api-keys-revision"
 
     @property
+    def agents(self) -> str:
+        """A hash: the profiles of agents that are in force, by their names; in the fleet's Redis also where the registry is elsewhere."""
+        return f"{self.begin}agents"
+
+    @property
+    def agent_histories(self) -> str:
+        """A hash: the versions of each of them, also of removed ones."""
+        return f"{self.begin}agent-histories"
+
+    @property
+    def agents_revision(self) -> str:
+        """Another text after each change of them: what agents and workers ask for before they read all."""
+        return f"{self.begin}agents-revision"
+
+    @property
+    def agent_faults(self) -> str:
+        """A hash: why processes cannot apply some of them, by name and version. Expires an hour after the last was found."""
+        return f"{self.begin}agent-faults"
+
+    @property
     def reloads(self) -> str:
         """How often somebody has asked all hosts to read their tool files anew."""
         return f"{self.begin}reloads"

@@ -11,7 +11,7 @@ from sqlalchemy.pool import NullPool, StaticPool
 
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.store.sql_sockets import close_failed, let_go
-from toolfleet_registry.store.sql_tables import API_KEYS_STATE, IDENTITY, METADATA, STATE
+from toolfleet_registry.store.sql_tables import AGENTS_STATE, API_KEYS_STATE, IDENTITY, METADATA, STATE
 from toolfleet_registry.system import randomness
 
 _PATIENCE_SECONDS = 5
@@ -153,4 +153,5 @@ _ROWS: dict[Table, Callable[[], dict[str, Any]]] = {
     STATE: lambda: {"epoch_ms": 0, "revision": 0, "events": 0},
     IDENTITY: lambda: {"identity": randomness.uuid4().hex},
     API_KEYS_STATE: lambda: {"revision": ""},
+    AGENTS_STATE: lambda: {"revision": ""},
 }

@@ -113,6 +113,21 @@ API_KEYS_STATE = Table(
     Column("revision", String(32), nullable=False),
 )
 
+AGENTS = Table(
+    "toolfleet_registry_agents",
+    METADATA,
+    Column("name", String(64), primary_key=True),
+    Column("entry", Text, nullable=False),  # what is in force; "" for a removed one
+    Column("history", Text, nullable=False),
+)
+
+AGENTS_STATE = Table(
+    "toolfleet_registry_agents_state",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),  # as that of STATE
+    Column("revision", String(32), nullable=False),
+)
+
 
 def key_of(*names: str | None) -> str:
     """What a row is found by."""

@@ -38,6 +38,7 @@ from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.context import as_before, context_for, size_fault_with
 from toolfleet_tasks.calls.conversation import conversation_for, models_part
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, Evaluation, requires_gate
+from toolfleet_tasks.calls.own_middleware import OwnCallMiddleware
 from toolfleet_tasks.calls.pending_call import new_call_id
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.queues import lane_of, limit_of
@@ -70,7 +71,10 @@ class Step:
 
 
 class CallPreparation:
-    """Prepares calls by the catalog. `gate` asks the agent's, and before it `limited`; `trail` writes down who was refused."""
+    """Prepares calls by the catalog. `gate` asks the agent's, and before it `limited`; `trail` writes down who was refused.
+
+    Classes of the operators' own stand before all of that.
+    """
 
     def __init__(
         self,
@@ -82,6 +86,7 @@ class CallPreparation:
         limited: LimitCheck,
         trail: AuditTrail,
     ) -> None:
+        self._own = OwnCallMiddleware(catalog)
         self._catalog = catalog
         self._known = known
         self._settings = settings
@@ -101,7 +106,7 @@ class CallPreparation:
         step: Step | None = None,
     ) -> PublishedCall | ToolResult:
         """Judge a call that is to end in `seconds`, an agent's own or a job's `step`. A refusal has its audit line."""
-        noted, judged = collecting(), self.judge(call, caller, conversation, around)
+        noted, judged = collecting(), await self._judged(call, caller, conversation, around)
         if isinstance(judged, ToolResult):
             return self._trail.refused(call, caller, judged, noted)
         tool, arguments, limit = judged.tool, judged.arguments, self.limit_of(judged.tool)
@@ -134,6 +139,12 @@ class CallPreparation:
         """The rules of the agent's profile that have people approve such a call, as they are now; none without a profile."""
         judged = self._catalog.reached(call.tool_name, call.caller)
         return () if judged is None else _approval_rules(*judged)
+
+    async def _judged(
+        self, call: ToolCall, caller: Caller, conversation: Conversation | None, around: Circumstances
+    ) -> Judged | ToolResult:
+        changed = await self._own.changed(call, caller)
+        return changed if isinstance(changed, ToolResult) else self.judge(changed, caller, conversation, around)
 
     def judge(
         self,

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from toolfleet_registry.agents.explanation import ToolExplanation
 from toolfleet_registry.catalog.held_registry import HeldRegistry
 from toolfleet_registry.contracts import (
     Caller,
@@ -35,6 +36,7 @@ from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGat
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
 from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.calls.prepare import CallPreparation
+from toolfleet_tasks.client.explaining import explained
 from toolfleet_tasks.client.quota import read_remaining, refusal_now
 from toolfleet_tasks.clock.synchronisation import Timekeeper
 from toolfleet_tasks.control.cluster_check import refuse_cluster
@@ -70,16 +72,15 @@ class Session:
     def __init__(self, settings: Settings, gate: EvalGate | None = None, *, has_agent: bool = True) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings, self._keys, self._has_agent = settings, settings.keys, has_agent
-        self._sockets = Sockets()
-        self._background, self._last_words = set[asyncio.Task[Any]](), set[asyncio.Task[None]]()
+        self._sockets, self._background = Sockets(), set[asyncio.Task[Any]]()
+        self._last_words = set[asyncio.Task[None]]()
         url = str(settings.redis_url)
         self._redis = async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS)
         self._cache = ManifestCache(self._redis, ttl_seconds=settings.manifest_ttl_seconds, keys=self._keys)
         self.held = HeldRegistry(self._cache, settings)
         known = KnownModules(settings, probes_everywhere=has_agent)
         self._catalog = agents_catalog(self._redis, self._cache, known, settings)
-        self._updates = CatalogUpdates(self._catalog, self._redis)
-        self.dead = DeadEntries(self._redis, settings)
+        self._updates, self.dead = CatalogUpdates(self._catalog, self._redis), DeadEntries(self._redis, settings)
         self._connection = self._connect_to(url, "agent")
         self._connections = [self._connection]
         self.wakes = WakeupService(self._connection, self._connect_to, settings)
@@ -187,6 +188,10 @@ class Session:
             self._updates.close_idle()
         return self._catalog.statuses()
 
+    async def explain(self, tool_name: str, caller: Caller) -> ToolExplanation:
+        """As `FleetModules.explain`."""
+        return await explained(self._catalog, self._connection, self.settings, tool_name, caller)
+
     async def refresh(self) -> dict[str, ModuleStatus]:
         """As `ToolFleet.refresh`."""
         try:
@@ -281,8 +286,7 @@ class Session:
         return functools.partial(follow, revoke=self._publisher.revoke, had=self._had, answers=self.answers)
 
     def _had(self, call: PublishedCall, result: ToolResult, text: str) -> None:
-        had = self.begun.had if call.call_id in self.begun else self._receipts.had
-        had(call, result, text)
+        (self.begun.had if call.call_id in self.begun else self._receipts.had)(call, result, text)
 
     def _say_last(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Have a call ended whose caller may have gone; `aclose` waits a little for that."""

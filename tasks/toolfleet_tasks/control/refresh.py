@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.requested_probes import RequestedProbes
+from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
@@ -69,6 +70,23 @@ async def _probe(redis: Redis, settings: Settings) -> None:
     statuses = await catalog.refresh()
     failed = sorted(name for name, status in statuses.items() if not status.ok)
     log.info("manifests_refreshed", modules=len(statuses), failed=failed)
+    await _renew_profiles(redis, settings)
+
+
+async def _renew_profiles(redis: Redis, settings: Settings) -> None:
+    """Fails open: what agents and workers know of profiles stays known, and the next tick does it."""
+    from toolfleet_registry.agents.stored.profile_copy import ProfileCopy  # noqa: PLC0415 - as above
+    from toolfleet_registry.catalog.operator import fleets_registry  # noqa: PLC0415 - as above
+
+    copy = ProfileCopy(redis, settings)
+    if not copy.is_needed:
+        return
+    try:
+        async with fleets_registry(settings):
+            await copy.renew()
+            await copy.sign_again()
+    except (FleetUnavailable, SettingsError) as exc:
+        log.warning("agent_profiles_not_renewed", error=str(exc))
 
 
 def _catalog(redis: Redis, settings: Settings) -> "Catalog":

@@ -4,6 +4,9 @@ import asyncio
 
 from redis.asyncio import Redis
 
+from toolfleet_registry.agents.known_profiles import KnownProfiles
+from toolfleet_registry.agents.own_classes import OwnClasses
+from toolfleet_registry.agents.stored.live_profiles import LiveProfiles
 from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
@@ -17,12 +20,18 @@ log = get_logger(__name__)
 
 
 def agents_catalog(redis: Redis, cache: ManifestCache, known: KnownModules, settings: Settings) -> Catalog:
-    """What an agent knows of tools: out of Redis, where the fleet puts it. `known` takes over which modules there are."""
+    """What an agent knows of tools: out of Redis, where the fleet puts it. `known` takes over which modules there are.
+
+    Raises `SettingsError` if a profile of the settings names a class that runs in agents, and cannot be had.
+    """
+    own = OwnClasses(settings, runs_in="agent")
+    own.check(settings)
     return Catalog(
         settings,
         cache,
         known=known,
         directory=ModuleDirectory(redis, settings),
+        profiles=LiveProfiles(redis, settings, KnownProfiles(settings, own=own)),
         asks_fleet=True,
     )
 

@@ -28,6 +28,9 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.ledger.audit import FIELD, AuditLine, text_of
 
 ChangeKind: TypeAlias = Literal[
+    "agent_put",
+    "agent_removed",
+    "agent_rolled_back",
     "call_approved",
     "call_rejected",
     "dead_letter_dropped",

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Collection
 from contextvars import Context
 
+from toolfleet_registry.agents.known_profiles import KnownProfiles
+from toolfleet_registry.agents.stored.live_profiles import LiveProfiles
 from toolfleet_registry.catalog.batch_registration import asked
 from toolfleet_registry.catalog.manifest_fetcher import ManifestFetcher
 from toolfleet_registry.catalog.manifest_reader import ManifestReader
@@ -38,7 +40,8 @@ class ToolCache:
     """Asking costs a dict lookup; looking at Redis happens aside, on the loop that asks, from the first question on.
 
     What was known once stays known: a module whose manifest has expired, or a Redis that was emptied, opens nothing. Of a
-    module whose manifest is not in Redis, what the registry keeps holds; where it keeps nothing, the module is asked.
+    module whose manifest is not in Redis, what the registry keeps holds; where it keeps nothing, the module is asked. The
+    `profiles` of agents take over what is stored with each reading.
     """
 
     def __init__(
@@ -46,9 +49,11 @@ class ToolCache:
         settings: Settings,
         known: KnownModules | None = None,
         *,
+        profiles: KnownProfiles | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._settings = settings
+        self._profiles = KnownProfiles(settings) if profiles is None else profiles
         self._known = KnownModules(settings) if known is None else known
         self._clock = clock or machine_clock.monotonic
         self._modules: dict[str, dict[str, SeenTool]] = {}
@@ -198,7 +203,7 @@ class ToolCache:
 
     async def _read_redis(self, *, reads_all: bool) -> None:
         if self._sources is None:
-            self._sources = _Sources(self._settings, self._known, self._take, self._clock)
+            self._sources = _Sources(self._settings, self._known, self._profiles, self._take, self._clock)
         cache = self._sources.reader.cache
         try:
             revision = await cache.revision()  # before reading: what changes meanwhile is seen the next time
@@ -214,6 +219,7 @@ class ToolCache:
         self._check_at = self._clock() + _CHECK_SECONDS
 
     async def _load(self, sources: "_Sources") -> None:
+        await sources.profiles.load()
         found = await sources.reader.read(self._known.served, self._read)
         for module, cached in found.manifests.items():
             self._take(module, cached)
@@ -235,12 +241,14 @@ class _Sources:
         self,
         settings: Settings,
         known: KnownModules,
+        profiles: KnownProfiles,
         take: Callable[[str, CachedManifest], object],
         clock: Callable[[], float],
     ) -> None:
         self._redis = async_client(str(settings.redis_url), master=settings.sentinel_master)
         cache = ManifestCache(self._redis, ttl_seconds=settings.manifest_ttl_seconds, keys=settings.keys)
         self.reader = ManifestReader.of(settings, cache)
+        self.profiles = LiveProfiles(self._redis, settings, profiles)
         registrar = self.reader.registrar
         self.fetcher = ManifestFetcher(settings, self._redis, registrar, on_fetched=take, clock=clock, known=known)
 

@@ -11,7 +11,15 @@ from rich.table import Table
 from toolfleet_cli.commands.tools import changes, differences, reload, versions
 from toolfleet_cli.commands.tools.door import tools_of
 from toolfleet_cli.console import load_errors
-from toolfleet_cli.console.caller import Level, ModulesOption, PermissionOption, UserOption, caller_of, refuse_unknown
+from toolfleet_cli.console.caller import (
+    AgentOption,
+    Level,
+    ModulesOption,
+    PermissionOption,
+    UserOption,
+    caller_of,
+    refuse_unknown,
+)
 from toolfleet_cli.console.output import add_row, age, fail, note, progress, say, say_json, show_table, table
 from toolfleet_cli.processes.completion import complete_tools
 from toolfleet_cli.remote import tools as remote_tools
@@ -42,6 +50,7 @@ def list_(  # noqa: PLR0913 - these are the command line's options
     user: UserOption = None,
     permission: PermissionOption = Level.OWNER,
     modules: ModulesOption = "*",
+    agent: AgentOption = None,
     closed: Annotated[bool, typer.Option("--closed", help="List those that nobody may use now, and why.")] = False,
     ignore_errors: Annotated[
         bool, typer.Option("--ignore-errors", help="Exit with 0 also where files of tool folders do not load.")
@@ -54,7 +63,7 @@ def list_(  # noqa: PLR0913 - these are the command line's options
     if closed:
         differences.show_closed(tools_of(gateway), as_json=as_json)
         return
-    tools, statuses = _listed(gateway, user, permission, modules)
+    tools, statuses = _listed(gateway, user, permission, modules, agent)
     if not as_json and not tools:
         note("There are no tools for this caller; `toolfleet modules list` shows the modules.")
     else:
@@ -126,11 +135,11 @@ def _show_one(tool: ToolDefinition, statuses: _Statuses, *, as_json: bool) -> No
 
 
 def _listed(
-    gateway: Gateway | None, user: str | None, permission: Level, modules: str
+    gateway: Gateway | None, user: str | None, permission: Level, modules: str, agent: str | None
 ) -> tuple[list[ToolDefinition], _Statuses]:
     if gateway is None:
-        return asyncio.run(_tools(caller_of(user, permission, modules)))
-    refuse_caller_options(user, permission, modules)
+        return asyncio.run(_tools(caller_of(user, permission, modules, agent)))
+    refuse_caller_options(user, permission, modules, agent)
     return remote_tools.listed(gateway)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -18,6 +19,12 @@ MOST_PROFILES = 1_000
 """Of one fleet: every process has all of them in memory."""
 
 _MOST_MIDDLEWARE = 50
+
+
+def check_agent_name(name: str) -> None:
+    """Raise `ValueError` for what no profile can be named."""
+    if not re.fullmatch(AGENT_NAME, name):
+        raise ValueError(f"an agent cannot be named {name[:80]!r}: a letter, then letters, digits, '_' and '-'")
 
 
 class AgentProfile(BaseModel):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import field_validator
 from pydantic_settings import BaseSettings, NoDecode
 
-from toolfleet_registry.config.agents.agent_profile import AGENT_NAME, MOST_PROFILES, AgentProfile
+from toolfleet_registry.config.agents.agent_profile import AGENT_NAME, MOST_PROFILES, AgentProfile, check_agent_name
 from toolfleet_registry.config.setting_values import read_json
 
 
@@ -18,6 +18,16 @@ class AgentSettings(BaseSettings, defer_build=True):
     default_agent: str | None = None
     """The profile of callers that name none, as older programs do. None: such callers have what they have."""
 
+    trusted_middleware_namespaces: Annotated[frozenset[str], NoDecode] = frozenset()
+    """Where classes may be that profiles name as middleware, such as `acme.middleware`: comma-separated or JSON. Nothing else is imported."""
+
+    @field_validator("trusted_middleware_namespaces", mode="before")
+    @classmethod
+    def _read_namespaces(cls, value: Any) -> Any:
+        if not isinstance(value, str) or value.lstrip().startswith("["):
+            return read_json(value) if isinstance(value, str) else value
+        return [name.strip() for name in value.split(",") if name.strip()]
+
     @field_validator("agents", mode="before")
     @classmethod
     def _read_agents(cls, value: Any) -> Any:
@@ -27,8 +37,7 @@ class AgentSettings(BaseSettings, defer_build=True):
     @classmethod
     def _check_agents(cls, agents: dict[str, AgentProfile]) -> dict[str, AgentProfile]:
         for name in agents:
-            if not re.fullmatch(AGENT_NAME, name):
-                raise ValueError(f"an agent cannot be named {name[:80]!r}: a letter, then letters, digits, '_' and '-'")
+            check_agent_name(name)
         if len(agents) > MOST_PROFILES:
             raise ValueError(f"there can be at most {MOST_PROFILES} agents")
         return agents

@@ -3,8 +3,9 @@
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 
+from toolfleet_registry.agents.explanation import ToolExplanation
 from toolfleet_registry.catalog.registry_events import RegistryEvents
-from toolfleet_registry.contracts import ModuleStatus
+from toolfleet_registry.contracts import Caller, ModuleStatus
 from toolfleet_registry.manifests.specs import RegistryEvent
 from toolfleet_registry.store.port import ToolRegistry
 from toolfleet_tasks.client.sessions import Sessions
@@ -24,6 +25,10 @@ class FleetModules:
     async def refresh(self) -> dict[str, ModuleStatus]:
         """Ask every module now for what it offers."""
         return await (await self._sessions.opened()).refresh()
+
+    async def explain(self, tool_name: str, caller: Caller) -> ToolExplanation:
+        """Say why the caller may call a tool, or may not: each rule that has a say, in order, and where it stands. Counts nothing."""
+        return await (await self._sessions.opened()).explain(tool_name, caller)
 
     def events(self, after: str | None = None) -> RegistryEvents:
         """Follow what happens to the fleet's tools: `async for event in fleet.modules.events()`.
@@ -48,6 +53,7 @@ class SyncFleetModules(SyncFace[FleetModules]):
 
     statuses = blocking(FleetModules.statuses)
     refresh = blocking(FleetModules.refresh)
+    explain = blocking(FleetModules.explain)
 
     def events(self, after: str | None = None) -> Generator[RegistryEvent]:
         """As `FleetModules.events`: `for event in fleet.modules.events()`. After an error it has ended: follow on by `after`."""

@@ -1,0 +1,172 @@
+"""Lists, shows, stores, rolls back and removes the profiles of agents: `toolfleet agents`."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toolfleet_cli.console.output import add_row, fail, note, say, say_json, show_table, table
+from toolfleet_cli.console.profile_file import read_profile_file
+from toolfleet_cli.direct.agents import DirectAgents
+from toolfleet_cli.processes.completion import complete_agents
+from toolfleet_cli.remote.agents import RemoteAgents
+from toolfleet_cli.remote.fleet_options import over_fleet
+from toolfleet_cli.remote.gateway import Gateway
+from toolfleet_registry.config.agents.agent_profile import AgentProfile
+from toolfleet_registry.settings import load_settings
+
+if TYPE_CHECKING:
+    from toolfleet_registry.agents.stored.entries import ProfileVersion
+    from toolfleet_tasks.operations.agent_overview import AgentOverview, PlacedProfile
+
+app = typer.Typer(
+    help="The profiles of agents: which tools each may use, and what stands around its calls.", no_args_is_help=True
+)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_agents)]
+
+
+@app.command("list")
+@over_fleet
+def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
+    """List the agents that have a profile, in the settings or in the registry."""
+    agents = _agents(gateway).listed()
+    if as_json:
+        say_json([one.model_dump(mode="json") for one in agents])
+        return
+    if not agents:
+        note("There are no agents: `toolfleet agents put NAME` stores what toolfleet.toml says of one.")
+        return
+    shown = table("AGENT", "MODE", "PERMISSION", "MODULES", "TOOLS", "MIDDLEWARE", "WHERE")
+    for one in agents:
+        if one.fault is not None:
+            add_row(shown, one.name, "-", "-", "-", "-", "-", f"counts for nothing: {one.fault}")
+            continue
+        modes = ", ".join(dict.fromkeys(each.profile.mode for each in one.profiles))
+        tools = " and ".join(_selectors(each) for each in one.tools) or "all"
+        names = ", ".join(str(each.spec["name"]) for each in one.middleware) or "-"
+        where = ", ".join(each.place for each in one.profiles)
+        add_row(shown, one.name, modes, one.permission_at_most or "-", _modules(one), tools, names, where)
+    show_table(shown)
+
+
+@app.command()
+@over_fleet
+def show(name: NameArgument, *, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
+    """Show what an agent may do at most: what settings and registry say together, and which of them says it."""
+    one = _agents(gateway).shown(name)
+    if as_json:
+        say_json(one.model_dump(mode="json"))
+        return
+    if one.fault is not None:
+        note(f"Agent {one.name} may do nothing: {one.fault}.", style="red")
+    else:
+        say(f"{one.name}: permission {one.permission_at_most} at most, modules {_modules(one)}")
+    shown = table("WHAT", "SAYS", "WHERE")
+    for placed in one.profiles:
+        for what, words in _sayings(placed):
+            add_row(shown, what, words, placed.place)
+    show_table(shown)
+
+
+@app.command()
+@over_fleet
+def put(
+    name: NameArgument,
+    *,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="FILE", help="Of this TOML or JSON file.", show_default=False)
+    ] = None,
+    gateway: Gateway | None = None,
+    by: str | None = None,
+) -> None:
+    """Store a profile in the registry: what this folder's toolfleet.toml says of the agent, or a file. It holds at once."""
+    profile = _configured(name) if file is None else read_profile_file(file, name)
+    version = _agents(gateway, by).put(name, profile)
+    say(f"{name}: version {version} is in force.")
+
+
+@app.command()
+@over_fleet
+def versions(name: NameArgument, *, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
+    """List the last 20 versions of a profile in the registry, the latest first."""
+    found = _agents(gateway).versions(name)
+    if as_json:
+        say_json([one.model_dump(mode="json") for one in found])
+        return
+    shown = table("VERSION", "STORED", "BY", "WHAT")
+    for place, one in enumerate(found):
+        stored = datetime.fromtimestamp(one.at, UTC).isoformat(timespec="seconds")
+        add_row(shown, str(one.version), stored, one.by, _what(one, is_last=place == 0))
+    show_table(shown)
+
+
+@app.command()
+@over_fleet
+def rollback(
+    name: NameArgument,
+    version: Annotated[int, typer.Argument(metavar="VERSION", min=1, help="As `toolfleet agents versions` shows it.")],
+    *,
+    gateway: Gateway | None = None,
+    by: str | None = None,
+) -> None:
+    """Put an earlier version of a profile again, as a new one; also of one that was removed."""
+    made = _agents(gateway, by).rollback(name, version)
+    say(f"{name}: version {made} is in force, which is version {version} again.")
+
+
+@app.command()
+@over_fleet
+def remove(name: NameArgument, *, gateway: Gateway | None = None, by: str | None = None) -> None:
+    """Remove a profile from the registry. An agent that no settings know either may do nothing from then on."""
+    _agents(gateway, by).remove(name)
+    say(f"{name}: the registry has no profile of it any more.")
+
+
+def _agents(gateway: Gateway | None, by: str | None = None) -> DirectAgents | RemoteAgents:
+    return DirectAgents(by) if gateway is None else RemoteAgents(gateway)
+
+
+def _configured(name: str) -> AgentProfile:
+    agents = load_settings().agents
+    if name not in agents:
+        there = f"there are {', '.join(agents)}" if agents else "there are none"
+        fail(f"The settings here have no agent {name!r}; {there}. Write [agents.{name}] into toolfleet.toml.", code=1)
+    return agents[name]
+
+
+def _what(one: "ProfileVersion", *, is_last: bool) -> str:
+    if one.profile is None:
+        return "removed"
+    again = "" if one.rolled_back_from is None else f"version {one.rolled_back_from} again"
+    return ", ".join(filter(None, ("in force" if is_last else "", again))) or "-"
+
+
+def _modules(one: "AgentOverview") -> str:
+    return ", ".join(one.allowed_modules) or "none" if isinstance(one.allowed_modules, list) else "*"
+
+
+def _selectors(selectors: tuple[str, ...]) -> str:
+    return ", ".join(selectors) or "none"
+
+
+def _sayings(placed: "PlacedProfile") -> list[tuple[str, str]]:
+    """What a profile says, one thing a line."""
+    profile = placed.profile
+    modules = profile.allowed_modules
+    return [
+        ("mode", profile.mode),
+        *([("description", profile.description)] if profile.description else []),
+        *([("tools", _selectors(profile.tools))] if profile.tools is not None else []),
+        *([("allowed_modules", ", ".join(sorted(modules)) or "none")] if isinstance(modules, frozenset) else []),
+        *([("permission_at_most", profile.permission_at_most)] if profile.permission_at_most != "owner" else []),
+        *(("middleware", _written(spec.model_dump(mode="json", exclude_defaults=True))) for spec in profile.middleware),
+        *([("stored by", placed.by)] if placed.by else []),
+    ]
+
+
+def _written(spec: dict[str, object]) -> str:
+    name, *rest = str(spec.pop("name")), *(f"{key}={value!r}" for key, value in spec.items())
+    return f"{name}({', '.join(rest)})" if rest else name

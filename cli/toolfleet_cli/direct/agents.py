@@ -1,0 +1,75 @@
+"""Asks the registry's store for agents' profiles, and changes them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from toolfleet_cli.console.output import fail, note
+from toolfleet_registry.config.agents.agent_profile import AgentProfile
+from toolfleet_registry.errors import OperationRefused
+from toolfleet_registry.settings import load_settings
+
+if TYPE_CHECKING:
+    from toolfleet_registry.agents.stored.entries import ProfileVersion
+    from toolfleet_tasks.operations.agent_changes import AgentChanges
+    from toolfleet_tasks.operations.agent_overview import AgentOverview
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class DirectAgents:
+    """The profiles in the store, for one who types; `by` is their name in the audit. What is refused ends the command."""
+
+    by: str | None = None
+
+    def listed(self) -> "list[AgentOverview]":
+        """All agents, by name."""
+        from toolfleet_tasks.operations.agent_overview import agents_of  # noqa: PLC0415 - takes a while to load
+
+        return agents_of(load_settings())
+
+    def shown(self, name: str) -> "AgentOverview":
+        """One of them."""
+        from toolfleet_tasks.operations.agent_overview import agent_of  # noqa: PLC0415 - as above
+
+        return _unless_refused(lambda: agent_of(name, load_settings()))
+
+    def versions(self, name: str) -> "list[ProfileVersion]":
+        """Those that are kept, the latest first."""
+        from toolfleet_tasks.operations.agent_overview import versions_of  # noqa: PLC0415 - as above
+
+        return _unless_refused(lambda: versions_of(name, load_settings()).versions)
+
+    def put(self, name: str, profile: AgentProfile) -> int:
+        """Store a profile. Returns its version."""
+        return self._changed(lambda changes: changes.put(name, profile))
+
+    def rollback(self, name: str, version: int) -> int:
+        """Put an earlier version again. Returns the new one."""
+        return self._changed(lambda changes: changes.rollback(name, version))
+
+    def remove(self, name: str) -> None:
+        """Let an agent have no stored profile."""
+        self._changed(lambda changes: changes.remove(name))
+
+    def _changed(self, work: "Callable[[AgentChanges], Awaitable[ProfileVersion]]") -> int:
+        from toolfleet_tasks.operations.agent_changes import AgentChanges  # noqa: PLC0415 - as above
+        from toolfleet_tasks.operations.change_trail import Actor  # noqa: PLC0415 - as above
+
+        async def run() -> int:
+            async with AgentChanges.of(load_settings(), Actor.at_command_line(self.by)) as changes:
+                made = await work(changes)
+                if changes.trail.missed:
+                    note("The audit may have no line of this: there is no Redis that answers.", style="dim")
+                return made.version
+
+        return _unless_refused(lambda: asyncio.run(run()))
+
+
+def _unless_refused(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except OperationRefused as exc:
+        fail(str(exc), code=1)

@@ -1,0 +1,54 @@
+"""Asks a gateway for agents' profiles, and has them changed."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from toolfleet_cli.remote.gateway import Gateway, place
+from toolfleet_registry.config.agents.agent_profile import AgentProfile
+
+if TYPE_CHECKING:
+    from toolfleet_registry.agents.stored.entries import ProfileVersion
+    from toolfleet_tasks.operations.agent_overview import AgentOverview
+
+_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteAgents:
+    """The profiles, as a gateway has them: with what its own settings say. What it refuses ends the command."""
+
+    gateway: Gateway
+
+    def listed(self) -> "list[AgentOverview]":
+        """All agents, by name."""
+        from toolfleet_tasks.operations.agent_overview import AgentList  # noqa: PLC0415 - takes a while to load
+
+        return AgentList.model_validate(self.gateway.get("/operations/agents")).agents
+
+    def shown(self, name: str) -> "AgentOverview":
+        """One of them."""
+        from toolfleet_tasks.operations.agent_overview import AgentOverview  # noqa: PLC0415 - as above
+
+        return AgentOverview.model_validate(self.gateway.get(place("operations", "agents", name)))
+
+    def versions(self, name: str) -> "list[ProfileVersion]":
+        """Those that are kept, the latest first."""
+        from toolfleet_tasks.operations.agent_overview import AgentVersions  # noqa: PLC0415 - as above
+
+        found = self.gateway.get(place("operations", "agents", name, "versions"))
+        return AgentVersions.model_validate(found).versions
+
+    def put(self, name: str, profile: AgentProfile) -> int:
+        """Store a profile. Returns its version."""
+        body = profile.model_dump(mode="json", exclude_defaults=True)
+        found = self.gateway.ask("PUT", place("operations", "agents", name), seconds=_SECONDS, json=body)
+        return int(found["version"])
+
+    def rollback(self, name: str, version: int) -> int:
+        """Put an earlier version again. Returns the new one."""
+        found = self.gateway.post(place("operations", "agents", name, "rollback"), {"version": version})
+        return int(found["version"])
+
+    def remove(self, name: str) -> None:
+        """Let an agent have no stored profile."""
+        self.gateway.delete(place("operations", "agents", name))

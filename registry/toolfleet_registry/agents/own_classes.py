@@ -1,0 +1,84 @@
+"""Loads the classes of operators that profiles name by import path, and makes each once with its parameters.
+
+Only those below a trusted namespace are imported: a profile in the registry is not to run whatever lies on a path.
+"""
+
+import importlib
+import inspect
+import json
+from pathlib import Path
+from threading import Lock
+from typing import Any, Literal
+
+from toolfleet_registry.config.agents.agent_profile import AgentProfile
+from toolfleet_registry.config.agents.middleware_specs import OwnMiddlewareSpec
+from toolfleet_registry.config.setting_sources import setting_place
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.settings import Settings
+
+_LONGEST_REASON = 300  # characters of what an import raises
+
+
+class OwnClasses:
+    """Those of one process: of what runs here. For any thread."""
+
+    def __init__(self, settings: Settings, *, runs_in: Literal["agent", "worker"]) -> None:
+        self._trusted = settings.trusted_middleware_namespaces
+        self._runs_in = runs_in
+        self._made = dict[str, Any]()
+        self._lock = Lock()
+
+    def runs_here(self, spec: OwnMiddlewareSpec) -> bool:
+        """Whether it stands in this kind of process."""
+        return spec.runs_in == self._runs_in
+
+    def fault(self, profile: AgentProfile) -> str | None:
+        """Why a profile cannot be applied here; `None`: it can, and all that it names is made. Imports what it names."""
+        for spec in profile.middleware:
+            if isinstance(spec, OwnMiddlewareSpec) and self.runs_here(spec):
+                try:
+                    self.made(spec)
+                except ValueError as exc:
+                    return str(exc)
+        return None
+
+    def check(self, settings: Settings) -> None:
+        """Make all that the settings name. Raises `SettingsError` with the place of the first that cannot be had."""
+        for agent, profile in settings.agents.items():
+            for number, spec in enumerate(profile.middleware):
+                if isinstance(spec, OwnMiddlewareSpec) and self.runs_here(spec):
+                    try:
+                        self.made(spec)
+                    except ValueError as exc:
+                        place = setting_place(("agents", agent, "middleware", number), start=Path.cwd())
+                        raise SettingsError(f"{place}: agents, at {agent}.middleware.{number}: {exc}.") from exc
+
+    def made(self, spec: OwnMiddlewareSpec) -> Any:
+        """The instance of an entry, made when it is first asked for. Raises `ValueError` with a clause for what cannot be had."""
+        key = json.dumps([spec.name, spec.parameters], sort_keys=True, default=str)
+        with self._lock:
+            if key not in self._made:
+                self._made[key] = self._make(spec)
+            return self._made[key]
+
+    def _make(self, spec: OwnMiddlewareSpec) -> Any:
+        path, _, name = spec.name.partition(":")
+        if not any(path == trusted or path.startswith(f"{trusted}.") for trusted in self._trusted):
+            raise ValueError(f"{spec.name!r} is in none of the namespaces in trusted_middleware_namespaces")
+        try:
+            found = getattr(importlib.import_module(path), name)
+        except (Exception, SystemExit) as exc:  # whatever a program does when it is imported
+            raise ValueError(f"{spec.name!r} cannot be imported: {_reason(exc)}") from exc
+        if not isinstance(found, type):
+            raise ValueError(f"{spec.name!r} is no class")  # noqa: TRY004 - as all that is wrong with an entry
+        try:
+            made = found(**spec.parameters)
+        except (Exception, SystemExit) as exc:
+            raise ValueError(f"{spec.name!r} refuses its parameters: {_reason(exc)}") from exc
+        if not inspect.iscoroutinefunction(getattr(made, "__call__", None)):  # noqa: B004 - whether it is asynchronous
+            raise ValueError(f"{spec.name!r} has no method `async def __call__`")
+        return made
+
+
+def _reason(exc: BaseException) -> str:
+    return f"{type(exc).__name__}: {exc}"[:_LONGEST_REASON]

@@ -1,0 +1,81 @@
+"""Keeps a copy of agents' profiles in the fleet's Redis where the registry is elsewhere: agents and workers read nothing else."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import TypeVar, cast
+
+from redis.asyncio import Redis
+
+from toolfleet_registry.agents.stored.factory import is_elsewhere
+from toolfleet_registry.agents.stored.port import NOTHING_KEPT, ProfileTexts
+from toolfleet_registry.agents.stored.profiles import StoredProfiles
+from toolfleet_registry.lua.files import script
+from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.settings import Settings
+
+T = TypeVar("T")
+
+_PATIENCE_SECONDS = 5
+_TRIES = 5  # while others make it, too
+_COPY = script("agents/copy")
+
+
+class ProfileCopy:
+    """Of one process. Raises `FleetUnavailable` when Redis or the registry does not answer; the next one to renew makes it good."""
+
+    def __init__(self, redis: Redis, settings: Settings) -> None:
+        self._redis, self._settings, self._keys = redis, settings, settings.keys
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anything to do now and then: to copy, or to sign anew."""
+        return is_elsewhere(self._settings) or bool(self._settings.signing_keys_old)
+
+    async def renew(self) -> None:
+        """Have the copy say what the registry does, also where Redis has lost it. A registry that nobody has changed says nothing."""
+        for _ in range(_TRIES if is_elsewhere(self._settings) else 0):
+            (
+                revision,
+                count,
+            ) = await self._there()  # before the registry is read: what changes meanwhile is written by others
+            found = await self._asked(StoredProfiles.texts)
+            assert found is not None  # noqa: S101 - nothing was known
+            if found.revision == NOTHING_KEPT or (found.revision, len(found.entries)) == (revision, count):
+                return
+            if await self._write(revision, found):
+                return
+
+    async def sign_again(self) -> None:
+        """Have profiles signed with the fleet's key that were signed with an old one of it."""
+        if self._settings.signing_keys_old:
+            await self._asked(StoredProfiles.sign_again)
+
+    async def _there(self) -> tuple[str, int]:
+        async with answering(self._redis, seconds=_PATIENCE_SECONDS), self._redis.pipeline(transaction=True) as pipe:
+            pipe.get(self._keys.registry.agents_revision)
+            pipe.hlen(self._keys.registry.agents)
+            revision, count = await pipe.execute()
+        return revision.decode(errors="replace") if isinstance(revision, bytes) else revision or "", count
+
+    async def _write(self, expected: str, found: ProfileTexts) -> bool:
+        command = _COPY.command(
+            entries=self._keys.registry.agents,
+            revision=self._keys.registry.agents_revision,
+            manifests=self._keys.manifests_revision,
+            channel=self._keys.manifests_changed,
+            expected=expected,
+            new=found.revision,
+            texts=list(found.entries.items()),
+        )
+        async with answering(self._redis, seconds=_PATIENCE_SECONDS):
+            return bool(await cast("Awaitable[int]", self._redis.execute_command(*command)))
+
+    async def _asked(self, question: Callable[[StoredProfiles], T]) -> T:
+        """In a thread: the store is synchronous, and bounds each answer itself."""
+
+        def ask() -> T:
+            with contextlib.closing(StoredProfiles.of(self._settings)) as profiles:
+                return question(profiles)
+
+        return await asyncio.to_thread(ask)

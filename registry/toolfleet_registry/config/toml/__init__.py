@@ -1,0 +1,1 @@
+"""Finds places in TOML documents."""

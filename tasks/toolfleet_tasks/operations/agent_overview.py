@@ -1,0 +1,160 @@
+"""Shows what is said of agents, in the settings and in the registry, and what of that is in effect."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from redis.exceptions import RedisError
+
+from toolfleet_registry.agents.effective_profile import EffectiveProfile
+from toolfleet_registry.agents.known_profiles import KnownProfiles
+from toolfleet_registry.agents.stored.entries import ProfileVersion
+from toolfleet_registry.agents.stored.profiles import StoredProfiles
+from toolfleet_registry.agents.tool_rules import NamedProfile
+from toolfleet_registry.config.agents.agent_profile import AgentProfile
+from toolfleet_registry.config.setting_sources import setting_place
+from toolfleet_registry.contracts import Caller, Level
+from toolfleet_registry.errors import NoSuchProfile, SettingsError
+from toolfleet_registry.redis.servers import sync_client
+from toolfleet_registry.redis.urls import fleet_url
+from toolfleet_registry.settings import Settings
+
+
+class _Shown(BaseModel):
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+
+class PlacedProfile(_Shown):
+    """One profile of an agent, and where it stands."""
+
+    place: str
+    """A line of a file, a variable, or `registry, version 3`."""
+    profile: AgentProfile
+    """What it says."""
+    at: float | None = None
+    """When it was stored, in seconds since the epoch, if it is in the registry."""
+    by: str | None = None
+    """Who has stored it."""
+
+
+class PlacedMiddleware(_Shown):
+    """One entry of what stands around an agent's calls."""
+
+    place: str
+    """Where its profile stands."""
+    spec: dict[str, Any]
+    """What it says."""
+
+
+class AgentOverview(_Shown):
+    """What an agent may do at most: all of its profiles hold together."""
+
+    name: str
+    """The agent."""
+    version: int
+    """Of the profile that the registry keeps, 0 for none: what `If-Match` takes, in quotation marks."""
+    fault: str | None = None
+    """Why the agent may do nothing, if it may not."""
+    permission_at_most: Level | None = None
+    """The lowest of all profiles."""
+    allowed_modules: list[str] | str | None = None
+    """Those that all profiles have; `*` for all."""
+    tools: list[tuple[str, ...]] = []
+    """The selectors of each profile that has some: a tool must be taken by each of them."""
+    middleware: list[PlacedMiddleware] = []
+    """In their order, the outermost first."""
+    profiles: list[PlacedProfile] = []
+    """All of them; the one of the settings first."""
+
+
+class AgentVersions(_Shown):
+    """The versions of a profile that the registry keeps."""
+
+    versions: list[ProfileVersion]
+    """The latest first."""
+
+
+class AgentList(_Shown):
+    """All agents that have a profile."""
+
+    agents: list[AgentOverview]
+    """By name."""
+    count: int
+    """How many there are."""
+
+
+def agents_of(settings: Settings) -> list[AgentOverview]:
+    """All of them, by name, with what processes cannot apply of them. Synchronous; raises `FleetUnavailable`."""
+    with contextlib.closing(StoredProfiles.of(settings)) as stored:
+        found = stored.read()
+    known = KnownProfiles(settings)
+    known.take(
+        {name: one.profile for name, one in found.items() if isinstance(one, ProfileVersion) and one.profile},
+        versions={name: one.version for name, one in found.items() if isinstance(one, ProfileVersion)},
+        refused={name: one for name, one in found.items() if isinstance(one, str)},
+    )
+    faults = _reported_faults(settings)
+    return [_overview(name, known, settings, found.get(name), faults) for name in known.names]
+
+
+def agent_of(name: str, settings: Settings) -> AgentOverview:
+    """One of them. Raises as `agents_of`, and `NoSuchProfile`."""
+    found = next((one for one in agents_of(settings) if one.name == name), None)
+    if found is None:
+        raise NoSuchProfile(f"Neither the settings nor the registry have a profile of agent {name[:80]!r}.")
+    return found
+
+
+def versions_of(name: str, settings: Settings) -> AgentVersions:
+    """Those that the registry keeps of one of them. Synchronous; raises `FleetUnavailable` and `NoSuchProfile`."""
+    with contextlib.closing(StoredProfiles.of(settings)) as stored:
+        return AgentVersions(versions=stored.versions(name)[::-1])
+
+
+def _overview(
+    name: str, known: KnownProfiles, settings: Settings, stored: ProfileVersion | str | None, faults: Mapping[str, str]
+) -> AgentOverview:
+    placed = list(_placed(name, settings, stored))
+    version = stored.version if isinstance(stored, ProfileVersion) else 0
+    if (fault := known.fault(name) or faults.get(f"{name} {version}")) is not None:
+        return AgentOverview(name=name, version=version, fault=fault, profiles=placed)
+    effective = EffectiveProfile(name, [NamedProfile(name, one.place, one.profile) for one in placed])
+    left = effective.narrowed(Caller(permission="owner", allowed_modules="*"), frozenset())
+    modules = left.allowed_modules
+    return AgentOverview(
+        name=name,
+        version=version,
+        permission_at_most=left.permission,
+        allowed_modules=sorted(modules) if isinstance(modules, frozenset) else modules,
+        tools=[one.profile.tools for one in placed if one.profile.tools is not None],
+        middleware=[
+            PlacedMiddleware(place=one.place, spec=spec.model_dump(mode="json", exclude_defaults=True))
+            for one in placed
+            for spec in one.profile.middleware
+        ],
+        profiles=placed,
+    )
+
+
+def _reported_faults(settings: Settings) -> dict[str, str]:
+    """What processes of the fleet have said, by name and version. Fails open: it is told beside."""
+    try:
+        with sync_client(fleet_url(settings.redis_url), master=settings.sentinel_master, timeout_seconds=2) as redis:
+            found: Any = redis.hgetall(settings.keys.registry.agent_faults)
+    except (RedisError, OSError, SettingsError):
+        return {}
+    return {_text(name): _text(fault) for name, fault in found.items()}
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _placed(name: str, settings: Settings, stored: ProfileVersion | str | None) -> Iterator[PlacedProfile]:
+    if (configured := settings.agents.get(name)) is not None:
+        yield PlacedProfile(place=setting_place(("agents", name), start=Path.cwd()), profile=configured)
+    if isinstance(stored, ProfileVersion) and stored.profile is not None:
+        place = f"registry, version {stored.version}"
+        yield PlacedProfile(place=place, profile=stored.profile, at=stored.at, by=stored.by)

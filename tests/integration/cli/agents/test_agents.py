@@ -1,0 +1,145 @@
+"""`toolfleet agents`, on a real Redis and on a database."""
+
+import functools
+import json
+from pathlib import Path
+
+import pytest
+
+from support.command import Run
+from toolfleet_registry.agents.stored.profiles import StoredProfiles
+from toolfleet_registry.settings import Settings
+
+TOML = """
+[agents.reader]
+tools = ["tag:reading"]
+permission_at_most = "user"
+
+[[agents.reader.middleware]]
+name = "limits"
+daily_limit = 5
+"""
+
+
+@pytest.fixture
+def agents(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str, elsewhere: Path) -> Run:
+    """Runs `toolfleet agents`, with a Redis, in a folder with a `toolfleet.toml`."""
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
+    (elsewhere / "toolfleet.toml").write_text(TOML)
+    return functools.partial(run, "agents")
+
+
+def test_what_the_folder_says_is_stored(agents: Run, elsewhere: Path) -> None:
+    """It then stands in both places, and both are shown, each with its line or its version."""
+    put = agents("put", "reader", "--as", "ada")
+    shown, (listed,) = json.loads(agents("show", "reader", "--json").out), json.loads(agents("list", "--json").out)
+
+    assert (put.code, put.out.strip()) == (0, "reader: version 1 is in force.")
+    assert listed == shown
+    assert [one["place"] for one in shown["profiles"]] == [
+        f"{elsewhere / 'toolfleet.toml'}, line 2",
+        "registry, version 1",
+    ]
+    assert (shown["version"], shown["permission_at_most"], shown["allowed_modules"]) == (1, "user", "*")
+    assert shown["tools"] == [["tag:reading"], ["tag:reading"]]
+    assert shown["profiles"][1]["by"] == "ada (command line)"
+    for words in ("limits(daily_limit=5)", "tag:reading", "registry, version 1", "permission user at most"):
+        assert words in agents("show", "reader").out
+    assert "reader" in agents("list").out
+
+
+def test_an_earlier_version_is_put_again(agents: Run, elsewhere: Path) -> None:
+    """Also after the profile was removed, and all of it is listed."""
+    (elsewhere / "other.json").write_text('{"permission_at_most": "admin"}')
+    agents("put", "other", "--file", "other.json")
+    assert agents("remove", "other").out.strip() == "other: the registry has no profile of it any more."
+    assert agents("show", "other").code == 1
+    rolled = agents("rollback", "other", "1")
+    versions = json.loads(agents("versions", "other", "--json").out)
+
+    assert rolled.out.strip() == "other: version 3 is in force, which is version 1 again."
+    assert [(one["version"], one["rolled_back_from"]) for one in versions] == [(3, 1), (2, None), (1, None)]
+    assert [one["profile"] is None for one in versions] == [False, True, False]
+    table = agents("versions", "other").out
+    for words in ("in force, version 1 again", "removed"):
+        assert words in table
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.toml", 'tools = ["git.*"]\nmodes = "all"\n', "a.toml, line 2: at modes: there is no such field."),
+        (
+            "a.toml",
+            '[[middleware]]\nname = "limits"\n\n[[middleware]]\nname = "x"\n',
+            "a.toml, line 4: at middleware.1:",
+        ),
+        ("a.toml", '[agents.reader]\npermission_at_most = "root"\n', "a.toml, line 2: at permission_at_most:"),
+        ("a.json", '{"tools": ["git status"]}', "selects no tools"),
+        ("a.json", "[1]", "a.json"),
+        ("a.json", "{", "a.json"),
+        ("a.toml", "tools = [", "a.toml"),
+        ("a.toml", "[agents.other]\n", "it has no agent 'reader'; there are: other."),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_place(agents: Run, elsewhere: Path, name: str, text: str, words: str) -> None:
+    """In one sentence; nothing is stored."""
+    (elsewhere / name).write_text(text)
+    ended = agents("put", "reader", "--file", name)
+
+    assert ended.code == 2
+    assert words in " ".join(ended.err.replace("│", " ").split())
+    assert agents("versions", "reader").code == 1
+
+
+def test_what_is_not_there_is_said(agents: Run) -> None:
+    """With exit code 1."""
+    for arguments, words in [
+        (["show", "nobody"], "Neither the settings nor the registry have a profile of agent 'nobody'."),
+        (["put", "nobody"], "The settings here have no agent 'nobody'; there are reader."),
+        (["versions", "nobody"], "no versions of agent 'nobody'"),
+        (["rollback", "nobody", "1"], "There is no version 1 of agent 'nobody'."),
+        (["remove", "nobody"], "The registry has no profile of agent 'nobody'."),
+    ]:
+        ended = agents(*arguments)
+        assert (ended.code, words in " ".join(ended.err.split())) == (1, True), ended
+
+
+def test_changes_are_in_the_audit(agents: Run, run: Run) -> None:
+    """Who, which agent and which version."""
+    agents("put", "reader", "--as", "ada")
+    agents("remove", "reader", "--as", "bob")
+    agents("remove", "reader", "--as", "eve")
+    lines = map(json.loads, run("audit", "tail", "--changes", "--json").out.splitlines())
+
+    found = [(one["change"], one["tool"], one["user_id"], one["outcome"], one.get("version")) for one in lines]
+    assert sorted(found, key=str) == [
+        ("agent_put", "reader", "ada", "success", 1),
+        ("agent_removed", "reader", "bob", "success", 2),
+        ("agent_removed", "reader", "eve", "refused", None),
+    ]
+
+
+def test_a_database_has_them_and_redis_a_copy(
+    agents: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str, elsewhere: Path
+) -> None:
+    """Which is there with the change."""
+    url = f"sqlite:///{elsewhere / 'registry.db'}"
+    monkeypatch.setenv("TOOLFLEET_REGISTRY_URL", url)
+    assert agents("put", "reader").code == 0
+    in_redis, in_database = (
+        StoredProfiles.of(Settings(redis_url=redis_url, registry_url=where)) for where in (None, url)
+    )
+
+    assert in_redis.read() == in_database.read() != {}
+    in_redis.close()
+    in_database.close()
+
+
+def test_a_redis_that_is_away_is_said(agents: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its address and exit code 2."""
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", "redis://127.0.0.1:1")
+    for arguments in (["list"], ["put", "reader"], ["remove", "reader"]):
+        ended = agents(*arguments)
+        assert ended.code == 2
+        assert "127.0.0.1:1 does not answer" in ended.err

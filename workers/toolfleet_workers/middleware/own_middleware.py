@@ -1,0 +1,71 @@
+"""Puts the classes that an agent's profiles name around a call's attempt, in the order in which they stand there."""
+
+from dataclasses import dataclass
+
+from toolfleet_registry.agents.known_profiles import KnownProfiles
+from toolfleet_registry.agents.own_classes import OwnClasses
+from toolfleet_registry.agents.own_protocols import AttemptMiddleware
+from toolfleet_registry.contracts import PublishedCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.errors import UnknownAgent
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_workers.runner.runner import DefinitionCache, Proceed, compose
+
+log = get_logger(__name__)
+
+
+@dataclass
+class OwnMiddleware:
+    """Holds each class to its word: it goes on once at most, with the same call but for its arguments, and returns an attempt.
+
+    Fails closed: where a profile has gone meanwhile, or a class cannot be had any more, the call is refused.
+    """
+
+    tools: DefinitionCache
+    profiles: KnownProfiles
+    own: OwnClasses
+
+    async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
+        """Proceed through all of them. What they raise passes."""
+        if call.caller.agent is None and self.profiles.is_empty:  # nearly every call
+            return await proceed(call)
+        tool = self.tools.definition(call.tool_name)
+        if tool is None:
+            return await proceed(call)
+        try:
+            layers = self._layers(call, tool)
+        except (UnknownAgent, ValueError) as exc:
+            log.warning("tool_call_refused", reason=str(exc), user_id=call.caller.user_id)
+            return Attempt(Outcome.PERMANENT, ToolResult.refused(call.tool_name, "permission_denied", str(exc)))
+        return await compose(layers, proceed)(call)
+
+    def _layers(self, call: PublishedCall, tool: ToolDefinition) -> list["_Held"]:
+        profile = self.profiles.of(call.caller)
+        specs = () if profile is None else profile.rules(tool).own
+        return [_Held(spec.name, self.own.made(spec)) for spec in specs if self.own.runs_here(spec)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    name: str
+    middleware: AttemptMiddleware
+
+    async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
+        went_on = False
+
+        async def once(changed: PublishedCall) -> Attempt:
+            nonlocal went_on
+            if went_on:
+                raise RuntimeError(f"{self.name} has gone on twice with one call")
+            if changed != call and changed.model_copy(update={"arguments": call.arguments}) != call:
+                raise RuntimeError(f"{self.name} has changed more of a call than its arguments")
+            went_on = True
+            return await proceed(changed)
+
+        try:
+            attempt: object = await self.middleware(call, once)
+        except SystemExit as exc:  # it would end the worker
+            raise RuntimeError(f"{self.name} has raised SystemExit") from exc
+        if not isinstance(attempt, Attempt):
+            raise TypeError(f"{self.name} has returned no Attempt")
+        return attempt
