@@ -4,10 +4,11 @@ Pure functions. Where nothing is limited there are no terms, so that calls of su
 """
 
 from collections.abc import Iterable
+from typing import Annotated
 
 from pydantic import Field
 
-from toolfleet_registry.contracts import CostClass, Message, RetryTerms, Terms, ToolDefinition
+from toolfleet_registry.contracts import CostClass, Message, RetryTerms, Since, Terms, ToolDefinition
 from toolfleet_registry.contracts.terms.call_terms import CallTotal
 
 
@@ -31,7 +32,7 @@ class Remaining(Message):
     """Of each limited tool, by name."""
     resets_at: float
     """When the next UTC day begins, in seconds since the epoch."""
-    totals: dict[str, LimitUse] = Field(default={})
+    totals: Annotated[dict[str, LimitUse], Since(3)] = Field(default={})
     """Of each tool that an agent's profile limits in a run or a conversation, by name: what the one that was named has left, of several limits the fewest."""
 
 
