@@ -19,6 +19,7 @@ from toolfleet_workers.middleware.agent_profile import ProfileCheck
 from toolfleet_workers.middleware.call_log import CallLog
 from toolfleet_workers.middleware.own_middleware import OwnMiddleware
 from toolfleet_workers.middleware.permission import PermissionCheck
+from toolfleet_workers.middleware.personal_data import PersonalDataGuard
 from toolfleet_workers.middleware.result_check import ResultCheck
 from toolfleet_workers.pool import bootsteps
 from toolfleet_workers.pool.served_modules import ServedModules
@@ -44,6 +45,7 @@ def make_worker_app(settings: Settings) -> FleetApp:
     own_classes = OwnClasses(settings, runs_in="worker")
     own_classes.check(settings)
     profiles = KnownProfiles(settings, own=own_classes)
+    profiles.guards.check(settings)
     tools = ToolCache(settings, app.modules, profiles=profiles)
     own = _own_executors(settings, tools)
     http = HttpExecutor(
@@ -58,11 +60,13 @@ def make_worker_app(settings: Settings) -> FleetApp:
     app.served_modules = served = ServedModules(settings, app.modules, http, tools, own=says)
     profile = ProfileCheck(tools, profiles, settings.default_guest_modules)
     permission = PermissionCheck(tools, settings.default_guest_modules)
+    operators, guard = OwnMiddleware(tools, profiles, own_classes), PersonalDataGuard(tools, profiles)
     app.runner = CallRunner(
         executor,
-        middleware=[CallLog(), profile, permission, OwnMiddleware(tools, profiles, own_classes), ResultCheck(tools)],
+        middleware=[CallLog(), profile, permission, operators, guard, ResultCheck(tools)],
         statuses=http.statuses,
-        checks=1,  # the last
+        checks=2,  # the last two
+        screened=guard.screened,
         definitions=tools,
         wait_for=permission.wait_for,
         rules_for=profile.rules_for,

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
+from toolfleet_registry.agents.data_guards import DataGuards
 from toolfleet_registry.agents.effective_profile import EffectiveProfile
 from toolfleet_registry.agents.own_classes import OwnClasses
 from toolfleet_registry.agents.tool_rules import NamedProfile
@@ -30,8 +31,10 @@ class KnownProfiles:
     def __init__(self, settings: Settings, *, own: OwnClasses | None = None) -> None:
         self._configured = settings.agents
         self._default = settings.default_agent
+        self.guards = DataGuards(settings)
+        """What hides personal data as profiles say."""
         self.own = own
-        """Whose `fault` says why a profile cannot be applied here, asked by whoever takes profiles over."""
+        """What runs the classes that profiles name."""
         self._stored: Mapping[str, AgentProfile] = {}
         self._versions, self._refused = _NO_VERSIONS, _NOTHING_REFUSED
         self._made = dict[str, EffectiveProfile]()
@@ -58,6 +61,11 @@ class KnownProfiles:
             return
         self._stored, self._versions, self._refused = dict(stored), dict(versions), dict(refused)
         self._made = {}
+
+    def fault_here(self, profile: AgentProfile) -> str | None:
+        """Why a profile cannot be applied in this process; `None`: it can. Imports what it names."""
+        own = None if self.own is None else self.own.fault(profile)
+        return own or self.guards.fault(profile)
 
     def fault(self, name: str) -> str | None:
         """Why what the registry keeps of an agent counts for nothing here; `None`: it does, or there is nothing."""

@@ -40,6 +40,7 @@ from toolfleet_tasks.calls.conversation import conversation_for, models_part
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, Evaluation, requires_gate
 from toolfleet_tasks.calls.own_middleware import OwnCallMiddleware
 from toolfleet_tasks.calls.pending_call import new_call_id
+from toolfleet_tasks.calls.personal_data import without_personal_data
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.queues import lane_of, limit_of
 
@@ -144,7 +145,8 @@ class CallPreparation:
         self, call: ToolCall, caller: Caller, conversation: Conversation | None, around: Circumstances
     ) -> Judged | ToolResult:
         changed = await self._own.changed(call, caller)
-        return changed if isinstance(changed, ToolResult) else self.judge(changed, caller, conversation, around)
+        judged = changed if isinstance(changed, ToolResult) else self.judge(changed, caller, conversation, around)
+        return judged if isinstance(judged, ToolResult) else await without_personal_data(judged, self._catalog)
 
     def judge(
         self,

@@ -22,16 +22,18 @@ log = get_logger(__name__)
 def agents_catalog(redis: Redis, cache: ManifestCache, known: KnownModules, settings: Settings) -> Catalog:
     """What an agent knows of tools: out of Redis, where the fleet puts it. `known` takes over which modules there are.
 
-    Raises `SettingsError` if a profile of the settings names a class that runs in agents, and cannot be had.
+    Raises `SettingsError` if a profile of the settings cannot be applied here: it names a class that cannot be had, say.
     """
     own = OwnClasses(settings, runs_in="agent")
     own.check(settings)
+    profiles = KnownProfiles(settings, own=own)
+    profiles.guards.check(settings)
     return Catalog(
         settings,
         cache,
         known=known,
         directory=ModuleDirectory(redis, settings),
-        profiles=LiveProfiles(redis, settings, KnownProfiles(settings, own=own)),
+        profiles=LiveProfiles(redis, settings, profiles),
         asks_fleet=True,
     )
 

@@ -22,6 +22,10 @@ Proceed = Callable[[PublishedCall], Awaitable[Attempt]]
 """What comes next for a call."""
 
 
+Screen = Callable[[PublishedCall, Attempt], Awaitable[Attempt]]
+"""Changes what a module says of a call, before anybody stores it."""
+
+
 class Middleware(Protocol):
     """One concern around every call: gets the call and what comes next, and returns how it ended."""
 
@@ -102,7 +106,8 @@ class CallRunner:
     `statuses` knows where calls are that modules have accepted; what these come to passes the last `checks` of the middleware.
 
     `wait_for` says how long a call must wait of whose tool the definitions know nothing; `None`: not at all. `rules_for`: what the
-    profile of a call's agent says of its tool. `replica_for` chooses which process of its module a call would go to.
+    profile of a call's agent says of its tool. `replica_for` chooses which process of its module a call would go to. `screened` changes
+    what a module says of a call later, before anybody stores it.
     """
 
     def __init__(  # noqa: PLR0913 - what is not obvious has a default
@@ -116,6 +121,7 @@ class CallRunner:
         wait_for: Callable[[PublishedCall], float | None] = lambda _: None,
         rules_for: Callable[[PublishedCall], ToolRules] = lambda _: NO_RULES,
         replica_for: Callable[[PublishedCall], str] = lambda _: "",
+        screened: Screen | None = None,
         closing: Sequence[Closable] = (),
     ) -> None:
         self._executor = executor
@@ -123,7 +129,7 @@ class CallRunner:
         self._wait_for, self._replica_for, self._rules_for = wait_for, replica_for, rules_for
         self._middleware = tuple(middleware)
         self._checks = self._middleware[len(self._middleware) - checks :]
-        self._statuses = statuses
+        self._statuses, self._screened = statuses, screened
         self._closing = (executor, *closing)
 
     async def run(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
@@ -186,7 +192,8 @@ class CallRunner:
         No middleware is around it, for nothing is executed. Lets `CancelledError` pass; a defect of ours is logged.
         """
         try:
-            return await self._executor.reconcile(call, seconds=seconds, lease=lease)
+            found = await self._executor.reconcile(call, seconds=seconds, lease=lease)
+            return found if found is None or self._screened is None else await self._screened(call, found)
         except asyncio.CancelledError:  # first: the pool's soft limit is both this and an Exception
             raise
         except Exception as exc:  # noqa: BLE001 - whatever it is, the call's end is as unknown as before

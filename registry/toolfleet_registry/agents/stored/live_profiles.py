@@ -13,7 +13,7 @@ from toolfleet_registry.agents.stored.entries import ProfileVersion, agent_seal,
 from toolfleet_registry.agents.stored.port import NOTHING_KEPT, ProfileTexts
 from toolfleet_registry.agents.stored.redis import texts_of
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
-from toolfleet_registry.config.agents.middleware_specs import OwnMiddlewareSpec
+from toolfleet_registry.config.agents.middleware_specs import OwnMiddlewareSpec, PiiSpec
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.lua.files import script
 from toolfleet_registry.redis.redis_errors import answering
@@ -82,17 +82,18 @@ class LiveProfiles:
 
     async def _faults(self, profiles: Mapping[str, AgentProfile]) -> dict[str, str]:
         """Why some cannot be applied here. A program that is imported for them may take its time, but not for ever."""
-        faults, own = dict[str, str](), self.known.own
-        for name, profile in profiles.items() if own is not None else ():
-            if own is not None and any(isinstance(spec, OwnMiddlewareSpec) for spec in profile.middleware):
-                try:
-                    async with asyncio.timeout(_IMPORT_SECONDS):
-                        fault = await asyncio.to_thread(own.fault, profile)
-                except TimeoutError:
-                    fault = f"what it names was not imported within {_IMPORT_SECONDS:g} s"
-                if fault is not None:
-                    faults[name] = fault
-                    _log.warning("agent_profile_not_applied", agent=name, reason=fault)
+        faults = dict[str, str]()
+        for name, profile in profiles.items():
+            if not any(isinstance(spec, OwnMiddlewareSpec | PiiSpec) for spec in profile.middleware):
+                continue
+            try:
+                async with asyncio.timeout(_IMPORT_SECONDS):
+                    fault = await asyncio.to_thread(self.known.fault_here, profile)
+            except TimeoutError:
+                fault = f"what it names was not imported within {_IMPORT_SECONDS:g} s"
+            if fault is not None:
+                faults[name] = fault
+                _log.warning("agent_profile_not_applied", agent=name, reason=fault)
         return faults
 
     async def _report(self, faults: Mapping[str, str]) -> None:

@@ -1,0 +1,75 @@
+"""Hides personal data as the entries of agents' profiles say: in what is published, and in what tools answer."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toolfleet_registry.config.agents.agent_profile import AgentProfile
+from toolfleet_registry.config.agents.agent_settings import AgentSettings
+from toolfleet_registry.config.agents.middleware_specs import PiiSpec, Place
+from toolfleet_registry.config.signing_settings import SigningSettings
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.personal_data.personal_data import DEFAULT_REGIONS, HiddenValue, PersonalData
+from toolfleet_registry.signing.sealing import derived_key
+
+_MOST_KEPT = 1_000
+
+
+class DataGuards:
+    """Those of one process. What looks for an entry's data is made once, with its first use: number plans take a while to load.
+
+    `hash` needs the fleet's signing key: without a key anybody could try all telephone numbers.
+    """
+
+    def __init__(self, settings: SigningSettings) -> None:
+        self._key = None if settings.signing_key is None else derived_key(settings.signing_key, "personal data")
+        self._made = dict[int, tuple[PiiSpec, PersonalData]]()
+
+    def fault(self, profile: AgentProfile) -> str | None:
+        """Why a profile cannot be kept to here, in a sentence; `None`: it can."""
+        try:
+            for spec in profile.middleware:
+                if isinstance(spec, PiiSpec):
+                    self._guard(spec)
+        except ValueError as exc:
+            return str(exc)
+        return None
+
+    def check(self, settings: AgentSettings) -> None:
+        """Raise `SettingsError`, with the agent's name, for a profile of the settings that cannot be kept to here."""
+        for agent, profile in settings.agents.items():
+            if (fault := self.fault(profile)) is not None:
+                raise SettingsError(f"TOOLFLEET_AGENTS, at {agent}.middleware: {fault}")
+
+    async def hide(self, specs: Sequence[PiiSpec], place: Place, value: Any, *, size: int) -> HiddenValue:
+        """A JSON value of about `size` bytes without what these entries look for at that place. Raises `PersonalDataBlocked`."""
+        counts = Counter[str]()
+        for spec in specs:
+            if place in spec.apply_to:
+                hidden = await self._guard(spec).hide_aside(value, size=size)
+                value = hidden.value
+                counts.update(hidden.counts)
+        return HiddenValue(value, dict(counts))
+
+    def hide_now(self, specs: Sequence[PiiSpec], place: Place, value: Any) -> Any:
+        """The same for a small value, at once. Raises `PersonalDataBlocked`."""
+        for spec in specs:
+            if place in spec.apply_to:
+                value = self._guard(spec).hide(value).value
+        return value
+
+    def _guard(self, spec: PiiSpec) -> PersonalData:
+        known = self._made.get(id(spec))
+        if known is not None and known[0] is spec:
+            return known[1]
+        if len(self._made) >= _MOST_KEPT:
+            self._made.clear()
+        regions = spec.regions or DEFAULT_REGIONS
+        made = PersonalData(spec.pii_types, spec.patterns, spec.strategy, key=self._key, regions=regions)
+        self._made[id(spec)] = spec, made
+        return made
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """What was hidden, as the audit has it: `2 email, 1 iban`."""
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))

@@ -1,0 +1,124 @@
+"""Hides personal data around a call, as its agent's profile says: in what its tool is told, and in all that the tool says."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from toolfleet_registry.agents.data_guards import counted
+from toolfleet_registry.agents.known_profiles import KnownProfiles
+from toolfleet_registry.config.agents.middleware_specs import PiiSpec, Place
+from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.contracts.decisions import note
+from toolfleet_registry.contracts.logs.log_message import LogMessage, log_message
+from toolfleet_registry.contracts.logs.log_sink import LogSink, current_log, log_to
+from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.progress import Progress, current_sink, progress_of, report_to
+from toolfleet_registry.errors import PersonalDataBlocked, UnknownAgent
+from toolfleet_registry.manifests.overrides import SeenTool
+from toolfleet_registry.schemas.arguments import size_of
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_workers.runner.runner import Proceed
+
+log = get_logger(__name__)
+
+_BLOCKED = "[blocked: personal data]"
+
+
+class ToolsKnown(Protocol):
+    """Knows the modules' tools."""
+
+    def find(self, tool_name: str) -> SeenTool | None:
+        """The tool as it is in effect; `None` if nothing is known of it."""
+        ...
+
+
+@dataclass
+class PersonalDataGuard:
+    """Keeps personal data from tools, and from whoever stores what they say: results, errors, progress and log messages.
+
+    Its agent has done so with the arguments already; of an agent that has not, the worker does. Where a profile blocks, a call with
+    such arguments is refused, an answer with such data fails, and its effect has happened. Files of a result are passed on as they are.
+    """
+
+    tools: ToolsKnown
+    profiles: KnownProfiles
+
+    async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
+        """Proceed with what the tool may be told, and hide what it says."""
+        specs = self._specs(call)
+        if not specs:
+            return await proceed(call)
+        try:
+            hidden = await self.profiles.guards.hide(specs, "arguments", call.arguments, size=size_of(call.arguments))
+        except PersonalDataBlocked as exc:
+            note("personal_data", "blocked")
+            return Attempt(Outcome.PERMANENT, ToolResult.refused(call.tool_name, "invalid_arguments", str(exc)))
+        if hidden.value is not call.arguments:
+            call = call.model_copy(update={"arguments": hidden.value})
+        self._screen_reports(specs)
+        return await self._screened(specs, await proceed(call))
+
+    async def screened(self, call: PublishedCall, attempt: Attempt) -> Attempt:
+        """What a module says of a call later, without what is to be hidden: an answer to where it is, or to what has become of it."""
+        specs = self._specs(call)
+        return await self._screened(specs, attempt) if specs else attempt
+
+    def _specs(self, call: PublishedCall) -> Sequence[PiiSpec]:
+        if self.profiles.is_empty:  # nearly every call
+            return ()
+        try:
+            profile = self.profiles.of(call.caller)
+        except UnknownAgent:  # whoever is asked before has refused it
+            return ()
+        tool = self.tools.find(call.tool_name)
+        return () if profile is None or tool is None else profile.rules(tool.definition).personal_data
+
+    async def _screened(self, specs: Sequence[PiiSpec], attempt: Attempt) -> Attempt:
+        result = attempt.result
+        place: Place = "result" if result.success else "error"
+        value = result.result if result.success else [result.error, result.hint]
+        try:
+            hidden = await self.profiles.guards.hide(specs, place, value, size=size_of({"value": value}))
+        except PersonalDataBlocked as exc:
+            note("personal_data", "blocked")
+            return _blocked(attempt, exc)
+        if hidden.counts:
+            note("personal_data", counted(hidden.counts))
+        if hidden.value is value:
+            return attempt
+        said = {"result": hidden.value} if result.success else dict(zip(("error", "hint"), hidden.value, strict=True))
+        return dataclasses.replace(attempt, result=result.model_copy(update=said))
+
+    def _screen_reports(self, specs: Sequence[PiiSpec]) -> None:
+        """Hide it in what is reported in this task and in those that it makes."""
+        sink, messages = current_sink(), current_log()
+        if sink is not None:
+
+            def take(progress: Progress) -> None:
+                sink(progress_of(progress.fraction, str(self._said(specs, progress.message))))
+
+            report_to(take)
+        if messages is not None:
+
+            def take_message(message: LogMessage) -> None:
+                messages.take(log_message(message.level, self._said(specs, message.data), message.logger))
+
+            log_to(LogSink(messages.least, take_message))
+
+    def _said(self, specs: Sequence[PiiSpec], value: object) -> object:
+        try:
+            return self.profiles.guards.hide_now(specs, "progress", value)
+        except PersonalDataBlocked:
+            return _BLOCKED
+
+
+def _blocked(attempt: Attempt, error: PersonalDataBlocked) -> Attempt:
+    """An answer that may not pass. What its tool has done, it has."""
+    if not attempt.result.success:
+        text = "Tool execution error: what the tool says of it holds personal data, and is not passed on."
+        return dataclasses.replace(attempt, result=attempt.result.model_copy(update={"error": text, "hint": None}))
+    text = f"Tool execution error: the tool's answer is not passed on. {error}"
+    log.warning("tool_result_blocked", kind=error.kind)
+    result = ToolResult.failed(attempt.result.tool_name, "invalid_response", text, effect_state="done")
+    return Attempt(Outcome.FAILED, result)
