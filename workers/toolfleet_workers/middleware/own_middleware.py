@@ -63,9 +63,12 @@ class _Held:
             return await proceed(changed)
 
         try:
-            attempt: object = await self.middleware(call, once)
+            return _attempt(self.name, await self.middleware(call, once))
         except SystemExit as exc:  # it would end the worker
             raise RuntimeError(f"{self.name} has raised SystemExit") from exc
-        if not isinstance(attempt, Attempt):
-            raise TypeError(f"{self.name} has returned no Attempt")
-        return attempt
+
+
+def _attempt(name: str, returned: object) -> Attempt:
+    if not isinstance(returned, Attempt):
+        raise TypeError(f"{name} has returned no Attempt")
+    return returned
