@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from toolfleet_registry.agents.effective_profile import EffectiveProfile
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.tool_rules import NamedProfile, selected
-from toolfleet_registry.config.agents.middleware_specs import HumanInTheLoopSpec, MiddlewareBase
+from toolfleet_registry.config.agents.middleware_specs import GateSpec, HumanInTheLoopSpec, MiddlewareBase
 from toolfleet_registry.config.agents.tool_selectors import selects
 from toolfleet_registry.config.setting_sources import setting_place
 from toolfleet_registry.contracts import Caller, ToolDefinition
@@ -227,6 +227,9 @@ def _counts(spec: MiddlewareBase, tool: ToolDefinition) -> bool:
 
 
 def _said(name: str, spec: MiddlewareBase) -> str:
+    if isinstance(spec, GateSpec):
+        otherwise = "is refused" if spec.fails == "closed" else "is made"
+        return f"The agent's gate is asked; a call whose gate fails, is late, or is not there, {otherwise}."
     given = spec.model_dump(mode="json", exclude_defaults=True, exclude={"name", "tools", "approve_tools"})
     words = ", ".join(f"{field}={value!r}" for field, value in given.items())
     return f"{name}({words}) stands around its calls."

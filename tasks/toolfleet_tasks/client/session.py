@@ -256,14 +256,8 @@ class Session:
         return CallPreparation(self._catalog, known, self.settings, gate=self._gate, limited=limited, trail=self.trail)
 
     def _make_publisher(self, admission: AdmissionControl) -> Publisher:
-        return agent_publisher(
-            admission,
-            self.settings,
-            self._connection,
-            broker_connection=self._connect_to_broker,
-            listening=self._listener.listening,
-            spawn=self._spawn,
-        )
+        parts, broker = (admission, self.settings, self._connection), self._connect_to_broker
+        return agent_publisher(*parts, broker_connection=broker, listening=self._listener.listening, spawn=self._spawn)
 
     def _service(self, gate: Evaluation | None) -> JobService:
         records, publisher = JobRecords(self._connection, self.settings, self._ledger.verifier), self._publisher

@@ -20,7 +20,12 @@ AGENTS = {
     "plain": {},
     "reader": {"tools": ["tag:reading"], "permission_at_most": "user"},
     "elsewhere": {"allowed_modules": ["cats"]},
-    "busy": {"middleware": [{"name": "tool_retry", "max_retries": 0}, {"name": "gate", "tools": ["owls.open"]}]},
+    "busy": {
+        "middleware": [
+            {"name": "tool_retry", "max_retries": 0},
+            {"name": "gate", "tools": ["owls.open"], "fails": "open"},
+        ]
+    },
     "helper": {"mode": "subagent", "permission_at_most": "guest"},
 }
 TOOLS = ("owls.open", "owls.admins", "owls.read", "owls.closed", "owls.none", "cats.any", "nonsense")
