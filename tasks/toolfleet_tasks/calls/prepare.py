@@ -38,9 +38,9 @@ from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.context import as_before, context_for, size_fault_with
 from toolfleet_tasks.calls.conversation import conversation_for, models_part
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, Evaluation, requires_gate
-from toolfleet_tasks.calls.own_middleware import OwnCallMiddleware
+from toolfleet_tasks.calls.guards.own_middleware import OwnCallMiddleware
+from toolfleet_tasks.calls.guards.personal_data import without_personal_data
 from toolfleet_tasks.calls.pending_call import new_call_id
-from toolfleet_tasks.calls.personal_data import without_personal_data
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.queues import lane_of, limit_of
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from redis.asyncio import Redis
@@ -76,7 +76,7 @@ async def everything(redis: Redis) -> str:
     """All that Redis has, as text."""
     found = list[str]()
     async for key in redis.scan_iter():
-        kind = bytes(await redis.type(key))
+        kind = cast("bytes", await redis.type(key))
         read: Any = {
             b"string": redis.get,
             b"hash": redis.hgetall,

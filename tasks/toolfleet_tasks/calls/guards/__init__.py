@@ -1,0 +1,1 @@
+"""Applies what agents' profiles put around a call in its agent's own process."""
