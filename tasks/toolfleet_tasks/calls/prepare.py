@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from toolfleet_registry.agents.approval_rules import approval_rule, terms_of_approval
-from toolfleet_registry.agents.reach import Reach
 from toolfleet_registry.catalog.catalog import Catalog, Judged
 from toolfleet_registry.contracts import (
     Caller,
@@ -38,8 +36,9 @@ from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.context import as_before, context_for, size_fault_with
 from toolfleet_tasks.calls.conversation import conversation_for, models_part
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, Evaluation, requires_gate
+from toolfleet_tasks.calls.guards.approval import approval_rules, with_approval
 from toolfleet_tasks.calls.guards.own_middleware import OwnCallMiddleware
-from toolfleet_tasks.calls.guards.personal_data import without_personal_data
+from toolfleet_tasks.calls.guards.personal_data import hidden_arguments, without_personal_data
 from toolfleet_tasks.calls.pending_call import new_call_id
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.queues import lane_of, limit_of
@@ -134,12 +133,12 @@ class CallPreparation:
             job_id=None if step is None else step.job_id,
             **self._facts_of(tool, arguments, limit, around, asked=call, is_step=step is not None),
         )
-        return _with_approval(published, judged)
+        return with_approval(published, judged)
 
     def approval_rules(self, call: PublishedCall) -> tuple[ApprovalRule, ...]:
         """The rules of the agent's profile that have people approve such a call, as they are now; none without a profile."""
         judged = self._catalog.reached(call.tool_name, call.caller)
-        return () if judged is None else _approval_rules(*judged)
+        return () if judged is None else approval_rules(*judged)
 
     async def _judged(
         self, call: ToolCall, caller: Caller, conversation: Conversation | None, around: Circumstances
@@ -147,6 +146,18 @@ class CallPreparation:
         changed = await self._own.changed(call, caller)
         judged = changed if isinstance(changed, ToolResult) else self.judge(changed, caller, conversation, around)
         return judged if isinstance(judged, ToolResult) else await without_personal_data(judged, self._catalog)
+
+    def has_profile(self, caller: Caller) -> bool:
+        """Whether an agent's profile may hold for the caller."""
+        return caller.agent is not None or not self._catalog.profiles.is_empty
+
+    async def hidden(self, call: ToolCall, caller: Caller) -> ToolCall | ToolResult:
+        """The call with what its tool may be told of personal data, not judged else; or the refusal where its profile blocks that."""
+        reached = self._catalog.reached(call.tool_name, caller)
+        if reached is None or not isinstance(call.arguments, dict):  # whoever judges it refuses it
+            return call
+        found = await hidden_arguments(*reached, call.arguments, self._catalog)
+        return found if isinstance(found, ToolResult) else call.model_copy(update={"arguments": found})
 
     def judge(
         self,
@@ -261,16 +272,6 @@ class CallPreparation:
             "log_level": None if is_step or hides_results else asked.log_level,
             **({} if around is NOTHING_MORE else _said_by_profile(around)),
         }
-
-
-def _with_approval(call: PublishedCall, judged: Judged) -> PublishedCall:
-    rules = _approval_rules(judged.tool, judged.reach)
-    return call.model_copy(update={"approval": terms_of_approval(call, judged.tool, rules)}) if rules else call
-
-
-def _approval_rules(tool: ToolDefinition, reach: Reach) -> tuple[ApprovalRule, ...]:
-    specs = () if reach.profile is None else reach.profile.rules(tool).approvals
-    return tuple(approval_rule(spec) for spec in specs)
 
 
 def check_timeout(seconds: float | None) -> None:

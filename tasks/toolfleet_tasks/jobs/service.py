@@ -23,6 +23,7 @@ from toolfleet_tasks.jobs import state_machine
 from toolfleet_tasks.jobs.calls import gate_mark, no_checker, no_gate, no_jobs_by_jobs, unknown_to_gate
 from toolfleet_tasks.jobs.completion import end_note, shown
 from toolfleet_tasks.jobs.hooks import JobHooks
+from toolfleet_tasks.jobs.personal_data import without_personal_data
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
 from toolfleet_tasks.jobs.state_machine import is_unknown
 from toolfleet_tasks.jobs.validation import fault_in, may_be_filled, steps_of
@@ -72,7 +73,8 @@ class JobService:
             raise _refused(spec, "invalid_arguments", fault)
         digest = request_digest(spec) if by_key else None
         caller = as_sent(spec.caller, self._settings.default_guest_modules)
-        spec = (await self._judged(spec.model_copy(update={"caller": caller}))).model_copy(update={"wish": digest})
+        spec = await without_personal_data(spec.model_copy(update={"caller": caller}), self._preparation)
+        spec = (await self._judged(spec)).model_copy(update={"wish": digest})
         now = fleet_clock.now()
         shift = now - spec.created_at  # judging may have taken its time
         spec = spec.model_copy(

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from support.fleet import SIGNING_KEY, TestBed
 from support.module_server import ModuleServer, Request, serve
 from support.worker_process import WorkerProcess
-from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
+from toolfleet import Caller, Conversation, JobRefused, Schedule, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
 
 NUMBER = 40
@@ -145,3 +145,28 @@ async def test_a_profile_says_where_data_is_hidden(bed: TestBed, worker: WorkerP
     result = await called(bed, "quiet", "told", {"mail": EMAILS[0]})
     assert module.calls("told")[-1]["arguments"] == {"mail": EMAILS[0]}
     assert result.result == {"heard": {"mail": "[EMAIL]"}}
+
+
+async def test_a_job_is_kept_without_it(bed: TestBed, module: ModuleServer) -> None:
+    """Also while it waits for days, before any of its calls is made."""
+    mail = EMAILS[7]
+    async with ToolFleet(settings=bed.settings) as fleet, redis_of(bed) as redis:
+        conversation = Conversation(conversation_id="c-1")
+        job = await fleet.jobs.start(
+            ToolCall(tool_name="owls.told", arguments={"mail": mail}),
+            on_complete=[ToolCall(tool_name="owls.told", arguments={"deep": [{"mail": mail}]})],
+            caller=ADA.model_copy(update={"agent": "redacts"}),
+            conversation=conversation,
+            schedule=Schedule(delay_seconds=3600),
+        )
+        kept = await everything(redis)
+        assert job.job_id in kept
+        assert "[EMAIL]" in kept
+        assert mail not in kept
+        with pytest.raises(JobRefused) as refused:
+            await fleet.jobs.start(
+                ToolCall(tool_name="owls.told", arguments={"mail": mail}),
+                caller=ADA.model_copy(update={"agent": "blocks"}),
+                conversation=conversation,
+            )
+        assert refused.value.result.error_code == "invalid_arguments"

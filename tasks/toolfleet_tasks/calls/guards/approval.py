@@ -1,0 +1,19 @@
+"""Binds a call to the approval that its agent's profile has people give before it begins."""
+
+from toolfleet_registry.agents.approval_rules import approval_rule, terms_of_approval
+from toolfleet_registry.agents.reach import Reach
+from toolfleet_registry.catalog.catalog import Judged
+from toolfleet_registry.contracts import PublishedCall, ToolDefinition
+from toolfleet_registry.contracts.approvals.terms import ApprovalRule
+
+
+def approval_rules(tool: ToolDefinition, reach: Reach) -> tuple[ApprovalRule, ...]:
+    """The rules that have people approve calls of the tool; none without a profile."""
+    specs = () if reach.profile is None else reach.profile.rules(tool).approvals
+    return tuple(approval_rule(spec) for spec in specs)
+
+
+def with_approval(call: PublishedCall, judged: Judged) -> PublishedCall:
+    """The call with what people have to approve of it, if they have to."""
+    rules = approval_rules(judged.tool, judged.reach)
+    return call.model_copy(update={"approval": terms_of_approval(call, judged.tool, rules)}) if rules else call
