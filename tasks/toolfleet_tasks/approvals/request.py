@@ -48,7 +48,7 @@ class JournalLine(Message):
     """One thing that happened to an approval: `edited` names the digests before and after."""
 
     at: float
-    what: Literal["requested", "approved", "rejected", "edited", "expired"]
+    what: Literal["approved", "rejected", "edited", "expired"]
     by: str
     reason: str = ""
     before: str | None = None

@@ -7,12 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from support.fleet import SIGNING_KEY, TestBed
+from support.fleet import SIGNING_KEY, TestBed, program
 from support.fleet_calls import FleetCalls
 from support.module_server import ModuleServer, serve
 from support.owls import echo
 from support.waiting import wait_until_answered
-from toolfleet import ApprovalNotTaken, Approver, Caller, StoredApproval, ToolCall, ToolFleet, ToolResult
+from toolfleet import (
+    ApprovalNotTaken,
+    Approver,
+    Caller,
+    Conversation,
+    Job,
+    StoredApproval,
+    ToolCall,
+    ToolFleet,
+    ToolResult,
+)
+from toolfleet_cli.local.commands import beat_command
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.approvals.settling import settle_due
 from toolfleet_tasks.client.session import Session
@@ -222,4 +233,36 @@ async def some(fleet: ToolFleet) -> StoredApproval:
         return bool(found)
 
     await wait_until_answered(there, "a call waits for an approval")
+    return found[0]
+
+
+async def test_a_job_waits_for_people(bed: TestBed, module: ModuleServer) -> None:
+    """Its step begins once it is approved, and the job ends as the step does; a rejected one fails with the person's words."""
+    conversation = Conversation(conversation_id="c-1")
+    async with ToolFleet(settings=bed.settings) as fleet:
+        with bed.worker(), program(bed, beat_command(), "beat", ready="beat: Starting"):
+            for decision in ("approve", "reject"):
+                job = await fleet.jobs.start(FEED, caller=ADA, conversation=conversation)
+                waits = await some(fleet)
+                assert waits.request.arguments == {"n": 1}
+                if decision == "approve":
+                    await fleet.approvals.approve(waits.approval_id, BOSS)
+                else:
+                    await fleet.approvals.reject(waits.approval_id, BOSS, reason="Not now.")
+                ended = await job_end(fleet, job.job_id)
+                assert ended.state == ("completed" if decision == "approve" else "failed"), ended
+                assert decision == "approve" or "Not now." in str(ended.error)
+            assert len(module.calls("feed")) == 1
+
+
+async def job_end(fleet: ToolFleet, job_id: str) -> Job:
+    """The job once it is over."""
+    found = list[Job]()
+
+    async def is_over() -> bool:
+        job = await fleet.jobs.get(job_id, ADA)
+        found[:] = [job] if job is not None and job.state in {"completed", "failed"} else []
+        return bool(found)
+
+    await wait_until_answered(is_over, "the job is over", seconds=40)
     return found[0]

@@ -87,7 +87,10 @@ class PersonalDataGuard:
             note("personal_data", counted(hidden.counts))
         if hidden.value is value:
             return attempt
-        said = {"result": hidden.value} if result.success else dict(zip(("error", "hint"), hidden.value, strict=True))
+        said: dict[str, object] = {"result": hidden.value}
+        if not result.success:
+            said["error"], said["hint"] = hidden.value
+            del said["result"]
         return dataclasses.replace(attempt, result=result.model_copy(update=said))
 
     def _screen_reports(self, specs: Sequence[PiiSpec]) -> None:
