@@ -70,7 +70,7 @@ class Conversations:
     def _at(self, user_id: str, place: Conversation) -> Talk:
         digest = _digest(user_id, place)
         found = select(CONVERSATIONS).where(CONVERSATIONS.c.place == digest)
-        fields = place.model_dump(exclude={"conversation_id"})
+        fields = place.model_dump(include={"platform", "platform_channel_id", "platform_thread_id"})
         for _ in range(2):  # another process may make it at the same time
             with self._engine.connect() as connection:
                 if row := connection.execute(found).first():
