@@ -16,11 +16,10 @@ NOON = 20_000 * DAY + DAY // 2
 KEY = "toolfleet:limit:00000000000000000000000000000000"
 HELD = "toolfleet:held:"
 
-_REST = (
-    LIMITS + "limit_forget(KEYS[1], ARGV[3] + 0) return {limit_rest(KEYS[1], ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0)}"
-)
-_REST_OF = LIMITS + "return {limit_rest_of(KEYS[1], ARGV[4], ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0)}"
-_TAKE = LIMITS + "return limit_take(KEYS[1], ARGV[1], ARGV[2] + 0, ARGV[3] + 0, tonumber(ARGV[4]))"
+_TERM = "local term = {daily = ARGV[1], cooldown = ARGV[2], total = -1, kept = 0} "
+_REST = LIMITS + _TERM + "limit_forget(KEYS[1], ARGV[3] + 0) return {limit_rest(KEYS[1], term, ARGV[3] + 0)}"
+_REST_OF = LIMITS + _TERM + "return {limit_rest_of(KEYS[1], ARGV[4], term, ARGV[3] + 0)}"
+_TAKE = LIMITS + _TERM + "return limit_take(KEYS[1], ARGV[4], term, ARGV[3] + 0, tonumber(ARGV[5]))"
 _RETURN = RETURN + "return limits_return(KEYS[1], ARGV[1])"
 
 
@@ -40,7 +39,7 @@ class Limit:
         return int(rest)
 
     def take(self, name: str, now: int, *, until: int | None = None) -> None:
-        self.redis.eval(_TAKE, 1, KEY, name, self.cooldown, now, "" if until is None else until)
+        self.redis.eval(_TAKE, 1, KEY, self.daily, self.cooldown, now, name, "" if until is None else until)
         self.redis.set(HELD + name, KEY, ex=60)
 
     def give_back(self, name: str) -> None:
