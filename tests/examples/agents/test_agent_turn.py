@@ -77,7 +77,7 @@ async def test_the_model_is_offered_what_its_user_may_use(stage: Stage) -> None:
 
 async def test_calls_of_one_answer_run_side_by_side_and_come_back_in_order(stage: Stage, owls: ModuleServer) -> None:
     """Their results stand behind the answer in its order, and the model speaks again."""
-    model = RecitingModel([("owls.nap", {"seconds": 3}), ("owls.echo", {"n": 1}), ("nonsense", {})], "done")
+    model = RecitingModel([("owls.nap", {"seconds": 6}), ("owls.echo", {"n": 1}), ("nonsense", {})], "done")
 
     assert await stage.run(model) == "done"
     assert [body["role"] for body in model.asked[1]] == ["user", "assistant", "tool", "tool", "tool"]

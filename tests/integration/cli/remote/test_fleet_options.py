@@ -13,6 +13,16 @@ from toolfleet_registry.system.listening import listening_socket
 
 # What each command needs beside its options. A command without a row, that can be over a gateway, fails the test below.
 NEEDED: dict[str, tuple[str, ...]] = {
+    "agents list": (),
+    "agents put": ("production",),
+    "agents remove": ("production",),
+    "agents rollback": ("production", "1"),
+    "agents show": ("production",),
+    "agents versions": ("production",),
+    "approvals approve": ("1",),
+    "approvals list": (),
+    "approvals reject": ("1",),
+    "approvals show": ("1",),
     "audit tail": (),
     "call": ("owls.echo",),
     "dead drop": ("--all",),
@@ -47,10 +57,11 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "wakes list": (),
     "wakes replay": ("1",),
     "wakes show": ("1",),
+    "why": ("owls.echo",),
 }
 # What is done where the fleet's secrets, files or processes are, or with the settings of this machine.
 AT_HOME = {"modules key", "tools adopt-registry"}
-OF_OPERATORS = ("audit", "dead", "jobs", "keys", "modules", "status", "tools", "wakes")
+OF_OPERATORS = ("agents", "approvals", "audit", "dead", "jobs", "keys", "modules", "status", "tools", "wakes")
 
 
 def commands() -> Iterator[tuple[str, set[str]]]:
@@ -78,6 +89,7 @@ def test_no_command_asks_redis_in_the_place_of_a_gateway(run: Run, monkeypatch: 
     port = free_port()
     monkeypatch.setenv("TOOLFLEET_GATEWAY_URL", f"http://127.0.0.1:{port}")
     monkeypatch.setenv("TOOLFLEET_GATEWAY_KEY", "tfk_x")
+    monkeypatch.setenv("TOOLFLEET_AGENTS", '{"production": {}}')
     with listening_socket("127.0.0.1", 0) as redis:
         redis.listen()
         monkeypatch.setenv("TOOLFLEET_REDIS_URL", f"redis://127.0.0.1:{redis.getsockname()[1]}")

@@ -10,6 +10,12 @@ from support.gateways.keyed_gateway import KeyedGateway
 # Each route with what a request of it is answered by role: a viewer's, an operator's and an admin's. Users without a role get 403.
 TABLE: list[tuple[str, str, Any, tuple[int, int, int]]] = [
     ("GET", "/operations/status", None, (200, 200, 200)),
+    ("GET", "/operations/agents", None, (200, 200, 200)),
+    ("GET", "/operations/agents/none", None, (404, 404, 404)),
+    ("PUT", "/operations/agents/owls.none", {}, (403, 403, 409)),
+    ("DELETE", "/operations/agents/none", None, (403, 403, 404)),
+    ("GET", "/operations/agents/none/versions", None, (404, 404, 404)),
+    ("POST", "/operations/agents/none/rollback", {"version": 1}, (403, 403, 404)),
     ("GET", "/operations/dead-letters", None, (200, 200, 200)),
     ("POST", "/operations/dead-letters/replay?kind=webhook", None, (403, 200, 200)),
     ("DELETE", "/operations/dead-letters?kind=webhook", None, (403, 200, 200)),
@@ -46,7 +52,7 @@ TABLE: list[tuple[str, str, Any, tuple[int, int, int]]] = [
 ]
 # `POST /tools/reload` takes its seconds: it is below, once.
 # What everybody with a key may ask.
-FOR_ALL = ["/tools", "/modules", "/api/modules", "/jobs", "/workflows/none"]
+FOR_ALL = ["/tools", "/modules", "/api/modules", "/jobs", "/workflows/none", "/approvals"]
 
 
 async def asked(gateway: KeyedGateway, who: str, method: str, path: str, body: Any) -> int:
