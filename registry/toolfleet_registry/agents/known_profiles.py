@@ -38,16 +38,13 @@ class KnownProfiles:
         self._stored: Mapping[str, AgentProfile] = {}
         self._versions, self._refused = _NO_VERSIONS, _NOTHING_REFUSED
         self._made = dict[str, EffectiveProfile]()
+        self.is_empty = not (self._configured or self._default)
+        """Whether there are no profiles, and none is needed."""
 
     @property
     def names(self) -> list[str]:
         """The agents that have a profile, also one that does not count, sorted."""
         return sorted({*self._configured, *self._stored, *self._refused})
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there are no profiles, and none is needed."""
-        return not (self._configured or self._stored or self._refused or self._default)
 
     def take(
         self,
@@ -61,6 +58,7 @@ class KnownProfiles:
             return
         self._stored, self._versions, self._refused = dict(stored), dict(versions), dict(refused)
         self._made = {}
+        self.is_empty = not (self._configured or self._stored or self._refused or self._default)
 
     def fault_here(self, profile: AgentProfile) -> str | None:
         """Why a profile cannot be applied in this process; `None`: it can. Imports what it names."""

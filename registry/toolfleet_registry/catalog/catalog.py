@@ -182,39 +182,35 @@ class Catalog:
         `context` is what the module is told by the core, and is among the arguments. They are judged with all of it; where
         the tool's schema has no room for that, with what it names at its top.
         """
-        tool = self.usable(call, caller)
-        if isinstance(tool, ToolResult):
-            return tool
+        if isinstance(found := self._found(call, caller), ToolResult):
+            return found
+        tool, reach = found
         most, are_small = self._settings.max_arguments_bytes, is_small(call.arguments)
         if fault := fault_in_call(call, caller, most_bytes=most, are_small=are_small):
             return refused(call, "invalid_arguments", fault)
-        coerces = ToolName.parse(tool.name).module in self._settings.coerce_numbers_modules
-        result = checked_with(context, tool, call.arguments, coerces_numbers=coerces, are_small=are_small)
+        numbers = ToolName.parse(tool.name).module in self._settings.coerce_numbers_modules
+        result = checked_with(context, tool, call.arguments, coerces_numbers=numbers, are_small=are_small)
         if result.arguments is None:
             return refused(call, "invalid_arguments", str(result.fault))
         if result.arguments is not call.arguments and (fault := size_fault(result.arguments, most=most)):
             return refused(call, "invalid_arguments", fault)
-        return Judged(tool, result.arguments, reach_of(caller, self.profiles, self._settings.default_guest_modules))
+        return Judged(tool, result.arguments, reach)
 
     def usable(self, call: ToolCall, caller: Caller) -> ToolDefinition | ToolResult:
         """The call's tool, if the caller may use it, whatever the arguments are; or the refusal."""
-        try:
-            name = ToolName.parse(call.tool_name)
-        except InvalidToolName:
-            return refused(call, "invalid_tool_name", str(InvalidToolName(shown(call.tool_name))))
-        return self._usable_tool(name, call, caller)
+        found = self._found(call, caller)
+        return found if isinstance(found, ToolResult) else found[0]
 
     def reached(self, tool_name: str, caller: Caller) -> tuple[ToolDefinition, Reach] | None:
         """The tool, and what the caller reaches, if that has the tool in it."""
-        tool = self.usable(ToolCall(tool_name=tool_name), caller)
-        reach = self._listed_for(caller)
-        return None if isinstance(tool, ToolResult) or reach is None else (tool, reach)
+        found = self._found(ToolCall(tool_name=tool_name), caller)
+        return None if isinstance(found, ToolResult) else found
 
     async def search(
         self, text: str, caller: Caller, *, tags: Sequence[str] = (), limit: int = 20
     ) -> list[ToolDefinition]:
         """At most `limit` of the tools that this caller may use: with a word of `text` and all `tags`, the best first."""
-        tools, reach = self._state.tools, self._listed_for(caller)
+        tools, reach, needed = self._state.tools, self._listed_for(caller), frozenset(tags)
         if reach is None:
             return []
 
@@ -222,8 +218,7 @@ class Catalog:
             return tool.definition.listed and reach.denial(tool) is None
 
         def find() -> list[ToolDefinition]:
-            found = self._index_of(tools).find(text, may=may, tags=frozenset(tags), limit=limit)
-            return [described(tool) for tool in found]
+            return [described(one) for one in self._index_of(tools).find(text, may=may, tags=needed, limit=limit)]
 
         return await asyncio.to_thread(find)
 
@@ -249,7 +244,14 @@ class Catalog:
             known = self._search = (tools, ToolSearch(tools.all()))
         return known[1]
 
-    def _usable_tool(self, name: ToolName, call: ToolCall, caller: Caller) -> ToolDefinition | ToolResult:
+    def _found(self, call: ToolCall, caller: Caller) -> tuple[ToolDefinition, Reach] | ToolResult:
+        try:
+            name = ToolName.parse(call.tool_name)
+        except InvalidToolName:
+            return refused(call, "invalid_tool_name", str(InvalidToolName(shown(call.tool_name))))
+        return self._named(name, call, caller)
+
+    def _named(self, name: ToolName, call: ToolCall, caller: Caller) -> tuple[ToolDefinition, Reach] | ToolResult:
         if name.module not in self.modules:
             return refused(call, "unknown_module", f"Unknown module: {name.module}")
         try:
@@ -263,9 +265,8 @@ class Catalog:
                 return refused(call, "permission_denied", module_denial(name.module))
             return refused(call, "unknown_tool", f"Unknown tool: {name}", hint=self._hint(name, reach))
         if reason := reach.denial(tool):
-            hint = FOR_NOBODY if reason == tool.access.closed else None
-            return refused(call, "permission_denied", reason, hint=hint)
-        return tool.definition
+            return refused(call, "permission_denied", reason, hint=FOR_NOBODY if reason == tool.access.closed else None)
+        return tool.definition, reach
 
     def _listed_for(self, caller: Caller) -> Reach | None:
         try:
@@ -275,10 +276,9 @@ class Catalog:
             return None
 
     def _hint(self, name: ToolName, reach: Reach) -> str | None:
-        state = self._state
-        if name.module not in state.manifests:
+        if name.module not in self._state.manifests:
             return f"Module {name.module!r} is not reachable now; its tools may be there later."
-        likely = ((one, self.find(one)) for one in state.tools.near(name, reach.caller.permission))
+        likely = ((one, self.find(one)) for one in self._state.tools.near(name, reach.caller.permission))
         near = [one for one, tool in likely if tool is not None and reach.denial(tool) is None]
         return f"Did you mean {' or '.join(near)}?" if near else None
 

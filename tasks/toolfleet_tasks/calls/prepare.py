@@ -143,6 +143,8 @@ class CallPreparation:
     async def _judged(
         self, call: ToolCall, caller: Caller, conversation: Conversation | None, around: Circumstances
     ) -> Judged | ToolResult:
+        if not self.has_profile(caller):  # nearly every call
+            return self.judge(call, caller, conversation, around)
         changed = await self._own.changed(call, caller)
         judged = changed if isinstance(changed, ToolResult) else self.judge(changed, caller, conversation, around)
         return judged if isinstance(judged, ToolResult) else await without_personal_data(judged, self._catalog)
