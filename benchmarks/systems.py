@@ -76,6 +76,26 @@ OURS = System(
 
 CELERY = _celery("celery_threads", f"Celery, {THREADS} threads", "threads", THREADS)
 
+GUARDED_AGENT = "guarded"
+_GUARDS = (
+    {"name": "tool_retry", "max_retries": 2},
+    {"name": "tool_call_limit", "run_limit": 10_000_000, "thread_limit": 10_000_000},
+    {"name": "pii", "pii_types": ["email", "phone", "credit_card", "iban", "ip", "mac_address", "url"]},
+    {
+        "name": "human_in_the_loop",
+        "approve_tools": ["*.pay"],
+    },  # of other tools: a call that waits for people has no rate
+)
+
+GUARDED = replace(
+    OURS,
+    name="toolfleet_guarded",
+    title="**toolfleet**, an agent's profile with all four middleware",
+    client="toolfleet:guarded",
+    settings={"TOOLFLEET_AGENTS": json.dumps({GUARDED_AGENT: {"middleware": _GUARDS}})},
+    workloads=("W1",),
+)
+
 _RAW = ("-m", "benchmarks.peers.raw.worker")
 
 RAW = System(
@@ -98,6 +118,7 @@ SYSTEMS = (
         settings={"TOOLFLEET_WORKER_CONCURRENCY": "100"},  # with more slots than calls, the first takes them all
     ),
     replace(OURS, name="toolfleet_flower", title="**toolfleet**, Flower attached", has_flower=True),
+    GUARDED,
     replace(OURS, name="toolfleet_silent", title="**toolfleet**, no events", is_silent=True, workloads=("W1",)),
     replace(
         OURS,

@@ -76,6 +76,11 @@ TARGETS = (
         _against("toolfleet_silent", "W1", "cpu.worker"),
         at_most=1.1,
     ),
+    Target(
+        "W1, calls/s of an agent whose profile has all four middleware, to those without a profile",
+        _against(_OURS, "W1", ours="toolfleet_guarded"),
+        at_least=0.7,
+    ),
     Target("W3, median latency, to bare Redis lists, batched", _against(_CEILING, "W3", "p50_ms"), at_most=3),
     Target("W3, median latency, to a new httpx client a call", _against("inline_seed", "W3", "p50_ms"), at_most=0.125),
     Target("Redis 2.8 ms away, calls/s, to Celery with threads", _against(_CELERY, "far"), at_least=10),

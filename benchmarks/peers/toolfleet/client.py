@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.work import Call
 
-from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet import Caller, Conversation, ToolCall, ToolFleet
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.settings import load_settings
 from toolfleet_tasks.app import make_app
@@ -22,7 +22,11 @@ _SECONDS = 60
 
 
 class Client:
-    """`ToolFleet`."""
+    """`ToolFleet`, for a caller with rights to everything, or for an agent that names its run and its thread."""
+
+    def __init__(self, agent: str | None = None) -> None:
+        self._caller = _CALLER if agent is None else _CALLER.model_copy(update={"agent": agent})
+        self._conversation = None if agent is None else Conversation(conversation_id="thread", run_id="run")
 
     async def open(self) -> None:
         """Enter the fleet."""
@@ -32,12 +36,14 @@ class Client:
     async def call(self, call: Call) -> dict[str, Any]:
         """Run a tool. The first call may be made before there is a worker, whose start is measured with it."""
         waits, self._is_first = self._is_first, False
-        result = await self._fleet.call(_tool_call(call), _CALLER, waits_for_worker=waits)
+        result = await self._fleet.call(
+            _tool_call(call), self._caller, conversation=self._conversation, waits_for_worker=waits
+        )
         return {"success": result.success, "result": result.result, "error": result.error}
 
     async def publish(self, call: Call) -> None:
         """Publish a call, with a worker or without."""
-        await self._fleet.submit(_tool_call(call), _CALLER, waits_for_worker=True)
+        await self._fleet.submit(_tool_call(call), self._caller, conversation=self._conversation, waits_for_worker=True)
 
 
 class ThreadedClient:
@@ -91,5 +97,5 @@ def _tool_call(call: Call) -> ToolCall:
 
 
 def connect(variant: str) -> Client | ThreadedClient:
-    """Ours, or with so many threads that wait."""
-    return ThreadedClient(int(variant)) if variant else Client()
+    """Ours, also for an agent by its name; or with so many threads that wait."""
+    return ThreadedClient(int(variant)) if variant.isdecimal() else Client(variant or None)
