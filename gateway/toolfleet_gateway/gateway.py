@@ -34,6 +34,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.aio.closing import Closing
 from toolfleet_tasks.client.fleet import ToolFleet
+from toolfleet_tasks.operations.calls.call_index import CallIndex
 
 _REDIS_SECONDS = 2.0  # for an answer about somebody's limits
 
@@ -68,6 +69,7 @@ async def serve_gateway(
         ToolFleet(settings=settings) as fleet,
         authenticating(settings, generated) as authenticator,
         async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS) as redis,
+        CallIndex.of(settings) as calls,
     ):
         limits = KeyLimits(redis, settings.keys)
         streams = OpenStreams(settings.gateway_streams, closing, authenticator, limits)
@@ -75,7 +77,7 @@ async def serve_gateway(
         async def is_ready() -> bool:
             return not closing.has_begun and await fleet.begun_calls.ping()
 
-        routes = [*routes_of(fleet, settings, closing, streams), *metadata_routes(authenticator.resource)]
+        routes = [*routes_of(fleet, settings, closing, streams, calls), *metadata_routes(authenticator.resource)]
         entrance = Entrance(authenticator, limits)
         front = McpFront(fleet, settings, redis, entrance, streams, closing)
         apps: dict[str, ASGIApp] = dict.fromkeys(PATHS, front)
@@ -89,7 +91,9 @@ async def serve_gateway(
             await front.aclose()
 
 
-def routes_of(fleet: ToolFleet, settings: Settings, closing: Closing, streams: OpenStreams) -> list[AnyRoute]:
+def routes_of(
+    fleet: ToolFleet, settings: Settings, closing: Closing, streams: OpenStreams, calls: CallIndex
+) -> list[AnyRoute]:
     """Every route of the gateway, each from the folder of its concern."""
     calling = Calling(fleet, settings, closing)
     return [
@@ -102,5 +106,5 @@ def routes_of(fleet: ToolFleet, settings: Settings, closing: Closing, streams: O
         *approval_routes(fleet),
         *conversation_routes(fleet, streams),
         *event_routes(fleet, settings, streams),
-        *operation_routes(fleet, settings),
+        *operation_routes(fleet, settings, calls),
     ]

@@ -3,6 +3,7 @@
 from toolfleet_gateway.http.routes import AnyRoute
 from toolfleet_gateway.operations.agents import agent_routes
 from toolfleet_gateway.operations.audit import audit_routes
+from toolfleet_gateway.operations.calls import OperatedCalls
 from toolfleet_gateway.operations.dead_letters import dead_letter_routes
 from toolfleet_gateway.operations.jobs import operated_job_routes
 from toolfleet_gateway.operations.keys import key_routes
@@ -12,15 +13,17 @@ from toolfleet_gateway.operations.tools import operated_tool_routes
 from toolfleet_gateway.operations.wakeups import wakeup_routes
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
+from toolfleet_tasks.operations.calls.call_index import CallIndex
 
 
-def operation_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
+def operation_routes(fleet: ToolFleet, settings: Settings, calls: CallIndex) -> list[AnyRoute]:
     """What is answered below `/operations`: reading needs the role `viewer`, changing `operator`, and keys and agents `admin`."""
     return [
         *status_routes(settings),
         *dead_letter_routes(fleet, settings),
         *wakeup_routes(fleet, settings),
         *audit_routes(settings),
+        *OperatedCalls(calls).routes(),
         *operated_tool_routes(settings),
         *operated_module_routes(settings),
         *operated_job_routes(settings),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
+from redis.asyncio import Redis
 
 from toolfleet import ToolFleet
 from toolfleet_gateway.gateway import routes_of
@@ -13,6 +14,7 @@ from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.openapi import openapi_document
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.closing import Closing
+from toolfleet_tasks.operations.calls.call_index import CallIndex
 
 _WITHOUT_BODY = frozenset({"204", "304"})
 
@@ -22,7 +24,8 @@ def document() -> dict[str, Any]:
     settings = Settings(redis_url="redis://127.0.0.1:1/0")
     closing = Closing()
     streams = OpenStreams(1, closing, None, None)  # type: ignore[arg-type] # nobody opens one
-    routes = routes_of(ToolFleet(settings=settings), settings, closing, streams)
+    calls = CallIndex(Redis(), settings.keys)  # nobody asks it
+    routes = routes_of(ToolFleet(settings=settings), settings, closing, streams, calls)
     return openapi_document(routes, root_path="/fleet")
 
 

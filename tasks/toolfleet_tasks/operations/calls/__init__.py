@@ -1,0 +1,1 @@
+"""Finds calls that have ended, among all that the audit has, for operators."""

@@ -1,0 +1,37 @@
+"""Says which calls somebody wants to see."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+CallField = Literal["module", "tool", "user", "outcome", "error"]
+"""What calls can be chosen by, and what is completed while somebody types it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallFilter:
+    """Which calls: of a module, of a tool by its full name, of a user, with an outcome, with an error code. `None`: all.
+
+    They ended at `since` or later, and before `until`: milliseconds since the epoch, by Redis' clock.
+    """
+
+    module: str | None = None
+    tool: str | None = None
+    user: str | None = None
+    outcome: str | None = None
+    error: str | None = None
+    since: int | None = None
+    until: int | None = None
+
+    def fits_tool(self, name: str) -> bool:
+        """Whether calls of this tool are among them."""
+        return (self.tool is None or name == self.tool) and (self.module is None or module_of(name) == self.module)
+
+    @property
+    def chooses_tools(self) -> bool:
+        """Whether it matters which tool was called."""
+        return self.tool is not None or self.module is not None
+
+
+def module_of(tool_name: str) -> str:
+    """What stands before a tool's own name."""
+    return tool_name.partition(".")[0]

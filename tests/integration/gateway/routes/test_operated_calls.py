@@ -1,0 +1,87 @@
+"""Operators find calls that have ended, and see what happened to one."""
+
+from typing import Any
+
+import pytest
+
+from support.gateways.keyed_gateway import KeyedGateway
+from support.waiting import wait_until_answered
+from toolfleet import Caller, ToolCall, ToolFleet
+
+OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
+PATH = "/operations/calls"
+
+
+async def ended(fleet: ToolFleet, tool: str, arguments: dict[str, Any], user: str) -> str:
+    """The id of a call that has ended."""
+    caller = OWNER.model_copy(update={"user_id": user})
+    result = await fleet.call(ToolCall(tool_name=tool, arguments=arguments), caller)
+    assert result.audit.call_id
+    return result.audit.call_id
+
+
+async def is_indexed(gateway: KeyedGateway, user: str, calls: int) -> None:
+    """Whoever asks sees what is half a second old; and a refused call's line is written beside its answer."""
+
+    async def has_all() -> bool:
+        found = (await gateway.get("vera", f"{PATH}?user={user}")).json()["found"]
+        return bool(found == calls)
+
+    await wait_until_answered(has_all, f"{calls} calls of {user}")
+
+
+@pytest.mark.usefixtures("worker")
+async def test_calls_are_found_and_told(gateway: KeyedGateway, fleet: ToolFleet) -> None:
+    """By what they are, page by page; each with its attempts, and with when it waited and ran."""
+    done = await ended(fleet, "owls.echo", {"text": "hoo"}, "otis")
+    refused = await ended(fleet, "owls.none", {}, "otis")
+
+    await is_indexed(gateway, "otis", 2)
+
+    both = (await gateway.get("vera", f"{PATH}?user=otis&limit=1")).json()
+    rest = (await gateway.get("vera", f"{PATH}?user=otis&limit=1&cursor={both['next']}")).json()
+    wrong = (await gateway.get("vera", f"{PATH}?user=otis&outcome=refused")).json()
+    story = (await gateway.get("vera", f"{PATH}/{done}")).json()
+
+    assert [call["line"]["call_id"] for call in both["calls"] + rest["calls"]] == [refused, done]
+    assert (both["found"], rest.get("next"), both["is_whole"]) == (2, None, True)
+    assert [call["line"]["error_code"] for call in wrong["calls"]] == ["unknown_tool"]
+    assert (story["state"], [attempt["outcome"] for attempt in story["attempts"]]) == ("done", ["success"])
+    queued, ran = story["spans"]
+    assert (queued["phase"], ran["phase"]) == ("queued", "ran")
+    assert queued["begins"] <= queued["ends"] == ran["begins"] <= ran["ends"]
+    assert "hoo" not in str(story)
+
+
+@pytest.mark.usefixtures("worker")
+async def test_calls_are_counted_and_their_fields_completed(gateway: KeyedGateway, fleet: ToolFleet) -> None:
+    """The last hour has what has just ended."""
+    for _ in range(2):
+        await ended(fleet, "owls.echo", {"text": "hoo"}, "odo")
+    await is_indexed(gateway, "odo", 2)
+
+    charts = (await gateway.get("vera", f"{PATH}/charts?user=odo&steps=2")).json()
+    values = (await gateway.get("vera", f"{PATH}/values?field=user&prefix=OD")).json()
+
+    assert (charts["calls"], charts["outcomes"]) == (2, {"success": [0, 2]})
+    assert charts["ran"]["p50"] >= 0
+    assert values == {"values": [{"value": "odo", "calls": 2}]}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "?cursor=soon",
+        "?limit=0",
+        "?since=-1",
+        "?tenant=x",
+        "/values",
+        "/values?field=worker",
+        "/charts?since=5&until=5",
+    ],
+)
+async def test_a_wrong_question_is_refused(gateway: KeyedGateway, query: str) -> None:
+    """With one clear answer."""
+    answer = await gateway.get("vera", PATH + query)
+
+    assert (answer.status_code, answer.json()["error_code"]) == (400, "invalid_request")
