@@ -7,7 +7,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server demo test test-unit test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-gateway bench-hosts bench-zoo bench-redis bench-jobs bench-pii test-versions test-clients conformance explore proofs load-proofs chaos pauses soak leak-check release-check clean
+.PHONY: help install redis-server demo test test-fleet test-unit test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-gateway bench-hosts bench-zoo bench-redis bench-jobs bench-pii test-versions test-clients conformance explore proofs load-proofs chaos pauses soak leak-check release-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -37,8 +37,11 @@ demo: $(READY) ## The main job on real input: an agent's calls through the queue
 # that run whole fleets come early, and none of them is left for the end.
 JOBS ?= 4
 
-test: $(READY) ## The whole suite, with a Redis of its own for each of its processes (JOBS=1: one after the other)
-	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
+test: $(READY) ## The usual tests, with a Redis of their own for each of their processes (under ten minutes on two cores; JOBS=1: one after the other)
+	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m usual
+
+test-fleet: $(READY) ## The tests of whole fleets, and of whatever else starts many processes (another ten minutes)
+	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m fleet
 
 test-unit: $(READY) ## The tests that need no process, no Redis and no connection (less than a minute)
 	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile tests/unit

@@ -18,6 +18,7 @@ from support.owls import make_module
 from support.schemas.examples import PROFILE, examples
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
+from tiers import TARGETS, is_apart, tier_of
 from toolfleet import Caller, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.redis.keys import Keys
@@ -42,6 +43,19 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files of which no test is in the tier that is asked for are not even imported."""
+    return is_apart(collection_path, str(config.option.markexpr)) or None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each test has the mark of its tier, before tests are chosen by marks."""
+    for item in items:
+        if not any(item.get_closest_marker(tier) for tier in TARGETS):
+            item.add_marker(tier_of(item.path))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,0 +1,129 @@
+"""Says which make target runs a test: the nearest mark, file or folder with a tier decides.
+
+`make test` must stay short. What starts whole fleets or many processes is in `make test-fleet`, but for one test or two of each
+capability. A test, a class or a parameter has a mark of another tier than its file, such as `@pytest.mark.slow`.
+"""
+
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+TARGETS = {
+    "usual": "test",
+    "fleet": "test-fleet",
+    "slow": "proofs",
+    "load": "load-proofs",
+    "clients": "test-clients",
+    "release": "release-check",
+}
+"""The tiers, each with the target that runs it. Each is a mark."""
+TIERS = {
+    "chaos": "usual",
+    "clients": "clients",
+    "conformance": "fleet",
+    "examples": "usual",
+    "examples/agents/test_agent_core.py": "fleet",
+    "examples/claude_code/test_claude_code_crashes.py": "fleet",
+    "examples/code_executor/test_code_executor_isolation.py": "fleet",
+    "examples/code_executor/test_code_executor_sandbox.py": "fleet",
+    "examples/code_executor/test_code_executor_shared_folders.py": "fleet",
+    "examples/deployer/test_deployer_faults.py": "fleet",
+    "examples/files/test_faults.py": "fleet",
+    "examples/files/test_modules.py": "fleet",
+    "examples/modules/test_escapes.py": "fleet",
+    "examples/modules/test_private_process.py": "fleet",
+    "examples/test_small_programs.py": "fleet",
+    "fleet": "fleet",
+    "fleet/adapters/test_claude.py": "usual",
+    "fleet/agents/test_own_middleware.py": "usual",
+    "fleet/agents/test_sync_threads.py": "usual",
+    "fleet/agents/test_why.py": "usual",
+    "fleet/approvals/test_approvals.py": "usual",
+    "fleet/calls/test_call_bounds.py": "usual",
+    "fleet/calls/test_calls.py": "usual",
+    "fleet/calls/test_files.py": "usual",
+    "fleet/calls/test_schemas.py": "usual",
+    "fleet/faults/test_deaths.py": "usual",
+    "fleet/gateway/mcp/test_calls.py": "usual",
+    "fleet/gateway/test_calls.py": "usual",
+    "fleet/gateway/test_guide.py": "usual",
+    "fleet/gateway/test_keys.py": "usual",
+    "fleet/hosts/test_announced_modules.py": "usual",
+    "fleet/jobs/test_jobs.py": "usual",
+    "fleet/local_tools/test_tag_context.py": "usual",
+    "fleet/logs/test_logs.py": "usual",
+    "fleet/modules/test_module_directory.py": "usual",
+    "fleet/operations/test_remote_control.py": "usual",
+    "fleet/redis/test_redis_kinds.py": "usual",
+    "fleet/security/test_key_rotation.py": "usual",
+    "fleet/security/test_permission_closed.py": "usual",
+    "fleet/security/test_personal_data.py": "usual",
+    "fleet/security/test_signed_calls.py": "usual",
+    "fleet/security/test_signed_results.py": "usual",
+    "fleet/up/test_troubleshooting.py": "usual",
+    "fundamentals": "usual",
+    "house": "usual",
+    "house/packaging/test_scripts.py": "fleet",
+    "house/test_site.py": "fleet",
+    "integration": "usual",
+    "integration/cli/commands/test_cli_signing.py": "fleet",
+    "integration/cli/commands/test_create.py": "fleet",
+    "integration/cli/hosting/test_announced_hosts.py": "fleet",
+    "integration/cli/hosting/test_shared_replies.py": "fleet",
+    "integration/cli/local/test_supervisor.py": "fleet",
+    "integration/cli/testing/test_testing_plugin.py": "fleet",
+    "integration/gateway/http/test_redis_away.py": "fleet",
+    "integration/gateway/http/test_schemathesis.py": "fleet",
+    "integration/modules/hosts/mcp/test_mcp_logs.py": "fleet",
+    "integration/modules/hosts/mcp/test_mcp_questions.py": "fleet",
+    "integration/modules/hosts/mcp/test_mcp_sessions.py": "fleet",
+    "integration/modules/hosts/mcp/test_mcp_tasks.py": "fleet",
+    "integration/modules/hosts/mcp/test_mcp_watches.py": "fleet",
+    "integration/modules/hosts/test_broken_files.py": "fleet",
+    "integration/modules/hosts/test_reload.py": "fleet",
+    "integration/modules/hosts/test_tag_tools.py": "fleet",
+    "integration/modules/hosts/test_tool_packages.py": "fleet",
+    "integration/modules/hosts/test_tool_secrets.py": "fleet",
+    "integration/modules/hosts/test_zoo.py": "fleet",
+    "integration/modules/sdk/test_processes.py": "fleet",
+    "integration/registry/formats/test_real_tools.py": "fleet",
+    "integration/registry/store/test_faults.py": "fleet",
+    "integration/registry/store/test_races.py": "fleet",
+    "integration/registry/store/test_walk.py": "fleet",
+    "integration/tasks/client/test_begun_calls.py": "fleet",
+    "integration/tasks/ledger/test_ledger_stateful.py": "fleet",
+    "integration/tasks/wakeups/test_wake_faults.py": "fleet",
+    "integration/workers/pool/test_pool_redis_away.py": "fleet",
+    "integration/workers/pool/test_pool_shutdown.py": "fleet",
+    "integration/workers/pool/test_watchdog.py": "fleet",
+    "integration/workers/test_start.py": "fleet",
+    "rabbitmq": "fleet",
+    "release": "release",
+    "seeds": "usual",
+    "soak": "usual",
+    "unit": "usual",
+    "wire": "fleet",
+}
+"""The tier of each folder of tests, and of each file that is in another one than its folder."""
+
+
+def tier_of(path: Path) -> str:
+    """Find the tier of a file of tests: its own, or that of the nearest folder that has one.
+
+    Raises:
+        LookupError: None of its folders has one.
+    """
+    inside = path.relative_to(TESTS)
+    for each in (inside, *inside.parents):
+        if (tier := TIERS.get(each.as_posix())) is not None:
+            return tier
+    raise LookupError(f"{inside} is in no tier: its folder needs a line in {Path(__file__).name}")
+
+
+def is_apart(path: Path, tier: str) -> bool:
+    """Whether a file of tests surely has none of that tier, so that it need not be imported.
+
+    Only `usual` and `fleet` are sure: marks of others come from what files import, too.
+    """
+    if tier not in ("usual", "fleet") or not path.name.startswith("test_") or tier_of(path) == tier:
+        return False
+    return f"mark.{tier}" not in path.read_text()
