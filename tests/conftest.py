@@ -18,7 +18,7 @@ from support.owls import make_module
 from support.schemas.examples import PROFILE, examples
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
-from tiers import TARGETS, is_apart, tier_of
+from tiers import is_apart, mark_tier
 from toolfleet import Caller, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.redis.keys import Keys
@@ -54,8 +54,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Each test has the mark of its tier, before tests are chosen by marks."""
     for item in items:
-        if not any(item.get_closest_marker(tier) for tier in TARGETS):
-            item.add_marker(tier_of(item.path))
+        mark_tier(item)
 
 
 @pytest.hookimpl(wrapper=True)

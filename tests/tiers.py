@@ -6,6 +6,8 @@ capability. A test, a class or a parameter has a mark of another tier than its f
 
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parent
 TARGETS = {
     "usual": "test",
@@ -16,24 +18,24 @@ TARGETS = {
     "release": "release-check",
 }
 """The tiers, each with the target that runs it. Each is a mark."""
+SHORT = ("usual", "fleet")
+"""The tiers that a file is in as a whole. In the others is what is marked."""
 TIERS = {
     "chaos": "usual",
     "clients": "clients",
     "conformance": "fleet",
     "examples": "usual",
-    "examples/agents/test_agent_core.py": "fleet",
     "examples/claude_code/test_claude_code_crashes.py": "fleet",
     "examples/code_executor/test_code_executor_isolation.py": "fleet",
     "examples/code_executor/test_code_executor_sandbox.py": "fleet",
     "examples/code_executor/test_code_executor_shared_folders.py": "fleet",
     "examples/deployer/test_deployer_faults.py": "fleet",
-    "examples/files/test_faults.py": "fleet",
     "examples/files/test_modules.py": "fleet",
     "examples/modules/test_escapes.py": "fleet",
     "examples/modules/test_private_process.py": "fleet",
     "examples/test_small_programs.py": "fleet",
     "fleet": "fleet",
-    "fleet/adapters/test_claude.py": "usual",
+    "fleet/adapters/test_calling.py": "usual",
     "fleet/agents/test_own_middleware.py": "usual",
     "fleet/agents/test_sync_threads.py": "usual",
     "fleet/agents/test_why.py": "usual",
@@ -65,15 +67,15 @@ TIERS = {
     "house/packaging/test_scripts.py": "fleet",
     "house/test_site.py": "fleet",
     "integration": "usual",
-    "integration/cli/commands/test_cli_signing.py": "fleet",
-    "integration/cli/commands/test_create.py": "fleet",
     "integration/cli/hosting/test_announced_hosts.py": "fleet",
+    "integration/cli/hosting/test_mcp_login.py": "fleet",
     "integration/cli/hosting/test_shared_replies.py": "fleet",
     "integration/cli/local/test_supervisor.py": "fleet",
     "integration/cli/testing/test_testing_plugin.py": "fleet",
     "integration/gateway/http/test_redis_away.py": "fleet",
     "integration/gateway/http/test_schemathesis.py": "fleet",
     "integration/modules/hosts/mcp/test_mcp_logs.py": "fleet",
+    "integration/modules/hosts/mcp/test_mcp_oauth.py": "fleet",
     "integration/modules/hosts/mcp/test_mcp_questions.py": "fleet",
     "integration/modules/hosts/mcp/test_mcp_sessions.py": "fleet",
     "integration/modules/hosts/mcp/test_mcp_tasks.py": "fleet",
@@ -86,15 +88,12 @@ TIERS = {
     "integration/modules/hosts/test_zoo.py": "fleet",
     "integration/modules/sdk/test_processes.py": "fleet",
     "integration/registry/formats/test_real_tools.py": "fleet",
-    "integration/registry/store/test_faults.py": "fleet",
     "integration/registry/store/test_races.py": "fleet",
     "integration/registry/store/test_walk.py": "fleet",
     "integration/tasks/client/test_begun_calls.py": "fleet",
     "integration/tasks/ledger/test_ledger_stateful.py": "fleet",
     "integration/tasks/wakeups/test_wake_faults.py": "fleet",
     "integration/workers/pool/test_pool_redis_away.py": "fleet",
-    "integration/workers/pool/test_pool_shutdown.py": "fleet",
-    "integration/workers/pool/test_watchdog.py": "fleet",
     "integration/workers/test_start.py": "fleet",
     "rabbitmq": "fleet",
     "release": "release",
@@ -111,6 +110,7 @@ def tier_of(path: Path) -> str:
 
     Raises:
         LookupError: None of its folders has one.
+
     """
     inside = path.relative_to(TESTS)
     for each in (inside, *inside.parents):
@@ -119,11 +119,20 @@ def tier_of(path: Path) -> str:
     raise LookupError(f"{inside} is in no tier: its folder needs a line in {Path(__file__).name}")
 
 
+def mark_tier(test: pytest.Item) -> None:
+    """Leave a test with the mark of one tier: a parameter that takes long takes the whole test with it."""
+    marked = [tier for tier in TARGETS if test.get_closest_marker(tier) is not None]
+    if not marked:
+        test.add_marker(tier_of(test.path))
+    elif not set(marked) <= set(SHORT):
+        test.own_markers[:] = [mark for mark in test.own_markers if mark.name not in SHORT]
+
+
 def is_apart(path: Path, tier: str) -> bool:
     """Whether a file of tests surely has none of that tier, so that it need not be imported.
 
-    Only `usual` and `fleet` are sure: marks of others come from what files import, too.
+    Only of the short ones that is sure: marks of others come from what files import, too.
     """
-    if tier not in ("usual", "fleet") or not path.name.startswith("test_") or tier_of(path) == tier:
+    if tier not in SHORT or not path.name.startswith("test_") or tier_of(path) == tier:
         return False
     return f"mark.{tier}" not in path.read_text()

@@ -46,7 +46,9 @@ def test_hosted_ci_runs_what_is_here() -> None:
     """Every step is a target of the Makefile or a program in `.ci`."""
     commands = [line for step in steps() for line in step.get("run", "").splitlines()]
 
-    assert {"make lint", "make test", "make proofs", "make release-check", "make test-short"} <= set(commands)
+    assert {"make lint", "make test", "make test-fleet", "make proofs", "make release-check", "make test-short"} <= set(
+        commands
+    )
     assert [command for command in commands if not command.startswith(("make ", ".ci/"))] == []
     assert [command for command in commands if not is_here(command)] == []
 

@@ -4,15 +4,11 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("registry", "modules", "tasks", "workers", "gateway", "cli")
-TREES = {
-    path.relative_to(ROOT).as_posix(): ast.parse(path.read_text())
-    for room in ROOMS
-    for path in sorted((ROOT / room).glob("toolfleet*/**/*.py"))
-}
 # Each had several meanings, or one that nobody would search for; beside it what is said now.
 RETIRED = {
     "bell": "notify key",
@@ -52,7 +48,9 @@ VERBS = frozenset(
 
 def test_a_public_class_has_a_name_of_its_own() -> None:
     """Whoever searches for it finds one class in all rooms."""
-    counted = Counter(node.name for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    counted = Counter(
+        node.name for tree in _trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    )
 
     assert len(counted) > 500
     assert sorted(name for name, count in counted.items() if count > 1 and not name.startswith("_")) == []
@@ -72,14 +70,21 @@ def test_a_connection_is_no_line_and_no_link() -> None:
 
 def test_each_module_says_first_what_it_does() -> None:
     """Whoever reads the list of a folder's files reads what they do: "Fetches messages in batches"."""
-    found = {path: _first_word(path) for room in ROOMS for path in (ROOT / room).glob("toolfleet*/**/*.py")}
+    found = {path: (ast.get_docstring(tree) or "").partition(" ")[0].rstrip(",:") for path, tree in _trees().items()}
 
     assert len(found) > 500
-    assert {str(path.relative_to(ROOT)): word for path, word in found.items() if word not in VERBS} == {}
+    assert {path: word for path, word in found.items() if word not in VERBS} == {}
+
+
+@cache
+def _trees() -> dict[str, ast.Module]:
+    """All modules of the rooms, by their paths; parsed by the first test that asks: each process of a run reads this file."""
+    paths = [path for room in ROOMS for path in sorted((ROOT / room).glob("toolfleet*/**/*.py"))]
+    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in paths}
 
 
 def _defined() -> Iterator[tuple[str, str]]:
-    for path, tree in TREES.items():
+    for path, tree in _trees().items():
         yield path, Path(path).stem
         for node in ast.walk(tree):
             match node:
@@ -94,7 +99,7 @@ def _defined() -> Iterator[tuple[str, str]]:
 
 
 def _connections() -> Iterator[tuple[str, str]]:
-    for path, tree in TREES.items():
+    for path, tree in _trees().items():
         for node in ast.walk(tree):
             match node:
                 case ast.arg(arg=name, annotation=ast.expr() as kind):
@@ -120,7 +125,3 @@ def _retired(name: str) -> bool:
     parts = _parts(name)
     forms = {form for word in RETIRED for form in (word, f"{word}s", f"{word}es", f"{word}ed", f"{word}ing")}
     return bool(parts & forms) or {"put", "back"} <= parts
-
-
-def _first_word(path: Path) -> str:
-    return (ast.get_docstring(ast.parse(path.read_text())) or "").partition(" ")[0].rstrip(",:")

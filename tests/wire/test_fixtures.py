@@ -71,11 +71,13 @@ async def test_what_an_earlier_version_has_left_is_read_and_gone_on_with(fleet: 
     assert all(isinstance(letter, DeadLetter) for letter in letters)
 
 
+@pytest.mark.usual
 def test_every_version_has_fixtures() -> None:
     """Of each version that is named, in each mode, there is a snapshot."""
     assert sorted(f"{version.number}-{mode}" for version in versions() for mode in MODES) == KEPT
 
 
+@pytest.mark.usual
 @pytest.mark.parametrize("version", versions(), ids=lambda version: f"wire {version.number}")
 def test_what_a_later_version_adds_to_a_message_is_marked(version: Version) -> None:
     """A field that a version did not have yet says since which there is one; none has gone that was there."""

@@ -153,6 +153,7 @@ async def test_a_model_that_is_away_leaves_the_wake_up_for_later(opened: Open) -
     assert [source for source, _ in said] == ["user", "model", "wake", "model"]
 
 
+@pytest.mark.fleet
 async def test_a_turn_that_takes_too_long_is_left_for_later(opened: Open, owls: ModuleServer) -> None:
     """Its time is bounded; what it had begun is found by the next delivery."""
     async with opened("hi", [("owls.nap_once", {"seconds": 2.0})], turn_seconds=1.5) as bot:

@@ -224,6 +224,7 @@ async def test_what_never_served_takes_no_room_for_ever(folder: Path) -> None:
         ] == "running"
 
 
+@pytest.mark.fleet
 async def test_a_process_that_ends_or_hangs_is_started_again(folder: Path, module: Module) -> None:
     """At the same address; the status says that it happened, and why."""
     deployed = await result(module, "deploy", project_path=program(folder, "t1", "owls"))
@@ -238,6 +239,7 @@ async def test_a_process_that_ends_or_hangs_is_started_again(folder: Path, modul
     assert commands_in(folder, "server.py") != [pid]
 
 
+@pytest.mark.fleet
 async def test_a_process_that_ends_again_and_again_is_given_up(folder: Path, module: Module) -> None:
     """It is shown as failed, its address answers 503, and deploying something better brings it back."""
     code = SERVER.replace("asked, health", "open(os.environ['HOME'] + '/n', 'a').write('x')\nasked, health")

@@ -26,6 +26,7 @@ from toolfleet_cli.local.tcp_ports import free_port
 BOUND_SECONDS = 20  # more than any operation may take, on a busy machine
 
 
+@pytest.mark.fleet
 @PAIRS
 @pytest.mark.parametrize("step", file_saver.STEPS)
 async def test_a_process_that_is_killed_leaves_one_whole_file(
@@ -45,6 +46,7 @@ async def test_a_process_that_is_killed_leaves_one_whole_file(
     assert await files.read("ada", "a") == (b"new0" if is_recorded else b"old")
 
 
+@pytest.mark.fleet
 @PAIRS
 async def test_two_processes_save_the_same_name(files: FilePipeline, settings: FileSettings) -> None:
     """Nothing is lost but what was replaced: ten times each, and one whole content of one of them in the end."""
@@ -118,6 +120,7 @@ async def test_a_content_that_cannot_be_deleted_now_is_deleted_later(
     assert (await stored_keys(files), loose_keys(files)) == (set(), set())
 
 
+@pytest.mark.fleet
 async def test_half_a_content_is_swept(tmp_path: Path) -> None:
     """A process that is killed while it writes to a folder leaves a draft there: it goes with the rest."""
     settings = FileSettings(root=tmp_path / "root", max_bytes=2**30)
@@ -131,6 +134,7 @@ async def test_half_a_content_is_swept(tmp_path: Path) -> None:
         assert [*(settings.root / "content" / "ada").iterdir()] == []
 
 
+@pytest.mark.fleet
 async def test_a_pipeline_sweeps_of_its_own_accord(local: FileSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     """When something is saved, and then not again for a while."""
     saver = _start(local, "new", count=1, step="recording")

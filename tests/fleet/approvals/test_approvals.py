@@ -236,6 +236,7 @@ async def some(fleet: ToolFleet) -> StoredApproval:
     return found[0]
 
 
+@pytest.mark.fleet
 async def test_a_job_waits_for_people(bed: TestBed, module: ModuleServer) -> None:
     """Its step begins once it is approved, and the job ends as the step does; a rejected one fails with the person's words."""
     conversation = Conversation(conversation_id="c-1")

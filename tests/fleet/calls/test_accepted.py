@@ -65,6 +65,7 @@ async def fleet(served: TestBed, nest: Hatchery) -> AsyncIterator[ToolFleet]:
         yield fleet
 
 
+@pytest.mark.usual
 @pytest.mark.parametrize("tool", ["hatch", "plainly", "in_lines", "warm"])
 async def test_it_ends_with_what_the_module_says(fleet: ToolFleet, nest: Hatchery, owner: Caller, tool: str) -> None:
     """Accepted by 200, by 202 or in the last of several lines: it is begun once, and the questions are no attempts."""

@@ -98,6 +98,7 @@ async def begun(canvas: Any) -> Any:
     return await asyncio.to_thread(canvas.apply_async)
 
 
+@pytest.mark.usual
 async def test_a_group_runs_each_of_its_calls_once(
     agent: ToolFleet, worker: WorkerProcess, link: Link, module: ModuleServer
 ) -> None:
@@ -110,6 +111,7 @@ async def test_a_group_runs_each_of_its_calls_once(
     assert sorted(journal(module)) == sorted(f"line {i}" for i in range(20))
 
 
+@pytest.mark.usual
 async def test_a_chain_goes_on_in_its_order(
     agent: ToolFleet, worker: WorkerProcess, link: Link, module: ModuleServer
 ) -> None:

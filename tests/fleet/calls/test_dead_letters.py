@@ -157,6 +157,7 @@ async def test_a_replay_with_an_unknown_end_takes_the_letters_place(
     assert len(bank.module.calls("pay")) == 2
 
 
+@pytest.mark.usual
 async def test_what_ended_well_or_surely_did_nothing_is_not_kept(
     bed: TestBed, fleet: ToolFleet, bank: Bank, owner: Caller
 ) -> None:

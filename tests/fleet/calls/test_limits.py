@@ -111,6 +111,7 @@ async def test_of_calls_that_race_exactly_so_many_pass(bed: TestBed, module: Mod
         assert await used(fleet) == len(module.requests) == LIMIT
 
 
+@pytest.mark.usual
 async def test_a_client_that_bypasses_gains_nothing(bed: TestBed, module: ModuleServer) -> None:
     """Calls that were put into the queue without being counted are counted where they begin, with a budget too."""
     settings = bed.settings.model_copy(update={"cost_budgets": {"cheap": 2}})

@@ -81,6 +81,7 @@ async def all_of(handle: CallHandle, heard: list[Progress]) -> None:
             heard.append(progress)  # noqa: PERF401 - the test looks at it meanwhile
 
 
+@pytest.mark.usual
 async def test_a_caller_hears_each_step_and_then_the_end(fleet: ToolFleet, owner: Caller, talker: Talker) -> None:
     """The loop ends with the call, and the result is there."""
     handle = await fleet.submit(TALK, owner)

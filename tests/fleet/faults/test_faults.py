@@ -53,6 +53,7 @@ async def frozen(pid: int) -> AsyncGenerator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.usual
 async def test_a_call_that_nobody_takes_expires(fleet: ToolFleet, owner: Caller, owls: ModuleServer) -> None:
     """Without a worker a call ends at its deadline, as one that surely was not executed; and none executes it later."""
     result = await fleet.call(ECHO, owner, timeout=0.5)
@@ -162,6 +163,7 @@ async def test_a_redis_restart_loses_no_running_call(owls: ModuleServer, owner: 
     assert after.success
 
 
+@pytest.mark.usual
 async def test_a_killed_worker_leaves_no_caller_waiting_for_ever(
     bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer
 ) -> None:

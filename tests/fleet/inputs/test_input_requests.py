@@ -70,6 +70,7 @@ async def asked(handle: CallHandle) -> PendingInput:
     return stop
 
 
+@pytest.mark.usual
 async def test_a_call_asks_and_goes_on_with_the_answer(fleet: ToolFleet, desk: Asker, owner: Caller) -> None:
     """Its module gets the answer and the state that it has given away, under the same id; and that is its first attempt."""
     handle = await fleet.submit(GREET, owner, timeout=SECONDS)

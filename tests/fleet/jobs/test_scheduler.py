@@ -49,6 +49,7 @@ async def made(fleet: ToolFleet, caller: Caller = ADA, **arguments: Any) -> str:
     return str(result.result["job_id"])
 
 
+@pytest.mark.usual
 async def test_a_model_makes_a_job_and_sees_it(fleet: ToolFleet, worker: WorkerProcess) -> None:
     """It is in the list, by itself, and where the conversation's own fields say."""
     result = await asked(fleet, "add_job", tool_name="owls.echo", arguments={"status": "running"}, name="the owls")

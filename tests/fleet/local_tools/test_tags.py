@@ -57,6 +57,7 @@ def said_by(user: str, raw_arg: str = "owls") -> ToolContext:
     return ToolContext(raw_arg=raw_arg, user=user)
 
 
+@pytest.mark.usual
 async def test_what_a_model_writes_is_executed_in_a_worker(fleet: ToolFleet, bed: TestBed) -> None:
     """Each tag by its function; what to send and what was done comes back, the fleet's own stamps, and an audit line."""
     registry = registry_of(fleet, research_tag, learning_tag)
@@ -79,6 +80,7 @@ async def test_what_a_model_writes_is_executed_in_a_worker(fleet: ToolFleet, bed
     assert lines == {found.audit["call_id"]: found.side_effects, learned.audit["call_id"]: None}
 
 
+@pytest.mark.usual
 async def test_a_daily_limit_holds_for_each_user(fleet: ToolFleet) -> None:
     """The call over it raises, says when to try again, and is not executed; another user has their own."""
     registry = registry_of(fleet, research_tag)

@@ -53,6 +53,7 @@ def journal(folder: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+@pytest.mark.usual
 async def test_the_tool_hears_who_calls_and_how_long(bed: TestBed, owner: Caller) -> None:
     """From the fleet's token and headers."""
     with bed.worker():

@@ -92,6 +92,7 @@ async def until_in_effect(fleet: ToolFleet, caller: Caller, version: str) -> Non
             await fleet.modules.refresh()
 
 
+@pytest.mark.usual
 async def test_only_the_version_in_effect_is_called(
     fleet: ToolFleet, worker: WorkerProcess, owls: Owls, owner: Caller
 ) -> None:

@@ -110,6 +110,7 @@ def on_stage(redis: FaultyRedis, owls: ModuleServer, folder: Path, **more: objec
         yield stage
 
 
+@pytest.mark.usual
 @pytest.mark.parametrize("role", ROLES)
 def test_a_process_that_works_is_alive_and_ready(stage: Stage, role: str) -> None:
     """At its port, and by the command; nothing else is to be had there."""

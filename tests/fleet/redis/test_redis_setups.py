@@ -83,6 +83,7 @@ def app_on(**settings: object) -> FleetApp:
     return make_app(Settings.model_validate(settings))
 
 
+@pytest.mark.usual
 @BOTH
 @pytest.mark.parametrize(
     ("url", "expected"),
@@ -105,6 +106,7 @@ def test_celery_gets_its_own_form_of_a_url(url: str, expected: str, fast: bool) 
     assert app.backend.url == expected.removeprefix("redis+")  # the part before the + chose a class
 
 
+@pytest.mark.usual
 @pytest.mark.parametrize("url", ["redis://h", "rediss://h", "unix:///r.sock?db=3", "sentinel://h,i,j"])
 @BOTH
 def test_every_connection_is_of_the_same_transport(url: str, fast: bool) -> None:
@@ -119,6 +121,7 @@ def test_every_connection_is_of_the_same_transport(url: str, fast: bool) -> None
     assert seen == {"toolfleet_tasks.transport.kombu_transport" if fast else "kombu.transport.redis"}
 
 
+@pytest.mark.usual
 def test_celery_verifies_certificates() -> None:
     """Where a URL says nothing of that, kombu would not verify, and Celery's backend would not start."""
     conf = app_on(redis_url="rediss://h?ssl_ca_certs=ca.pem").conf
@@ -128,6 +131,7 @@ def test_celery_verifies_certificates() -> None:
     assert not app_on(redis_url="redis://h").conf.broker_use_ssl
 
 
+@pytest.mark.usual
 def test_celery_knows_the_master() -> None:
     """And how to talk to a sentinel itself: with its own password, and without waiting long for one that is down."""
     conf = app_on(redis_url="sentinel://:p@h?sentinel_password=eye", sentinel_master="owl").conf
@@ -138,6 +142,7 @@ def test_celery_knows_the_master() -> None:
         assert options["sentinel_kwargs"]["socket_timeout"] == 1
 
 
+@pytest.mark.usual
 def test_broker_and_backend_may_be_different_servers() -> None:
     """Each gets what is its own."""
     conf = app_on(redis_url="rediss://r", broker_url="sentinel://s", sentinel_master="owl", key_prefix="acme:").conf
@@ -149,6 +154,7 @@ def test_broker_and_backend_may_be_different_servers() -> None:
     assert conf.result_backend_transport_options["global_keyprefix"] == "acme:"
 
 
+@pytest.mark.usual
 @pytest.mark.parametrize("prefix", ["", "acme:", "acme_", "acme-", "acme.", "acme", "1"])
 @BOTH
 def test_celery_stores_a_result_where_we_look_for_it(prefix: str, fast: bool) -> None:
@@ -158,6 +164,7 @@ def test_celery_stores_a_result_where_we_look_for_it(prefix: str, fast: bool) ->
     assert app.backend.get_key_for_task("x").decode() == app.settings.keys.result("x")
 
 
+@pytest.mark.usual
 def test_the_readme_says_what_a_restricted_user_needs() -> None:
     """It is what the user of these tests has."""
     assert ACL in (Path(__file__).parents[3] / "docs" / "operations" / "redis.md").read_text()

@@ -51,6 +51,7 @@ def wheels(built: Path) -> tuple[set[str], set[str]]:
     return whole, sdk
 
 
+@pytest.mark.fleet
 def test_no_file_is_in_both_wheels(wheels: tuple[set[str], set[str]]) -> None:
     """One can be installed, and removed, without the other's files."""
     whole, sdk = wheels

@@ -68,6 +68,7 @@ def test_modules_key_without_a_key_or_a_module_fails(
     assert len(ended.stderr.splitlines()) == 1
 
 
+@pytest.mark.fleet
 @pytest.mark.parametrize("command", [["up"], ["worker"], ["beat"]])
 @pytest.mark.parametrize("library", ["jwt", "cryptography"])
 def test_a_key_without_its_libraries_is_one_sentence(elsewhere: Path, command: list[str], library: str) -> None:

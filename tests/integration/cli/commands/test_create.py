@@ -126,6 +126,7 @@ def test_a_name_must_be_good_for_python_and_the_fleet(run: Run, elsewhere: Path,
     assert list(elsewhere.iterdir()) == []
 
 
+@pytest.mark.fleet
 def test_its_tests_pass_whatever_it_is_called(elsewhere: Path) -> None:
     """Also where the name is one that its files use for something else."""
     for name in ("app", "main", "module", "opened", "result", "tools"):
@@ -148,6 +149,7 @@ def test_what_fails_half_way_leaves_nothing(elsewhere: Path, monkeypatch: pytest
     assert list(elsewhere.iterdir()) == []
 
 
+@pytest.mark.fleet
 @pytest.mark.skipif(find_spec("setuptools") is None, reason="no index is asked, so what builds it must be here")
 def test_it_is_a_package_that_can_be_installed(elsewhere: Path) -> None:
     """Its own code without the tests, under its name, with what `requirements.txt` asks for."""

@@ -171,6 +171,7 @@ def test_a_module_is_called_in_process(tmp_path: Path) -> None:
     assert outcome.counts == {"passed": 2}, outcome.said
 
 
+@pytest.mark.usual
 def test_it_ends_whatever_a_tool_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """A callback that ends the process ends nothing; a tool that blocks the loop is left behind, and said."""
     monkeypatch.setattr("toolfleet_cli.testing.in_process._MARGIN_SECONDS", 0.2)
@@ -207,6 +208,7 @@ def test_a_test_with_a_loop_may_call_it_and_hears_why_one_does_not_start(tmp_pat
     assert "RuntimeError: no database" in outcome.said
 
 
+@pytest.mark.usual
 def test_a_module_never_seems_to_have_started_that_has_not() -> None:
     """However the threads take turns, the error of its startup is raised before the test goes on."""
     module = Module("broken", key="")
@@ -279,6 +281,7 @@ def test_a_wheel_brings_no_warnings(tmp_path: Path) -> None:
     assert "PytestAssertRewriteWarning" not in ended.stdout + ended.stderr
 
 
+@pytest.mark.usual
 def test_the_plugin_costs_next_to_nothing_where_nobody_uses_it() -> None:
     """It is loaded by every pytest of an environment that has Toolfleet: nothing heavy comes with it."""
     code = "import sys, toolfleet_cli.testing.plugin; print([n for n in %r if n in sys.modules])"

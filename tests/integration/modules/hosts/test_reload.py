@@ -57,6 +57,7 @@ async def greeted(folder: HostedFolder, words: str) -> bool:
     return bool((await folder.call("greet", name="Ada")).result == words)
 
 
+@pytest.mark.usual
 async def test_a_saved_file_is_served_a_moment_later(tmp_path: Path) -> None:
     """A new one, a changed one, and one that has gone; the listener is told of each, and of nothing else."""
     async with hosted(tmp_path, {"owls.py": numbered(1)}) as folder:

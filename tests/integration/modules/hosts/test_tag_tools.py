@@ -37,6 +37,7 @@ TOOLS = [
 )
 
 
+@pytest.mark.usual
 async def test_a_tag_tool_is_a_tool_of_its_folder(tmp_path: Path) -> None:
     """Async or plain, with contexts and groups; its terms are in its definition."""
     async with hosted(tmp_path, {"owls.py": TAGS}) as folder:

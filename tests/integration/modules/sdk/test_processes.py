@@ -60,6 +60,7 @@ async def test_a_process_that_is_killed_between_effect_and_reply(
         assert (reply["success"], reply["result"], state) == (True, "a", "done")
 
 
+@pytest.mark.usual
 async def test_two_processes_with_the_same_call_run_it_once(tmp_path: Path, replies: str) -> None:
     """The second one waits, and answers what the first one did."""
     with running(tmp_path, replies=replies) as one, running(tmp_path, replies=replies) as other:

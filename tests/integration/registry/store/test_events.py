@@ -130,6 +130,7 @@ def test_an_id_of_a_later_registry_is_after_everything(registry: ToolRegistry) -
     assert len(registry.events("0000000000000-0000000000")) == 1
 
 
+@pytest.mark.fleet
 def test_the_last_10000_events_are_kept(registry: ToolRegistry) -> None:
     """The oldest go first."""
     registry.register_many([owl(f"{number:05}") for number in range(EVENTS_KEPT)])

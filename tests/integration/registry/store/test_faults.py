@@ -88,6 +88,7 @@ def test_a_server_that_is_away_is_named(scheme: str) -> None:
             assert "hunter2" not in said
 
 
+@pytest.mark.fleet
 def test_a_frozen_redis_keeps_nobody_waiting(faulty: FaultyRedis) -> None:
     """Neither who is connected nor who wants to be; afterwards all goes on."""
     known, new = RedisToolRegistry(faulty.url), RedisToolRegistry(faulty.url)
@@ -139,6 +140,7 @@ def test_a_registry_whose_counters_were_lost_goes_on(faulty: FaultyRedis) -> Non
         assert registry.revision() != before
 
 
+@pytest.mark.fleet
 @pytest.mark.parametrize("setup", SETUPS)
 def test_every_redis_that_a_fleet_can_have_is_enough(setup: str, tmp_path: Path) -> None:
     """Passwords, a user of few rights, TLS, sockets, databases, sentinels."""
@@ -222,6 +224,7 @@ def registry_in_redis(redis_url: str) -> Generator[RedisToolRegistry]:
         yield registry
 
 
+@pytest.mark.fleet
 @pytest.mark.usefixtures("no_collector")
 def test_a_frozen_postgresql_keeps_nobody_waiting(postgres: PostgresServer, postgres_url: str) -> None:
     """Neither who has asked it before nor who has not; afterwards all goes on, and what has failed is closed."""
@@ -246,6 +249,7 @@ def look(store_url: str) -> Generator[Engine]:
 in_sql = pytest.mark.parametrize("kind", ["sqlite", "postgresql"], indirect=True)
 
 
+@pytest.mark.fleet
 @in_sql
 def test_whoever_holds_the_database_holds_nobody_for_long(registry: ToolRegistry, look: Engine, kind: str) -> None:
     """A change that cannot be made in time is not made; reading needs no lock."""

@@ -246,6 +246,7 @@ def cut_off(worker: WorkerProcess, calls: Calls) -> None:
     wait_until_sync(lambda: worker.said().count(connected) > before, "it has reconnected")
 
 
+@pytest.mark.fleet
 def test_a_lost_connection_loses_no_call(calls: Calls, worker: WorkerProcess) -> None:
     """Redis cuts the worker off, twice, while calls run: they end well, and so do later ones."""
     ids = [calls.send("pool.sleep", 1) for _ in range(CONCURRENCY)]

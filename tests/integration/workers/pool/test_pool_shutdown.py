@@ -45,6 +45,7 @@ def wait_until_consumption_ends(calls: Calls) -> None:
     wait_until_sync(lambda: not calls.redis.client_list(_type="pubsub"), "the worker consumes no more")
 
 
+@pytest.mark.fleet
 def test_a_warm_shutdown_loses_no_call(calls: Calls, redis_url: str, tmp_path: Path) -> None:
     """SIGTERM while 100 calls run: each ends well and is acked, the runner is closed, and the worker exits with 0.
 
@@ -65,6 +66,7 @@ def test_a_warm_shutdown_loses_no_call(calls: Calls, redis_url: str, tmp_path: P
         assert "Traceback" not in worker.said()
 
 
+@pytest.mark.fleet
 def test_calls_that_outlast_the_drain_go_back_to_the_queue(calls: Calls, redis_url: str, tmp_path: Path) -> None:
     """After `drain_seconds` they are cut off, also those that swallow it; nothing is stored, and no message is lost."""
     with running(redis_url, tmp_path, {"TOOLFLEET_DRAIN_SECONDS": "0.5"}) as worker:
@@ -148,6 +150,7 @@ def test_a_drain_can_be_cut_short(
     assert (calls.queued(), calls.unacked()) == (CALLS, 0)
 
 
+@pytest.mark.fleet
 def test_a_drain_goes_on_without_the_broker(calls: Calls, redis_url: str, tmp_path: Path) -> None:
     """Redis cuts the worker off while it drains: the calls end, their results are stored, and the worker exits."""
     with running(redis_url, tmp_path) as worker:

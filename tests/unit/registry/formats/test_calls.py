@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from openai.types.chat import ChatCompletionMessageCustomToolCall
 
 from support.schemas.provider_judges import made_call
 from toolfleet_registry.contracts import ToolCall, ToolDefinition
@@ -57,6 +56,8 @@ def test_inner_forms_are_taken_too() -> None:
 
 def test_a_custom_tools_call_goes_on_as_text() -> None:
     """Nobody offered one; the catalog refuses it."""
+    from openai.types.chat import ChatCompletionMessageCustomToolCall  # noqa: PLC0415 - as `provider_judges`
+
     call = ChatCompletionMessageCustomToolCall.model_validate(
         {"id": "1", "type": "custom", "custom": {"name": "x", "input": "words"}}
     )

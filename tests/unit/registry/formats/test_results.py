@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from google.genai import types as gemini
 
 from support.schemas.provider_judges import accepts_result
 from toolfleet_registry.contracts import ToolResult
@@ -108,6 +107,8 @@ def test_a_failure_without_words_still_says_something(provider: Format) -> None:
 )
 def test_gemini_gets_the_name_that_it_called(name: str, dotted: bool, answered: str) -> None:
     """It finds its call by that."""
+    from google.genai import types as gemini  # noqa: PLC0415 - as `provider_judges`
+
     message = from_result(ToolResult.ok(name, 1), "gemini", "1", dotted=dotted)
     part = gemini.Part.model_validate(message)
     assert part.function_response is not None

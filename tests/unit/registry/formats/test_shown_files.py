@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from google.genai import types as gemini
 
 from support.files.pictures import JPEG, PDF, PNG, WAV, base64
 from support.schemas.provider_judges import accepts_result
@@ -137,6 +136,8 @@ def test_some_are_shown_and_some_are_not(provider: Format) -> None:
 
 def test_gemini_reads_the_bytes() -> None:
     """Its package decodes them."""
+    from google.genai import types as gemini  # noqa: PLC0415 - as `provider_judges`
+
     part = gemini.Part.model_validate(from_result(result(CHART), "gemini", "1"))
     assert part.function_response is not None
     assert part.function_response.parts is not None

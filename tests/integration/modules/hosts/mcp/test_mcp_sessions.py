@@ -91,6 +91,7 @@ async def test_a_server_that_ends_costs_its_calls_and_nothing_else(tmp_path: Pat
         assert (repeated.effect_state, served.noted().count("wait ")) == ("unknown", 1)
 
 
+@pytest.mark.usual
 async def test_secrets_reach_the_server_and_nobody_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Neither results nor errors, progress, resources or logs show one."""
     notes = tmp_path / "notes"

@@ -162,6 +162,7 @@ async def test_names_that_are_not_admitted_are_mapped(tmp_path: Path) -> None:
         assert (await served.client.manifest()).tools
 
 
+@pytest.mark.fleet
 async def test_only_servers_that_are_trusted_say_what_a_repeat_does(tmp_path: Path) -> None:
     """Else every tool is for once."""
     async with nest("stdio", tmp_path, trusted=True) as trusted:

@@ -29,6 +29,7 @@ def found(folder: Path) -> set[Path]:
     return set(folder.glob("toolfleet-*"))
 
 
+@pytest.mark.fleet
 async def test_a_killed_host_leaves_its_folders_to_the_next_one(tmp_path: Path, temporary: Path) -> None:
     """Of whatever kind that is; a third host that lives keeps its own."""
     with folder_host_process(tmp_path / "owls", env={}) as killed:
