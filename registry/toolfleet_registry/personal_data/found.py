@@ -1,6 +1,6 @@
 """Says of which kinds personal data is, where some was found, and which of two findings at one place counts."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -29,13 +29,15 @@ class FoundData:
     is_one: bool = True
 
 
-def settled(found: Iterable[FoundData]) -> list[FoundData]:
+def settled(found: Sequence[FoundData]) -> list[FoundData]:
     """The findings sorted and apart: those that overlap become one, which covers all of them.
 
     Its kind is that of the longest; of equally long ones an own pattern's, then the first of `KINDS`. So an email inside of
     a URL is part of the URL, and nothing that any detector has found stays visible beside a label.
     """
     kept = list[FoundData]()
+    if not found:  # nearly always
+        return kept
     longest = FoundData("", 0, 0)
     for each in sorted(found, key=_by_place):
         if kept and each.start < kept[-1].end:

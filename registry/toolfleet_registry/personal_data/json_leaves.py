@@ -27,13 +27,15 @@ class JsonLeaves:
 
     def _collect(self, value: Any, name: str, depth: int) -> None:
         if isinstance(value, str):
-            self._add(value, name)
+            self.texts.append(value)
+            self.names.append(name)
         elif isinstance(value, dict) and depth < DEEPEST:
             for key, member in value.items():
                 text = key if isinstance(key, str) else str(key)
-                self._add(text, "")
+                self.texts.append(text)
+                self.names.append("")
                 self._collect(member, text, depth + 1)
-        elif isinstance(value, list | tuple) and depth < DEEPEST:
+        elif isinstance(value, (list, tuple)) and depth < DEEPEST:
             for item in value:
                 self._collect(item, name, depth + 1)
         elif value is not None and not isinstance(value, bool):

@@ -24,6 +24,7 @@ from toolfleet_registry.personal_data.detectors.urls import UrlDetector
 from toolfleet_registry.personal_data.found import KINDS, NOT_SEARCHED, FoundData, settled
 from toolfleet_registry.personal_data.json_leaves import JsonLeaves
 from toolfleet_registry.personal_data.patterns import own_patterns
+from toolfleet_registry.personal_data.quick_check import QuickCheck
 from toolfleet_registry.personal_data.searched_texts import SearchedTexts
 from toolfleet_registry.personal_data.strategies import STRATEGIES, Strategy, hiding, label, labels_of
 from toolfleet_registry.system.offload import aside
@@ -76,6 +77,7 @@ class PersonalData:
             raise ValueError("Neither types nor patterns of personal data are named.")
         self._own = own_patterns(patterns or {})
         self._detectors: tuple[_Detector, ...] = (*_detectors(wanted, regions), *self._own)
+        self._quick_check = QuickCheck()
         self._labels = labels_of({*KINDS, NOT_SEARCHED, *(pattern.name for pattern in self._own)})
         self._blocks = strategy == "block"
         e164 = NumberPlans(regions).e164 if "phone" in wanted else lambda _: None
@@ -91,6 +93,8 @@ class PersonalData:
         A number is replaced by a text. What lies deeper than 100 levels, or is no JSON, becomes `[NOT_SEARCHED]`. What is hidden
         already stays as it is. With `block` it raises `PersonalDataBlocked`, for the first place in the value's order.
         """
+        if not self._own and self._quick_check.rules_out(value):  # nearly always
+            return HiddenValue(value, {})
         leaves = JsonLeaves(value, all_numbers=bool(self._own))
         found = self._found(leaves.texts, leaves.names)
         if not found and not leaves.unsearched:
@@ -134,8 +138,11 @@ class PersonalData:
     def _found(self, texts: Sequence[str], names: Sequence[str]) -> dict[int, list[FoundData]]:
         """What is in each of the texts that has something in it, by its number."""
         searched = SearchedTexts(texts, names, self._labels)
+        all_found = list[FoundData]()
+        for detector in self._detectors:
+            all_found.extend(detector.find(searched))
         by_text = dict[int, list[FoundData]]()
-        for each in settled(chain.from_iterable(detector.find(searched) for detector in self._detectors)):
+        for each in settled(all_found):
             number = searched.text_at(each.start)
             start = searched.starts[number]
             by_text.setdefault(number, []).append(

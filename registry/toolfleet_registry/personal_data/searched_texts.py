@@ -43,6 +43,11 @@ class SearchedTexts:
         made: T = self._made[what]
         return made
 
+    @property
+    def digits(self) -> int:
+        """How many ASCII digits there are: of few, nothing is a number of anything."""
+        return self.once("digits", _digits_in)
+
     def text_at(self, position: int) -> int:
         """The number of the text that a character is in."""
         return bisect_right(self.starts, position) - 1
@@ -56,6 +61,10 @@ class SearchedTexts:
         name = self._names[number]
         written = self.plain[start:position].rpartition("\n")[2]
         return f"{_words(name)}: {written}" if name else written
+
+
+def _digits_in(texts: SearchedTexts) -> int:
+    return len(texts.data) - len(texts.data.translate(None, b"0123456789"))
 
 
 def in_usual_characters(text: str) -> str:

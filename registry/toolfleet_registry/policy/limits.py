@@ -50,7 +50,7 @@ def terms_of(tool: ToolDefinition) -> Terms | None:
 
 def strictest(one: Terms | None, other: Terms | None) -> Terms | None:
     """What keeps the terms of both: the longer cooldown, the lower limit, the dearer class."""
-    if one is None or other is None:
+    if one is None or other is None or one == other:
         return one or other
     return Terms(
         cooldown_seconds=max(one.cooldown_seconds or 0, other.cooldown_seconds or 0) or None,

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from toolfleet_registry.contracts import Conversation, PublishedCall, Terms, ToolDefinition, ToolResult
@@ -26,6 +27,7 @@ _LONGEST_COOLDOWN_SECONDS = 10 * 365 * _DAY_SECONDS  # what a clock can count; m
 _TOTAL_KEPT_SECONDS = {"run": _DAY_SECONDS, "thread": 30 * _DAY_SECONDS}
 # Since its last call. A run is one turn, which is over within the day; a conversation may rest for weeks.
 _NO_TOTAL = -1
+_KEYS_KEPT = 4_096  # of runs and threads
 _DAILY = 1  # what a script says of a limit that refuses for its day; 0 is a cooldown, 2 a total
 
 
@@ -200,10 +202,16 @@ def _total_limits(
     tool_name: str, user_id: str | None, totals: Sequence[CallTotal], keys: Keys, within: Within
 ) -> list[Limit]:
     return [
-        Limit(tool_name, keys.limit(user_id, json.dumps([total.kind, total.name, named])), 0, 0, total=total)
+        Limit(tool_name, _key_of_total(keys, user_id, total.kind, total.name, named), 0, 0, total=total)
         for total in totals
         if (named := within.id_of(total)) is not None
     ]
+
+
+@lru_cache(maxsize=_KEYS_KEPT)
+def _key_of_total(keys: Keys, user_id: str | None, kind: str, name: str, named: str) -> str:
+    """The calls of one run or thread have the same."""
+    return keys.limit(user_id, json.dumps([kind, name, named]))
 
 
 def _over_total(tool_name: str, total: CallTotal) -> ToolResult:

@@ -16,6 +16,8 @@ class IbanDetector:
 
     def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
         """Each account."""
+        if texts.digits < _CHECK_DIGITS:
+            return
         for match in self._scanner.finditer(texts.data):
             start = match.start()
             length = _LENGTHS.get(texts.plain[start : start + 2].upper())
@@ -39,6 +41,7 @@ def _end(plain: str, start: int, length: int) -> int | None:
     return end if is_right else None
 
 
+_CHECK_DIGITS = 2
 _WRITTEN = re.compile(r"[0-9A-Za-z](?:[ -]?[0-9A-Za-z])*", re.ASCII)
 # Of the registry of ISO 13616, in characters.
 _LENGTHS = {

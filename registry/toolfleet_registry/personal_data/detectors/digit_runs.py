@@ -64,9 +64,11 @@ class DigitRunScanner:
 
     def runs(self, texts: SearchedTexts) -> list[DigitRun]:
         """Each run that may have a number in it."""
-        return texts.once("digits", lambda texts: list(self._runs(texts)))
+        return texts.once("digit runs", lambda texts: list(self._runs(texts)))
 
     def _runs(self, texts: SearchedTexts) -> Iterator[DigitRun]:
+        if texts.digits < _FEWEST_DIGITS:
+            return
         plain = texts.plain
         scanned = self._all if self._call_words.are_in(texts) else self._some
         for match in scanned.finditer(texts.data):
@@ -105,7 +107,7 @@ def _trimmed(plain: str, parts: tuple[tuple[int, int] | None, ...]) -> tuple[tup
     return parts
 
 
-_MOST_DIGITS = 19
+_FEWEST_DIGITS, _MOST_DIGITS = 7, 19
 _PLAIN_EDGES = frozenset(("", "\n", '"', "(", ")", ",", ";"))
 _EDGE = r"(?:\b|x[0-9]{1,6}\b)"  # `x12` is an extension in America
 _BETWEEN = r"[ .\-/()]"

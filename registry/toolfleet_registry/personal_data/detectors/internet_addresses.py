@@ -27,9 +27,10 @@ class IpDetector:
 
     def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
         """Each address."""
-        for match in self._dotted.finditer(texts.data):
-            if _is_ipv4(texts, match.start(), match.end(), self._no_address_after):
-                yield FoundData("ip", match.start(), match.end())
+        if texts.data.count(b".") >= _POINTS:
+            for match in self._dotted.finditer(texts.data):
+                if _is_ipv4(texts, match.start(), match.end(), self._no_address_after):
+                    yield FoundData("ip", match.start(), match.end())
         for start, end in self._colons.runs(texts):
             yield from _ipv6(texts.plain, start, end)
 
@@ -49,7 +50,7 @@ class MacAddressDetector:
     def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
         """Each address."""
         plain = texts.plain
-        for match in self._others.finditer(texts.data):
+        for match in self._others.finditer(texts.data) if _may_have_bytes(texts.data) else ():
             start, end = match.start(), match.end()
             is_longer = _BYTE_BEFORE.search(plain[max(start - 2, 0) : start]) or _BYTE_AFTER.match(plain, end)
             if _LETTER.search(plain, start, end) and not is_longer:
@@ -77,6 +78,10 @@ class _ColonScanner:
             for start, end in spans
             if end - start > _LONGEST_TIME or _is_short(texts, start, end)
         ]
+
+
+def _may_have_bytes(data: bytes) -> bool:
+    return data.count(b"-") >= _DASHES or data.count(b".") >= _POINTS_OF_SWITCHES
 
 
 def _is_short(texts: SearchedTexts, start: int, end: int) -> bool:
@@ -125,6 +130,7 @@ def _edges(plain: str, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
+_POINTS, _POINTS_OF_SWITCHES, _DASHES = 3, 2, 5  # of one address
 _LONGEST_TIME = 12  # characters: 12:34:56.789
 _MOST = 255
 _COLONS_OF_ALL = 7

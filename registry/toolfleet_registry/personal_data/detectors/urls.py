@@ -20,6 +20,8 @@ class UrlDetector:
 
     def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
         """Each URL, without what follows it in its sentence."""
+        if b"://" not in texts.data and b"www." not in texts.data.lower():
+            return
         plain = texts.plain
         for match in self._scanner.finditer(texts.data):
             position, end = match.start(), match.end()

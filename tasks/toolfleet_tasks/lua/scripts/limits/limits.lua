@@ -1,7 +1,8 @@
 -- `limit_forget(key, now)` comes before the others, which count what is there.
 -- `limit_rest(key, term, now)`: the ms until a call may be let in, 0 for now, and 1 if that is for the day's limit, 2 if the
 -- total is used up; a term's `daily` and `cooldown` (ms) are 0 for none, its `total` is -1. `limit_rest_of` says the same of a
--- call that counts already: 0 if it was let in rightly. `limits_refuse(limits, terms, now)`: what refuses a call, nil for nothing.
+-- call that counts already: 0 if it was let in rightly. `limit_asked(key, term, now, rest)` has `rest` asked when what counts no
+-- longer is forgotten. `limits_refuse(limits, terms, now)`: what refuses a call, nil for nothing.
 -- `limit_take(key, id, term, now, until_ms)` has a call count, from when it did before, if it did; until then only, if it is not
 -- begun by then, or without an `until_ms` for good.
 
@@ -42,11 +43,12 @@ end
 
 -- Whoever let it in may have known of other terms.
 local function limit_rest_of(key, id, term, now)
-  local mine, rank = tonumber(redis.call('ZSCORE', key, id)), redis.call('ZRANK', key, id)
   if limit_is_total(term) then
-    if rank >= tonumber(term.total) then return never_ms, 2 end
+    local total = tonumber(term.total)
+    if redis.call('ZCARD', key) > total and redis.call('ZRANK', key, id) >= total then return never_ms, 2 end
     return 0, 0
   end
+  local mine, rank = tonumber(redis.call('ZSCORE', key, id)), redis.call('ZRANK', key, id)
   local daily, cooldown = tonumber(term.daily), tonumber(term.cooldown)
   local rest, is_daily, midnight = 0, 0, mine - mine % day_ms
   local before = '(' .. string.format('%.0f', midnight)
@@ -58,36 +60,46 @@ local function limit_rest_of(key, id, term, now)
   return rest, is_daily
 end
 
+-- Of a total, what counts no longer matters only where it is used up.
+local function limit_asked(key, term, now, rest)
+  if limit_is_total(term) then
+    local ms, kind = rest(key, term, now)
+    if ms == 0 then return 0, kind end
+  end
+  limit_forget(key, now)
+  return rest(key, term, now)
+end
+
 local function limits_refuse(limits, terms, now)
   local most, which, kind = 0, 0, 0
   for i, key in ipairs(limits) do
-    limit_forget(key, now)
-    local rest, found = limit_rest(key, terms[i], now)
+    local rest, found = limit_asked(key, terms[i], now, limit_rest)
     if rest > most then most, which, kind = rest, i, found end
   end
   if most > 0 then return {'limited', which, kind, most, now} end
 end
 
+-- For the margin beyond, of which half may be used up: so not each call has to say so.
+local function limit_keep(key, ms)
+  if redis.call('PTTL', key) < ms + limit_margin_ms / 2 then redis.call('PEXPIRE', key, ms + limit_margin_ms) end
+end
+
 local function limit_take(key, id, term, now, until_ms)
   local midnight, cooldown = now - now % day_ms, tonumber(term.cooldown)
-  local is_new = not redis.call('ZSCORE', key, id)
   if limit_is_total(term) then
-    if is_new then redis.call('ZADD', key, now, id) end
-  elseif is_new then -- one that counts since yesterday does not count anew today
+    redis.call('ZADD', key, 'NX', now, id)
+  elseif not redis.call('ZSCORE', key, id) then -- one that counts since yesterday does not count anew today
     -- The newest one stays, for the tool may have a longer cooldown where it is called in another way.
     local old = redis.call('ZCOUNT', key, '-inf', '(' .. string.format('%.0f', math.min(midnight, now - cooldown)))
     old = math.min(old, redis.call('ZCARD', key) - 1)
     if old > 0 then redis.call('ZREMRANGEBYRANK', key, 0, old - 1) end
     redis.call('ZADD', key, now, id)
   end
-  local keep = limit_is_total(term) and tonumber(term.kept) or math.max(midnight + day_ms - now, cooldown)
-  keep = keep + limit_margin_ms
-  if redis.call('PTTL', key) < keep then redis.call('PEXPIRE', key, keep) end
+  limit_keep(key, limit_is_total(term) and tonumber(term.kept) or math.max(midnight + day_ms - now, cooldown))
   if not until_ms then
     redis.call('ZREM', key .. ':unbegun', id)
     return
   end
   redis.call('ZADD', key .. ':unbegun', until_ms, id)
-  keep = math.max(until_ms - now, 0) + limit_margin_ms
-  if redis.call('PTTL', key .. ':unbegun') < keep then redis.call('PEXPIRE', key .. ':unbegun', keep) end
+  limit_keep(key .. ':unbegun', math.max(until_ms - now, 0))
 end

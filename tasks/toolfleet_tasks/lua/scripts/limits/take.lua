@@ -10,27 +10,33 @@
 local found = redis.call('HMGET', record, 'token', 'begun', 'state')
 if found[1] ~= token and (found[1] or found[2] or found[3]) then return -1 end
 local noted = redis.call('GET', held) or ''
-local most, which, is_daily, is_held, names = 0, 0, 0, {}, {}
+local most, which, is_daily, counts, names, known = 0, 0, 0, {}, {}, {}
 for i, key in ipairs(limits) do
-  local rest, day = 0, 0
-  limit_forget(key, now)
-  names[i] = key
-  if redis.call('ZSCORE', key, call_id) then
-    rest, day = limit_rest_of(key, call_id, terms[i], now)
-  elseif string.find(' ' .. noted .. ' ', ' ' .. key .. ' ', 1, true) then
-    is_held[i] = true -- on a day that nobody counts any more
-  else
-    rest, day = limit_rest(key, terms[i], now)
+  local function rest_of(key, term)
+    counts[i] = redis.call('ZSCORE', key, call_id)
+    if counts[i] then return limit_rest_of(key, call_id, term, now) end
+    -- It was noted on a day that nobody counts any more.
+    counts[i] = string.find(' ' .. noted .. ' ', ' ' .. key .. ' ', 1, true) and 'noted'
+    if counts[i] then return 0, 0 end
+    return limit_rest(key, term, now)
   end
+  local rest, day = limit_asked(key, terms[i], now, rest_of)
+  names[i], known[key] = key, true
   if rest > most then most, which, is_daily = rest, i, day end
 end
 if most > 0 then return {'limited', which, is_daily, most, now} end
 for i, key in ipairs(limits) do
-  if not is_held[i] then limit_take(key, call_id, terms[i], now) end
+  if counts[i] == 'noted' or (counts[i] and limit_is_total(terms[i])) then
+    redis.call('ZREM', key .. ':unbegun', call_id)
+  else
+    limit_take(key, call_id, terms[i], now)
+  end
 end
 for key in string.gmatch(noted, '%S+') do
-  redis.call('ZREM', key .. ':unbegun', call_id)
-  if not string.find(' ' .. table.concat(names, ' ') .. ' ', ' ' .. key .. ' ', 1, true) then names[#names + 1] = key end
+  if not known[key] then
+    redis.call('ZREM', key .. ':unbegun', call_id)
+    names[#names + 1] = key
+  end
 end
 if #names > 0 then redis.call('SET', held, table.concat(names, ' '), 'PX', held_ms) end
 return 0
