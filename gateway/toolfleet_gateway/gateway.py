@@ -26,6 +26,8 @@ from toolfleet_gateway.http.routes import AnyRoute
 from toolfleet_gateway.http.serving.server import make_server
 from toolfleet_gateway.jobs.routes import job_routes
 from toolfleet_gateway.mcp.front import PATHS, McpFront
+from toolfleet_gateway.metrics.gateway_metrics import gateway_metrics
+from toolfleet_gateway.metrics.routes import metrics_routes
 from toolfleet_gateway.modules.routes import module_routes
 from toolfleet_gateway.operations.routes import operation_routes
 from toolfleet_gateway.tools.routes import tool_routes
@@ -70,6 +72,7 @@ async def serve_gateway(
         authenticating(settings, generated) as authenticator,
         async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS) as redis,
         CallIndex.of(settings) as calls,
+        gateway_metrics(settings) as metrics,
     ):
         limits = KeyLimits(redis, settings.keys)
         streams = OpenStreams(settings.gateway_streams, closing, authenticator, limits)
@@ -77,7 +80,8 @@ async def serve_gateway(
         async def is_ready() -> bool:
             return not closing.has_begun and await fleet.begun_calls.ping()
 
-        routes = [*routes_of(fleet, settings, closing, streams, calls), *metadata_routes(authenticator.resource)]
+        routes = [*routes_of(fleet, settings, closing, streams, calls), *metrics_routes(metrics, settings)]
+        routes += metadata_routes(authenticator.resource)
         entrance = Entrance(authenticator, limits)
         front = McpFront(fleet, settings, redis, entrance, streams, closing)
         apps: dict[str, ASGIApp] = dict.fromkeys(PATHS, front)

@@ -77,6 +77,11 @@ class WorkerRuntime:
         made: T = self._parts[make]
         return made
 
+    def made(self, make: Callable[..., T]) -> T | None:
+        """What `make` has made for this worker, if it has. May be called from any thread."""
+        found: T | None = self._parts.get(make)
+        return found
+
     def later(self, work: Awaitable[object]) -> None:
         """Do something for which nobody can wait here; the connections stay open for it, within the same time."""
         task = asyncio.ensure_future(work, loop=self.loop)

@@ -4,10 +4,16 @@ import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from toolfleet_registry.metrics import families, process_recorder
+from toolfleet_registry.metrics.recorder import OTHER, Recorder
 from toolfleet_registry.system.loggers import get_logger
 
 log = get_logger(__name__)
 
+ROUTE = "toolfleet.route"
+"""Of a request's scope: its path as the route has it, without anybody's ids."""
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
 _FAILED = 400
 _LONGEST_PATH = 200  # characters: a path may be anything
 
@@ -36,6 +42,8 @@ class AccessLog:
         try:
             await self._app(scope, receive, sending)
         finally:
+            if process_recorder.calls is not None:
+                _count(process_recorder.calls.recorder, scope, status, clock() - began_at)
             if status >= _FAILED or scope["path"] not in self._quiet:
                 self._say(scope, status, clock() - began_at)
 
@@ -50,3 +58,9 @@ class AccessLog:
             user=None if who is None else who.caller.user_id,
             problem=scope.get("toolfleet.problem"),
         )
+
+
+def _count(recorder: Recorder, scope: Scope, status: int, seconds: float) -> None:
+    method, route = scope["method"] if scope["method"] in _METHODS else OTHER, scope.get(ROUTE, OTHER)
+    recorder.count(families.GATEWAY_REQUESTS, (method, route, str(status)))
+    recorder.observe(families.GATEWAY_REQUEST_SECONDS, (route,), seconds)

@@ -7,6 +7,7 @@ from pydantic import BaseModel, TypeAdapter
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from toolfleet_gateway.http.access_log import ROUTE
 from toolfleet_gateway.http.body import ClientGone, list_fields, read_bytes, read_json_body, read_query
 from toolfleet_gateway.http.entrance import ANONYMOUS, Entrance
 from toolfleet_gateway.http.problems import Problem
@@ -30,6 +31,7 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI."""
+        scope[ROUTE] = self.path
         reader = self._readers.get(scope["method"])
         if reader is None:
             raise _other_method(scope["method"], self._allow)

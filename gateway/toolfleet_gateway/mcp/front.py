@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from starlette.types import Receive, Scope, Send
 
 from toolfleet_gateway.events.feed_events import Listener
+from toolfleet_gateway.http.access_log import ROUTE
 from toolfleet_gateway.http.entrance import Entrance
 from toolfleet_gateway.http.metadata import ENDPOINT
 from toolfleet_gateway.http.open_streams import OpenStreams
@@ -44,6 +45,7 @@ class McpFront:
         """As ASGI. Raises `Problem`, `AuthRefused` and `FleetUnavailable`."""
         module = scope.get("path_params", {}).get("module")
         endpoint = ENDPOINT if module is None else f"{ENDPOINT}/{module}"
+        scope[ROUTE] = ENDPOINT
         who = scope["toolfleet.who"] = await self.entrance.admit(scope, endpoint)
         if module is not None:
             listener = Listener(who, self.settings.default_guest_modules)

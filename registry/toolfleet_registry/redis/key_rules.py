@@ -52,6 +52,7 @@ RULES = (
     KeyRule(re.compile(rf"{OURS}slots:(fast|slow)")),
     KeyRule(re.compile(rf"{OURS}(consumers|consumed:[0-9a-f]{{16}})"), since=2),
     KeyRule(re.compile(rf"{OURS}replica-counts"), since=2),
+    KeyRule(re.compile(rf"{OURS}worker-loads"), since=3),
     KeyRule(re.compile(rf"{OURS}intent:[0-9a-f]{{32}}")),
     KeyRule(re.compile(rf"{OURS}limit:[0-9a-f]{{32}}(:unbegun)?")),
     KeyRule(re.compile(rf"{OURS}held:.+")),

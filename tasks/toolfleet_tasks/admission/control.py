@@ -17,6 +17,7 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.errors import BegunBefore, NotPublished
+from toolfleet_registry.metrics import families, process_recorder
 from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
@@ -42,6 +43,7 @@ _FULL = {
     "crowd": "{count} calls wait in its agent already",
     "stored": "its caller has results of {count} bytes that wait to be fetched, or to expire",
 }
+_REASONS = {"share": "caller_limit", "crowd": "agent_backlog", "stored": "stored_results"}  # as metrics name them
 _BUSY_SECONDS = 1.0  # until a repeat makes sense: a queue or a limit moves within about that time
 
 
@@ -240,6 +242,8 @@ def refusal_in(reply: Any) -> Refusal | None:
 
 def refused(tool_name: str, refusal: Refusal) -> ToolResult:
     """The result of a call that is not published, and not joined to another."""
+    if process_recorder.calls is not None:
+        process_recorder.calls.recorder.count(families.ADMISSION_REFUSALS, (_REASONS.get(refusal.kind, refusal.kind),))
     if refusal.result is not None:
         return refusal.result
     if refusal.kind == "open":

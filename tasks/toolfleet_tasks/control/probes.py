@@ -5,14 +5,12 @@ says so in its log and works.
 """
 
 import asyncio
-import contextlib
-import socket
 import socketserver
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from redis.exceptions import RedisError
@@ -23,6 +21,7 @@ from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
+from toolfleet_tasks.aio.threaded_http import HttpReply, serve_tcp, serve_unix
 from toolfleet_tasks.control.probe_sockets import folder, make_private, new_socket_path
 
 Fault: TypeAlias = Callable[[], str | None]
@@ -33,9 +32,6 @@ STILL_SECONDS = 30.0
 
 _REACH_SECONDS = 2.0  # for Redis, and for the broker beside it: whoever checks has 5 s for all
 _FRESH_SECONDS = 1.0  # many who ask at once cost Redis one question
-_CLIENT_SECONDS = 2.0  # to send a request, which are a few bytes
-_MOST_AT_ONCE = 16  # threads: a probe is one connection, now and then
-_LONGEST_LINE, _MOST_LINES = 8192, 100  # of a request
 
 log = get_logger(__name__)
 
@@ -58,14 +54,14 @@ class Probes:
         path = new_socket_path(self._role, self._settings)
         try:
             make_private(folder())
-            self._serve(_UnixServer(str(path), self.answer))
+            self._servers.append(serve_unix(str(path), self._reply))
             self._path = path
         except OSError as exc:  # no place to write to, or somebody else's
             log.warning("probes_not_answered", place=str(path), reason=str(exc))
         if self._settings.probe_port is not None:
             there = (self._settings.probe_address, self._settings.probe_port)
             try:
-                self._serve(_TcpServer(there, self.answer))
+                self._servers.append(serve_tcp(there, self._reply))
             except OSError as exc:  # another process has it
                 log.error("probes_not_answered", place=f"{there[0]}:{there[1]}", reason=str(exc))  # noqa: TRY400 - it says all
 
@@ -89,9 +85,9 @@ class Probes:
         fault = self._live() or (self._unready() if path == "/readyz" else None)
         return (HTTPStatus.OK, "ok") if fault is None else (HTTPStatus.SERVICE_UNAVAILABLE, fault)
 
-    def _serve(self, server: socketserver.BaseServer) -> None:
-        self._servers.append(server)
-        threading.Thread(target=server.serve_forever, name="probes", daemon=True).start()
+    def _reply(self, path: str) -> HttpReply:
+        status, text = self.answer(path)
+        return HttpReply(status, f"{text}\n".encode())
 
     def _unready(self) -> str | None:
         fault = self._ready()
@@ -136,63 +132,3 @@ async def _reaches(url: str, settings: Settings) -> bool:
 
 
 _AMQP_PORTS = {"amqp": 5672, "amqps": 5671}
-
-
-class _Server(socketserver.ThreadingMixIn):
-    """A thread for each who asks, up to a bound; further ones are sent away, and ask again."""
-
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 4 * _MOST_AT_ONCE
-    answer: Callable[[str], tuple[HTTPStatus, str]]
-
-    def __init__(self, address: Any, answer: Callable[[str], tuple[HTTPStatus, str]]) -> None:
-        self.answer = answer
-        self._slots = threading.BoundedSemaphore(_MOST_AT_ONCE)
-        super().__init__(address, _Asked)  # type: ignore[call-arg] # that of the server beside it
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._slots.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)  # type: ignore[attr-defined] # as above
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._slots.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: who asked has gone, or was too slow."""
-
-
-class _UnixServer(_Server, socketserver.UnixStreamServer):
-    pass
-
-
-class _TcpServer(_Server, socketserver.TCPServer):
-    allow_reuse_address = True
-
-    def __init__(self, address: tuple[str, int], answer: Callable[[str], tuple[HTTPStatus, str]]) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, answer)
-
-
-class _Asked(socketserver.StreamRequestHandler):
-    timeout = _CLIENT_SECONDS
-
-    def handle(self) -> None:
-        words = self.rfile.readline(_LONGEST_LINE).split()
-        for _ in range(_MOST_LINES):
-            if self.rfile.readline(_LONGEST_LINE) in {b"\r\n", b"\n", b""}:
-                break
-        if len(words) < 2:  # noqa: PLR2004 - a method and a path
-            return
-        method, path = words[0], words[1].decode("latin-1").partition("?")[0]
-        answer: Callable[[str], tuple[HTTPStatus, str]] = self.server.answer  # type: ignore[attr-defined] # ours
-        status, text = answer(path) if method in {b"GET", b"HEAD"} else (HTTPStatus.METHOD_NOT_ALLOWED, "It is a GET.")
-        body = f"{text}\n".encode()
-        head = f"HTTP/1.0 {status.value} {status.phrase}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n\r\n"
-        with contextlib.suppress(OSError):
-            self.wfile.write(head.encode() + (b"" if method == b"HEAD" else body))

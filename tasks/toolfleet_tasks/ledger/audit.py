@@ -13,6 +13,8 @@ from pydantic_core import to_json
 
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.outcomes import AuditOutcome
+from toolfleet_registry.metrics import families, process_recorder
+from toolfleet_registry.metrics.recorder import CallRecorder
 from toolfleet_registry.policy.redaction import redacted
 from toolfleet_registry.policy.sensitive_arguments import sensitive_paths
 from toolfleet_registry.settings import Settings
@@ -128,6 +130,8 @@ class Auditor:
     def tell(self, line: AuditLine, *, is_kept: bool = True) -> None:
         """Log the line of a call that has ended; `is_kept`: whether it is in the stream. Raises nothing."""
         self._log(log.now().info, EVENT, line)
+        if process_recorder.calls is not None:
+            _count(process_recorder.calls, line)
         if not is_kept:
             self.miss("Redis refuses it")
 
@@ -145,6 +149,8 @@ class Auditor:
     def miss(self, reason: str) -> None:
         """Count a line that is not in the stream. Raises nothing."""
         self.missed += 1
+        if process_recorder.calls is not None:
+            process_recorder.calls.recorder.count(families.AUDIT_MISSED)
         if machine_clock.monotonic() >= self._silent_until:
             self._silent_until = machine_clock.monotonic() + _SILENCE_SECONDS
             self._log(log.now().warning, "audit_not_written", {"reason": reason, "lines": self.missed})
@@ -199,6 +205,15 @@ def _side_effects(call: PublishedCall, value: Mapping[str, Any]) -> list[str | N
     if not is_tags or not isinstance(named, list) or call.sensitive or call.hides_results:
         return None
     return [_cut(name) for name in named[:_MOST_SIDE_EFFECTS] if isinstance(name, str)] or None
+
+
+def _count(calls: CallRecorder, line: AuditLine) -> None:
+    module = calls.ended(
+        line.get("tool") or "", line.get("outcome", ""), line.get("error_code", ""), line.get("effect_state", "")
+    )
+    if "duration_ms" in line and "queued_ms" in line:
+        run, queued = line["duration_ms"] / 1000, line["queued_ms"] / 1000
+        calls.ran(module, run_seconds=run, total_seconds=queued + run)
 
 
 def _known(line: AuditLine) -> AuditLine:

@@ -6,6 +6,7 @@ further on counts: one goes on while the machine is suspended, and the fleet's i
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any, Literal, cast
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import EffectState, PublishedCall, ToolResult
+from toolfleet_registry.metrics import families, process_recorder
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.lease import ALLOWANCE_SECONDS, LeaseOver
@@ -156,9 +158,16 @@ class Claims:
         parameters = scripts.MOVE.parameters(record=claim.keys.record, token=claim.token, replica=replica)
         return cast("int", await run_durably(self._connection, scripts.MOVE, parameters))
 
-    def drop(self, claim: Claim) -> None:
-        """The attempt is closed, or the call has ended."""
+    def held(self) -> Counter[str]:
+        """How many calls of each module are in this process's hands. May be called from any thread."""
+        return Counter(claim.call.tool_name.partition(".")[0] for claim in tuple(self._held.values()))
+
+    def drop(self, claim: Claim, *, answer: object = 1, is_end: bool = True) -> None:
+        """The attempt is closed, or the call has ended; `answer`: whether the ledger has taken that, and not refused it as late."""
         self._held.pop(claim.token, None)
+        if process_recorder.calls is not None and not (answer and is_end):
+            family = families.RETRIES if answer else families.RESULTS_LATE
+            process_recorder.calls.count_call(family, claim.call.tool_name)
 
     def give_back(self, claim: Claim) -> None:
         """Nothing was made of the claim, if it was granted at all."""
@@ -185,6 +194,8 @@ class Claims:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._keep(), name="toolfleet-claims")
         self._held[claim.token] = claim
+        if process_recorder.calls is not None and claim.granted == "go" and claim.attempts == 1:
+            process_recorder.calls.begun(claim.call.tool_name, fleet_clock.now() - claim.call.published_at)
 
     def _leave(self, claim: Claim) -> None:
         if self._held.pop(claim.token, None) is not None:
@@ -234,6 +245,8 @@ class Claims:
         for claim in claims:
             claim.begin_by = _NEVER if claim.token in taken else begin_by
             if claim.token in taken and self._held.pop(claim.token, None) is not None:
+                if process_recorder.calls is not None:
+                    process_recorder.calls.count_call(families.CLAIMS_LOST, claim.call.tool_name)
                 log.warning("claim_lost", call_id=claim.call.call_id, tool=claim.call.tool_name)
                 claim.on_lost()
 

@@ -144,7 +144,7 @@ class Ledger:
         signature = self._earlier.signature(claim.call.call_id, text)
         parameters = build.of_close(claim, how, so_far=so_far, text=text, signature=signature, seconds=ttl)
         is_ours = await self._run(CLOSE, parameters)
-        self.claims.drop(claim)
+        self.claims.drop(claim, answer=is_ours, is_end=False)
         return bool(is_ours)
 
     def note(self, claim: Claim, result: ToolResult) -> None:
@@ -184,7 +184,7 @@ class Ledger:
             settings=self._settings,
         )
         answer = await self._finish(parameters, size=len(text))
-        self.claims.drop(claim)
+        self.claims.drop(claim, answer=answer)
         if not answer:
             return None
         self._auditor.tell(audit_line, is_kept=answer == _ENDED)

@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -21,6 +21,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.lua.constants import NOTE_SECONDS, RESTART
 from toolfleet_tasks.lua.consumers import COUNT, LEAVE, NOTE
+from toolfleet_tasks.presence.worker_load import forget_load, note_load
 
 _BEAT_SECONDS = 1.0
 _POLL_SECONDS = 0.25  # for queues that have come, or gone
@@ -30,15 +31,21 @@ log = get_logger(__name__)
 
 
 class ConsumerNotes:
-    """One worker's. `consumed` names its queues as they are now; it is called in a thread of its own.
+    """One worker's. `consumed` names its queues as they are now, `running` how many calls it runs, by module; in a thread of their own.
 
     A thread, as a tool that blocks the worker's loop for a while is no reason to take the worker for dead.
     """
 
-    def __init__(self, settings: Settings, consumed: Callable[[], Iterable[str]]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        consumed: Callable[[], Iterable[str]],
+        running: Callable[[], Mapping[str, int]] | None = None,
+    ) -> None:
         self._settings = settings
         self._keys = settings.keys
         self._consumed = consumed
+        self._running = running
         self._worker = f"{socket.gethostname()}:{os.getpid()}"
         self._queues: tuple[str, ...] | None = None
         self._noted_at = float("-inf")
@@ -70,6 +77,8 @@ class ConsumerNotes:
                 if restarts and self._settings.restart_seconds:
                     self._note(redis, RESTART, self._queues, self._settings.restart_seconds)
                 self._leave(redis, self._queues)
+                if self._running is not None:
+                    forget_load(redis, self._settings, self._worker)
         except (RedisError, OSError) as exc:
             log.warning("consumer_notes_not_left", error=str(exc))
 
@@ -95,6 +104,8 @@ class ConsumerNotes:
         if queues == before and now - self._noted_at < _BEAT_SECONDS:
             return
         self._note(redis, self._worker, queues, NOTE_SECONDS)
+        if self._running is not None:
+            note_load(redis, self._settings, self._worker, self._running())
         self._queues, self._noted_at, self._is_silent = queues, now, False
         if before is not None and before != queues:
             self._leave(redis, before)

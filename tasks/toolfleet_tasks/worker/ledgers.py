@@ -1,10 +1,12 @@
 """Opens the ledger in a worker: one for its loop, or one for a single call."""
 
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.worker_runtime import WorkerRuntime
@@ -13,6 +15,13 @@ from toolfleet_tasks.worker_runtime import WorkerRuntime
 def ledger_of(here: WorkerRuntime, settings: Settings) -> Ledger:
     """The one of this worker's loop."""
     return here.part(_make_ledger, settings)
+
+
+def calls_held() -> Counter[str]:
+    """How many calls of each module this process runs, if it is a worker. May be called from any thread."""
+    here = worker_runtime.current()
+    ledger = None if here is None else here.made(_make_ledger)
+    return Counter() if ledger is None else ledger.claims.held()
 
 
 @asynccontextmanager

@@ -143,6 +143,11 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         """Cold shutdown: cut running calls off."""
         self._stop(0)
 
+    @property
+    def in_flight(self) -> int:
+        """How many calls run now. May be asked from any thread."""
+        return len(self._running)
+
     def capacity(self) -> int:
         """How many calls it may come to have in flight: it grows when it has more than it may run."""
         return self.limit if self.autoscaler is None else max(self.limit, self.autoscaler.max_concurrency)

@@ -27,6 +27,7 @@ from toolfleet_tasks.presence.consumers import ConsumerNotes
 from toolfleet_tasks.presence.lane_capacity import LaneCapacity
 from toolfleet_tasks.presence.transport_check import Presence
 from toolfleet_tasks.queues import queue_of
+from toolfleet_tasks.worker.ledgers import calls_held
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
 from toolfleet_workers.pool.consumption import ConsumedNames, Consumption
 from toolfleet_workers.pool.health import health_of
@@ -97,7 +98,7 @@ class Attendance(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships 
         """Called by Celery when the pool has started. Ends the process if only our pool could renew its leases."""
         settings = getattr(parent.app, "settings", None) or load_settings()
         presence, slots = Presence(settings), LaneCapacity(settings, count=parent.concurrency)
-        parent.consumer_notes = notes = ConsumerNotes(settings, ConsumedNames(parent))
+        parent.consumer_notes = notes = ConsumerNotes(settings, ConsumedNames(parent), calls_held)
         consumption = Consumption(parent)
         health_of(parent.app).consumption = consumption
         watch = ClockWatch(settings, on_reading=consumption.stop_if)

@@ -16,6 +16,7 @@ from celery.beat import Scheduler
 from structlog.testing import capture_logs
 
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.aio import threaded_http
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.control import beat, probe_sockets
 from toolfleet_tasks.control import probes as probes_module
@@ -87,13 +88,13 @@ def test_a_redis_that_says_nothing_is_waited_for_briefly(monkeypatch: pytest.Mon
 
 def test_who_says_nothing_keeps_nobody_waiting(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if they are more than there are threads for: those are sent away, and in the end all are."""
-    monkeypatch.setattr(probes_module._Asked, "timeout", 0.2)
+    monkeypatch.setattr(threaded_http._Asked, "timeout", 0.2)
     settings = Settings(redis_url=redis_url)
     with answering(settings):
         (path,) = sockets_of("fast", settings)
         with ExitStack() as stack:
             silent = [
-                stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(3 * probes_module._MOST_AT_ONCE)
+                stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(3 * threaded_http._MOST_AT_ONCE)
             ]
             for each in silent:
                 each.settimeout(5)

@@ -1,0 +1,1 @@
+"""Declares what a fleet tells of itself to those who watch it."""

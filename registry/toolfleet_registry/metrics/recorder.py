@@ -1,0 +1,138 @@
+"""Counts and times what a process does, in plain dictionaries: a call costs a few of their entries, and no lock.
+
+One thread writes, the event loop's; another one may read at any time. What is off has no recorder: `None` in its place.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from toolfleet_registry.metrics import families
+from toolfleet_registry.metrics.families import Family
+
+Labels: TypeAlias = tuple[str, ...]
+
+OTHER: Final = "other"
+"""In the place of names beyond the bound, and of those that nobody has offered."""
+
+_MOST_SERIES = 10_000  # of one family: whatever a label is made of, memory stays bounded
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A family's value for some labels, in the family's order."""
+
+    family: Family
+    value: float
+    labels: Labels = ()
+
+
+class Timings:
+    """A histogram of one family and labels: how many were at most each bound, and beyond all; and their sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, seconds: float) -> None:
+        """One more."""
+        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.total += seconds
+
+
+class Recorder:
+    """What one process has counted, from its start on. `most_names`: tools, and modules, that have series of their own."""
+
+    def __init__(self, *, most_names: int) -> None:
+        self.gauges: list[Callable[[], Iterable[Sample]]] = []
+        """What says, whenever it is asked, how things are now. May be called from any thread."""
+        self._most_names = most_names
+        self._counts = dict[Family, dict[Labels, float]]()
+        self._timings = dict[Family, dict[Labels, Timings]]()
+        self._tools = dict[str, tuple[str, str]]()
+        self._modules = set[str]()
+
+    def count(self, family: Family, labels: Labels = (), by: float = 1) -> None:
+        """Add to a counter."""
+        counts = self._counts.get(family)
+        if counts is None:
+            counts = self._counts[family] = {}
+        if labels not in counts and len(counts) >= _MOST_SERIES:
+            labels = (OTHER,) * len(labels)
+        counts[labels] = counts.get(labels, 0) + by
+
+    def observe(self, family: Family, labels: Labels, seconds: float) -> None:
+        """Add to a histogram."""
+        timings = self._timings.get(family)
+        if timings is None:
+            timings = self._timings[family] = {}
+        one = timings.get(labels)
+        if one is None:
+            if len(timings) >= _MOST_SERIES:
+                labels = (OTHER,) * len(labels)
+            one = timings.setdefault(labels, Timings(family.buckets))
+        one.add(seconds)
+
+    def names_of(self, tool: str) -> tuple[str, str]:
+        """Module and tool as labels: each of its own, up to the bound."""
+        known = self._tools.get(tool)
+        if known is not None:
+            return known
+        module = tool.partition(".")[0]
+        if len(self._tools) < self._most_names:
+            self._modules.add(module)
+            names = self._tools[tool] = (module, tool)
+            return names
+        return (module if module in self._modules else OTHER, OTHER)
+
+    def counted(self) -> Mapping[Family, Mapping[Labels, float]]:
+        """A copy of all counters."""
+        return {family: dict(counts) for family, counts in tuple(self._counts.items())}
+
+    def timed(self) -> Mapping[Family, Mapping[Labels, tuple[tuple[int, ...], float]]]:
+        """A copy of all histograms: the counts of each bucket by itself, and the sum."""
+        return {
+            family: {labels: (tuple(one.counts), one.total) for labels, one in tuple(timings.items())}
+            for family, timings in tuple(self._timings.items())
+        }
+
+
+class CallRecorder:
+    """Counts what becomes of calls. `recorder` is where."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._ends = dict[tuple[str, str, str, str], Labels]()
+
+    def ended(self, tool: str, outcome: str, error_code: str, effect_state: str) -> tuple[str, ...]:
+        """Count a call's end. Returns its module, as a label."""
+        key = (tool, outcome, error_code, effect_state)
+        labels = self._ends.get(key)
+        if labels is None:
+            is_unknown = error_code in _UNKNOWN_NAMES  # a name that a model has made up
+            module, name = (OTHER, OTHER) if is_unknown else self.recorder.names_of(tool)
+            labels = (module, name, outcome, error_code, effect_state)
+            if name != OTHER:
+                self._ends[key] = labels
+        self.recorder.count(families.CALLS, labels)
+        return labels[:1]
+
+    def ran(self, module: tuple[str, ...], *, run_seconds: float, total_seconds: float) -> None:
+        """Time a call that a worker has ended."""
+        self.recorder.observe(families.CALL_RUN, module, run_seconds)
+        self.recorder.observe(families.CALL_TOTAL, module, total_seconds)
+
+    def begun(self, tool: str, seconds: float) -> None:
+        """Time how long a call has waited that a worker begins for the first time."""
+        self.recorder.observe(families.CALL_QUEUED, self.recorder.names_of(tool)[:1], max(seconds, 0.0))
+
+    def count_call(self, family: Family, tool: str) -> None:
+        """Count something that happened to a call, by its module."""
+        self.recorder.count(family, self.recorder.names_of(tool)[:1])
+
+
+_UNKNOWN_NAMES = frozenset({"invalid_tool_name", "unknown_module", "unknown_tool"})

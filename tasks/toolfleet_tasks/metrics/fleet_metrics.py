@@ -1,0 +1,103 @@
+"""Collects the fleet's metrics when somebody asks: once a second at most, within a bounded time, and with what is known if Redis is away."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+from redis.exceptions import RedisError
+
+from toolfleet_registry.errors import FleetError
+from toolfleet_registry.metrics import families
+from toolfleet_registry.metrics.families import Family
+from toolfleet_registry.metrics.recorder import Sample
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.metrics.fleet_facts import LANES, FleetFacts, FleetReader
+from toolfleet_tasks.metrics.lane_load import lane_load
+
+READ_SECONDS = 3.0
+"""For one reading: Prometheus gives a scrape ten."""
+
+_FRESH_SECONDS = 1.0  # many who ask at once cost Redis one reading
+_BREAKER = {"closed": 0.0, "half": 1.0, "open": 2.0}
+
+log = get_logger(__name__)
+
+
+class FleetMetrics:
+    """Those of one gateway, on its loop."""
+
+    def __init__(self, reader: FleetReader, settings: Settings) -> None:
+        self._reader = reader
+        self._settings = settings
+        self._reading: asyncio.Task[FleetFacts | None] | None = None
+        self._read_at = float("-inf")
+        self._seconds = 0.0
+
+    async def facts(self) -> FleetFacts | None:
+        """The facts of now, or of a second ago; `None` where Redis does not answer in time."""
+        now = asyncio.get_running_loop().time()
+        if self._reading is None or (self._reading.done() and now - self._read_at > _FRESH_SECONDS):
+            self._reading = asyncio.create_task(self._read(), name="toolfleet-fleet-metrics")
+        return await asyncio.shield(self._reading)  # others may wait for it, too
+
+    async def samples(self) -> list[Sample]:
+        """The facts as metrics. Raises nothing."""
+        facts = await self.facts()
+        return [
+            Sample(families.REDIS_UP, float(facts is not None)),
+            Sample(families.FLEET_READ, self._seconds),
+            *(() if facts is None else _samples(facts, self._settings)),
+        ]
+
+    async def _read(self) -> FleetFacts | None:
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                return await self._reader.read()
+        except (RedisError, FleetError, OSError, TimeoutError) as exc:
+            log.warning("fleet_metrics_not_read", error=str(exc) or repr(exc))
+            return None
+        finally:
+            self._read_at = loop.time()
+            self._seconds = self._read_at - began_at
+
+
+def _samples(facts: FleetFacts, settings: Settings) -> Iterator[Sample]:
+    for queue in facts.queues:
+        labels = (queue.queue, queue.lane)
+        yield from _known(families.QUEUE_WAITING, queue.waiting, labels)
+        yield from _known(families.QUEUE_OLDEST, queue.oldest_seconds, labels)
+        yield Sample(families.QUEUE_RUNNING, queue.running, labels)
+        yield Sample(families.QUEUE_WORKERS, queue.workers, labels)
+    for lane in facts.lanes:
+        yield Sample(families.LANE_WORKERS, lane.workers, (lane.lane,))
+        yield Sample(families.LANE_SLOTS, sum(lane.slots), (lane.lane,))
+    for name in LANES:
+        load = lane_load(facts, name, usual_slots=settings.worker_concurrency)
+        yield Sample(families.LANE_WANTED, load.wanted, (name,))
+    for breaker in facts.breakers:
+        yield Sample(families.BREAKER, _BREAKER.get(breaker.state, 0.0), (breaker.module,))
+        yield Sample(families.MODULE_FAILURES, breaker.failures, (breaker.module,))
+    yield from _known(families.HELD, facts.held)
+    yield from _counted(facts)
+
+
+def _counted(facts: FleetFacts) -> Iterable[Sample]:
+    counts = facts.counts
+    yield Sample(families.APPROVALS_WAITING, counts["approvals_waiting"])
+    yield Sample(families.JOBS, counts["jobs"])
+    yield Sample(families.JOBS_DUE, counts["jobs_due"])
+    yield Sample(families.JOBS_LATE, counts["jobs_late"])
+    yield Sample(families.WAKEUPS_WAITING, counts["wakeups"], ("job",))
+    yield Sample(families.WAKEUPS_WAITING, counts["wakeup_calls"], ("call",))
+    yield Sample(families.DEAD_LETTERS, counts["dead_calls"], ("call",))
+    yield Sample(families.DEAD_LETTERS, counts["dead_wakeups"], ("wake",))
+    yield Sample(families.DEAD_LETTERS, counts["dead_webhooks"], ("webhook",))
+    yield Sample(families.QUARANTINED, counts["quarantined"])
+    for kind, count in facts.changes.items():
+        yield Sample(families.REGISTRY_CHANGES, count, (kind,))
+
+
+def _known(family: Family, value: float | None, labels: tuple[str, ...] = ()) -> Iterable[Sample]:
+    return () if value is None else (Sample(family, value, labels),)

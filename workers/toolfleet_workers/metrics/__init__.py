@@ -1,0 +1,1 @@
+"""Says how a worker is doing, to whoever scrapes its metrics."""

@@ -1,0 +1,73 @@
+"""Answers for a worker's metrics while it runs: what it counts of calls, and how full, ready and late it is."""
+
+import time
+from collections.abc import Iterable
+from importlib.metadata import version
+from typing import Any
+
+from celery import bootsteps, signals
+
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.metrics import families, process_recorder
+from toolfleet_registry.metrics.exposition import Exposition
+from toolfleet_registry.metrics.recorder import Sample
+from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_tasks import worker_runtime
+from toolfleet_tasks.metrics.endpoint import MetricsEndpoint
+from toolfleet_tasks.metrics.sampler import ProcessSampler
+from toolfleet_tasks.worker.ledgers import calls_held
+from toolfleet_workers.pool.asyncio_pool import AsyncioPool
+from toolfleet_workers.pool.health import health_of
+
+
+class AnsweredMetrics(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships no types
+    """Answers `GET /metrics` until the worker has ended."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def include_if(self, parent: Any) -> bool:
+        """Only where a port is set: a worker without one counts nothing, and loads nothing for it."""
+        return _settings_of(parent).metrics_port is not None
+
+    def start(self, parent: Any) -> None:
+        """Called by Celery when the pool has started, on the pool's thread. Ends the process where the library is missing."""
+        settings = _settings_of(parent)
+        recorder = process_recorder.start(most_names=settings.metrics_tools)
+        recorder.gauges.append(WorkerGauges(parent, settings))
+        try:
+            endpoint = MetricsEndpoint(settings, Exposition(recorder).text)
+        except SettingsError as exc:
+            raise SystemExit(str(exc)) from exc
+        if isinstance(parent.pool, AsyncioPool):
+            here = worker_runtime.current()
+            to_redis = None if here is None else here.to(str(settings.redis_url), master=settings.sentinel_master)
+            keep = ProcessSampler(recorder, to_redis).keep()
+            self._sampling = parent.pool.hub_loop.loop.create_task(keep, name="toolfleet-metrics")
+        endpoint.start()
+        signals.worker_shutdown.connect(lambda **_: endpoint.close(), weak=False)
+
+
+class WorkerGauges:
+    """How one worker is now. `worker` is Celery's. Called from any thread."""
+
+    def __init__(self, worker: Any, settings: Settings) -> None:
+        self._worker = worker
+        transport = "fast" if settings.is_fast else "stock"
+        self._info = (settings.lane, transport, version("toolfleet"))
+
+    def __call__(self) -> Iterable[Sample]:
+        """The samples."""
+        yield Sample(families.WORKER_INFO, 1, self._info)
+        yield Sample(families.WORKER_READY, float(health_of(self._worker.app).unready() is None))
+        yield Sample(families.WORKER_LEASES, calls_held().total())
+        pool = self._worker.pool
+        if isinstance(pool, AsyncioPool):
+            yield Sample(families.WORKER_IN_FLIGHT, pool.in_flight)
+            yield Sample(families.WORKER_SLOTS, pool.capacity())
+            busy_since = pool.hub_loop.busy_since
+            yield Sample(families.LOOP_STALLED, 0.0 if busy_since is None else time.monotonic() - busy_since)
+
+
+def _settings_of(parent: Any) -> Settings:
+    settings: Settings = getattr(parent.app, "settings", None) or load_settings()
+    return settings
