@@ -52,6 +52,9 @@ TABLE: list[tuple[str, str, Any, tuple[int, int, int]]] = [
     ("POST", "/operations/keys", {"user_id": "ada", "expires_at": 1}, (403, 403, 409)),
     ("DELETE", "/operations/keys/none", None, (403, 403, 404)),
     ("GET", "/tools/errors", None, (200, 200, 200)),
+    ("GET", "/metrics", None, (200, 200, 200)),
+    ("GET", "/scale/fast", None, (200, 200, 200)),
+    ("GET", "/scale/none", None, (404, 404, 404)),
     ("POST", "/refresh-tools", None, (403, 200, 200)),
 ]
 # `POST /tools/reload` takes its seconds: it is below, once.

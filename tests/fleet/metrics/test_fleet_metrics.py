@@ -1,0 +1,128 @@
+"""What a gateway says of the whole fleet, to Prometheus and to whoever starts and ends workers."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from support.fleet import TestBed
+from support.gateways.gateway_process import Gateway, gateway_process
+from support.metrics.scraping import Series, names_in, scrape, series_in, sum_of
+from support.module_server import ModuleServer
+from support.servers.redis_faults import FaultyRedis, faulty_redis
+from support.waiting import wait_until
+from toolfleet import ToolFleet
+from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_registry.contracts import Caller, ToolCall
+from toolfleet_registry.metrics.families import FAMILIES
+
+NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 60})
+
+
+@dataclass
+class MeteredFleet:
+    """A gateway on a Redis to which things may happen, with a port for its metrics. Workers come and go."""
+
+    bed: TestBed
+    redis: FaultyRedis
+    gateway: Gateway
+    port: int
+
+    def scrape(self) -> Series:
+        return scrape(self.port)
+
+    def says(self, name: str, **labels: str) -> float:
+        return sum_of(self.scrape(), name, **labels)
+
+    async def scale(self, lane: str = "fast") -> httpx.Response:
+        async with self.gateway.client() as client:
+            return await client.get(f"/scale/{lane}")
+
+
+@pytest.fixture(scope="module")
+def metered(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredFleet]:
+    with ExitStack() as stack:
+        redis = stack.enter_context(faulty_redis(tmp_path_factory.mktemp("redis")))
+        bed = TestBed(redis.url, (owls,), tmp_path_factory.mktemp("logs"), {"worker_concurrency": 4})
+        port = stack.enter_context(held_port())
+        env = {"TOOLFLEET_METRICS_PORT": str(port)}
+        yield MeteredFleet(bed, redis, stack.enter_context(gateway_process(bed, env=env)), port)
+
+
+async def test_a_queue_is_counted_while_it_waits_and_while_it_runs(metered: MeteredFleet, owner: Caller) -> None:
+    """How many calls wait, since when, who takes them, and how many workers that needs; all of it goes with the calls."""
+    owls = {"queue": "tools.owls", "lane": "fast"}
+    async with ToolFleet(settings=metered.bed.settings) as fleet:
+        naps = [asyncio.create_task(fleet.call(NAP, owner, waits_for_worker=True)) for _ in range(6)]
+        await wait_until(lambda: metered.says("toolfleet_queue_waiting", **owls) == 6, "six calls wait")
+        await wait_until(lambda: metered.says("toolfleet_queue_oldest_seconds", **owls) > 0.5, "the oldest has waited")
+        said = metered.scrape()
+        assert (
+            sum_of(said, "toolfleet_queue_workers", **owls) == sum_of(said, "toolfleet_lane_workers", lane="fast") == 0
+        )
+        assert sum_of(said, "toolfleet_lane_workers_wanted", lane="fast") == 2
+        scale = (await metered.scale()).json()
+        assert (scale["workers_wanted"], scale["waiting"], scale["running"], scale["slots"]) == (2, 6, 0, 4)
+        assert scale["oldest_seconds"] > 0.5
+        with metered.bed.worker():
+            await wait_until(lambda: metered.says("toolfleet_queue_running", **owls) >= 4, "a worker runs four")
+            await wait_until(lambda: metered.says("toolfleet_lane_slots", lane="fast") == 4, "it has four slots")
+            said = metered.scrape()
+            assert (
+                sum_of(said, "toolfleet_queue_workers", **owls)
+                == sum_of(said, "toolfleet_lane_workers", lane="fast")
+                == 1
+            )
+            assert sum_of(said, "toolfleet_lane_workers_wanted", lane="fast") == 2
+            for nap in naps:
+                nap.cancel()
+            await asyncio.wait(naps)
+            await wait_until(lambda: metered.says("toolfleet_lane_workers_wanted", lane="fast") == 0, "none is needed")
+    await wait_until(lambda: metered.says("toolfleet_lane_workers", lane="fast") == 0, "the worker has gone")
+    assert metered.says("toolfleet_queue_oldest_seconds", **owls) == 0
+
+
+async def test_while_redis_is_silent_a_scrape_says_so(metered: MeteredFleet) -> None:
+    """It comes in time, with what the gateway itself knows; and whoever scales gets no number."""
+    assert metered.says("toolfleet_redis_up") == 1
+    with metered.redis.frozen():
+        await wait_until(lambda: metered.says("toolfleet_redis_up") == 0, "what was read before is old")
+        said = metered.scrape()
+        assert "toolfleet_queue_waiting" not in names_in(said)
+        assert "toolfleet_loop_lag_seconds_count" in names_in(said)
+        assert (await metered.scale()).status_code == 503
+    await wait_until(lambda: metered.says("toolfleet_redis_up") == 1, "Redis is there again")
+
+
+async def test_many_scrapes_at_once_cost_redis_one_reading(metered: MeteredFleet) -> None:
+    """Whoever comes within a second gets what was read for the first."""
+    before = int(metered.redis.look.info("commandstats")["cmdstat_hgetall"]["calls"])
+    said = await asyncio.gather(*(asyncio.to_thread(metered.scrape) for _ in range(10)))
+    after = int(metered.redis.look.info("commandstats")["cmdstat_hgetall"]["calls"])
+
+    assert len({sum_of(each, "toolfleet_fleet_read_seconds") for each in said}) <= 3
+    assert after - before < 10 * 2
+
+
+async def test_metrics_are_at_a_route_for_viewers_too(metered: MeteredFleet) -> None:
+    """As Prometheus reads them; requests are counted by their route, never by a path that somebody has made up."""
+    async with metered.gateway.client() as client:
+        assert (await client.get("/made/up")).status_code == 404
+        answer = await client.get("/metrics")
+    said = series_in(answer.text)
+
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert sum_of(said, "toolfleet_gateway_requests_total", route="other", status="404") >= 1
+    assert "made" not in answer.text
+    named = {family.name for family in FAMILIES}
+    ours = {
+        name
+        for name in names_in(said)
+        if name.startswith("toolfleet_") and not name.endswith(("_bucket", "_count", "_sum"))
+    }
+    assert ours <= named
+    async with metered.gateway.client("nobody's") as client:
+        assert (await client.get("/metrics")).status_code == 401
