@@ -17,6 +17,7 @@ from toolfleet_registry.errors import FleetError
 _COMMANDS: Mapping[str, Sequence[str]] = {
     "toolfleet_cli.processes.fleet": ["up", "demo"],
     "toolfleet_cli.processes.processes": ["worker", "beat", "flower"],
+    "toolfleet_cli.processes.autoscale": ["autoscale"],
     "toolfleet_cli.serving.gateway": ["gateway"],
     "toolfleet_cli.serving.mcp": ["mcp"],
     "toolfleet_cli.processes.logs": ["logs", "restart"],

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from toolfleet_cli.local.child import DEATHS, DEATHS_WINDOW_SECONDS, Child, Program
-from toolfleet_cli.local.orphan_reaper import OrphanReaper
+from toolfleet_cli.local.orphan_reaper import PATIENCE_SECONDS, OrphanReaper
 from toolfleet_registry.system.loggers import get_logger
 
 _HURRY_SECONDS = 3.0  # for a child to end on its own, once somebody has lost patience
@@ -19,19 +19,28 @@ log = get_logger(__name__)
 class Supervisor:
     """The children of a fleet, in the groups in which they were started; they end in the reverse order.
 
-    Belongs to the main thread, as `spawn` does. `stop` must be called; should we be killed, the warden ends them.
+    Belongs to the main thread, as `spawn` does. `stop` must be called; should we be killed, the warden ends them, and
+    gives them `orphan_seconds` for it.
     """
 
-    def __init__(self, logs: Path, *, announce: Callable[[str], None]) -> None:
+    def __init__(
+        self, logs: Path, *, announce: Callable[[str], None], orphan_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         self._logs = logs
         self._announce = announce
         self._groups: list[list[Child]] = []
-        self._warden = OrphanReaper()
+        self._dismissed: set[Child] = set()
+        self._warden = OrphanReaper(patience_seconds=orphan_seconds)
 
     @property
     def children(self) -> list[Child]:
         """All of them, in the order of their start."""
         return [child for group in self._groups for child in group]
+
+    @property
+    def kept(self) -> list[Child]:
+        """Those of them that were not dismissed."""
+        return [child for child in self.children if child not in self._dismissed]
 
     def start(self, programs: Sequence[Program], *, at: int | None = None) -> list[Child]:
         """Start a group. Does not wait for it. `at`: its place among the groups, by which they end; the last one without."""
@@ -83,14 +92,31 @@ class Supervisor:
             child.ask_to_restart(time.monotonic())
         return child is not None
 
-    def stop(self, *, in_hurry: Callable[[], bool]) -> None:
-        """End all, the last group first, each within its patience; with less of it as soon as `in_hurry` says so."""
-        for group in reversed(self._groups):
+    def dismiss(self, child: Child) -> None:
+        """Have one end in good order, within its patience, and forget it then; returns at once, `tend` sees to it."""
+        self._dismissed.add(child)
+        if child.exit_code is None:
+            child.ask_to_restart(time.monotonic())
+        else:
+            self._forget(child)
+
+    def stop(self, *, in_hurry: Callable[[], bool], together: bool = False) -> None:
+        """End all, the last group first, each within its patience; with less of it as soon as `in_hurry` says so.
+
+        `together`: all groups at once, as nobody needs another.
+        """
+        for group in [self.children] if together else reversed(self._groups):
             _end(group, in_hurry=in_hurry)
             for child in group:
                 self._warden.release(child.pid)
         self._groups.clear()
         self._warden.close()
+
+    def _forget(self, child: Child) -> None:
+        child.kill()  # what it has left behind
+        self._warden.release(child.pid)
+        self._dismissed.discard(child)
+        self._groups = [rest for group in self._groups if (rest := [each for each in group if each is not child])]
 
     def _is_ready(self, child: Child) -> bool:
         if child.exit_code is not None:
@@ -113,6 +139,9 @@ class Supervisor:
         code = child.exit_code
         child.kill()  # what it has left behind
         self._warden.release(child.pid)
+        if child in self._dismissed:
+            self._forget(child)
+            return
         if child.is_awaited:
             child.restart_at = now
             return
@@ -136,7 +165,8 @@ def _end(group: Sequence[Child], *, in_hurry: Callable[[], bool]) -> None:
     started = time.monotonic()
     hurried_at: float | None = None
     for child in group:
-        child.send(signal.SIGTERM)
+        if not child.is_awaited:  # or it has had its signal
+            child.send(signal.SIGTERM)
     while alive := [child for child in group if child.exit_code is None]:
         now = time.monotonic()
         if hurried_at is None and in_hurry():

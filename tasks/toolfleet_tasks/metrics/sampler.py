@@ -1,4 +1,4 @@
-"""Measures once a second how late the event loop is, and how long Redis takes to answer."""
+"""Notes once a second how late the event loop is, and how long Redis takes to answer."""
 
 import asyncio
 

@@ -111,11 +111,11 @@ class ConsumerNotes:
             self._leave(redis, before)
 
     def _leave(self, redis: Redis, queues: tuple[str, ...]) -> None:
-        parameters = LEAVE.parameters(notes=self._keys.consumers, note=f"{self._worker} {_digest(queues)}")
+        parameters = LEAVE.parameters(notes=self._keys.consumers, note=f"{self._worker} {digest_of(queues)}")
         redis.eval(LEAVE.text, *parameters)
 
     def _note(self, redis: Redis, name: str, queues: tuple[str, ...], seconds: float) -> None:
-        digest = _digest(queues)
+        digest = digest_of(queues)
         keys = {"notes": self._keys.consumers, "consumed": self._keys.consumed(digest)}
         parameters = NOTE.parameters(**keys, note=f"{name} {digest}", seconds=seconds)
         if not redis.eval(NOTE.text, *parameters) and queues:
@@ -143,5 +143,6 @@ async def workers_by_queue(settings: Settings) -> Counter[str]:
     return counted
 
 
-def _digest(queues: tuple[str, ...]) -> str:
+def digest_of(queues: tuple[str, ...]) -> str:
+    """What stands for a set of queues, by their sorted keys, in a note."""
     return hashlib.sha256("\n".join(queues).encode()).hexdigest()[:16]

@@ -1,0 +1,60 @@
+"""Runs as many workers of a lane on this machine as its calls need: `toolfleet autoscale`."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toolfleet_cli.console.output import say
+from toolfleet_cli.processes.extras import need
+from toolfleet_registry.config.run_file import FOLDER
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.settings import PREFIX, load_settings
+
+READY = "toolfleet autoscale ready"
+
+
+class ScaledLane(StrEnum):
+    """The lanes that can be scaled."""
+
+    FAST = "fast"
+    SLOW = "slow"
+
+
+def register(app: typer.Typer) -> None:
+    """Give the app the command."""
+    app.command()(autoscale)
+
+
+def autoscale(
+    lane: Annotated[ScaledLane, typer.Argument(help="Whose workers to start and end.")],
+    *,
+    least: Annotated[int, typer.Option("--min", min=0, metavar="N", help="Workers at least.")] = 1,
+    most: Annotated[int, typer.Option("--max", min=1, metavar="N", help="Workers at most.")] = 4,
+    calm: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="End a worker when fewer have been enough for so long.")
+    ] = 60,
+    concurrency: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Calls in flight at most, in each worker.")
+    ] = None,
+    logs: Annotated[Path, typer.Option(metavar="FOLDER", help="Where each worker has its log.")] = Path(FOLDER)
+    / "logs",
+) -> None:
+    """Run as many workers of a lane as its running and waiting calls need, until SIGTERM: then they finish their calls.
+
+    With --min 0 calls wait for the first worker. One command scales a lane: workers that others have started are not counted.
+    """
+    need("worker")
+    if least > most:
+        raise typer.BadParameter(f"it is more than --max {most}.", param_hint="--min")
+    settings = load_settings(**({} if concurrency is None else {"worker_concurrency": concurrency}))
+    if settings.redis_url is None:
+        raise SettingsError(f"There is no Redis to work with: set {PREFIX}REDIS_URL, such as redis://127.0.0.1:6379/0.")
+    from toolfleet_cli.scaling.autoscaler import autoscale as scale  # noqa: PLC0415 - only this command needs it
+    from toolfleet_cli.scaling.scale_rule import ScaleBounds  # noqa: PLC0415 - as above
+    from toolfleet_tasks.control.logs import configure_logs  # noqa: PLC0415 - as above
+
+    configure_logs(settings)
+    say(f"{READY} lane={lane.value}")
+    scale(lane.value, settings, ScaleBounds(least, most, calm), logs.absolute(), announce=say)

@@ -1,0 +1,103 @@
+"""Runs as many workers of a lane as its calls need, until a signal ends it, and has calls wait for the first of them."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from redis.asyncio import Redis
+
+from toolfleet_cli.local.stop_signals import StopRequested, StopSignals, stop_signals
+from toolfleet_cli.scaling.lane_workers import LaneWorkers
+from toolfleet_cli.scaling.scale_rule import ScaleBounds, ScaleRule
+from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.urls import is_redis_url
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.metrics.awaited_lane import AwaitedLane
+from toolfleet_tasks.metrics.fleet_facts import FleetReader, Lane
+from toolfleet_tasks.metrics.fleet_metrics import FleetMetrics
+from toolfleet_tasks.metrics.lane_load import LaneLoad, lane_load
+
+_POLL_SECONDS = 0.1
+_CHECK_SECONDS = 1.0
+_REDIS_SECONDS = 2.0  # for one answer
+
+
+def autoscale(
+    lane: Lane, settings: Settings, bounds: ScaleBounds, logs: Path, *, announce: Callable[[str], None]
+) -> None:
+    """Scale the lane in the foreground. Main thread only. Ends when a signal asks for it, and its workers have finished their calls."""
+    with stop_signals() as signals:
+        workers = LaneWorkers(lane, settings, logs, announce=announce)
+        try:
+            asyncio.run(_scale(Autoscaler(lane, settings, bounds, workers, announce=announce), signals))
+        finally:
+            workers.stop(in_hurry=lambda: signals.in_hurry)
+
+
+class Autoscaler:
+    """Scales one lane: reads its load each second, and has `workers` follow."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        settings: Settings,
+        bounds: ScaleBounds,
+        workers: LaneWorkers,
+        *,
+        announce: Callable[[str], None],
+    ) -> None:
+        self._lane: Lane = lane
+        self._settings = settings
+        self._bounds = bounds
+        self._rule = ScaleRule(bounds)
+        self._workers = workers
+        self._announce = announce
+
+    async def keep(self, check: Callable[[], None]) -> None:
+        """Scale it until cancelled, or until `check`, which is called all the while, raises."""
+        async with AsyncExitStack() as stack:
+            redis = await self._client(stack, str(self._settings.redis_url))
+            broker = str(self._settings.broker)
+            is_elsewhere = broker != str(self._settings.redis_url) and is_redis_url(broker)
+            other = await self._client(stack, broker) if is_elsewhere else None
+            metrics = FleetMetrics(FleetReader(redis, self._settings, broker=other), self._settings)
+            awaited = AwaitedLane(redis, self._settings, self._lane)
+            self._workers.scale_to(self._bounds.least)
+            checking = asyncio.create_task(self._check(metrics, awaited))
+            while True:
+                check()
+                self._workers.tend()
+                if checking.done():
+                    checking.result()  # a defect of ours ends it
+                    checking = asyncio.create_task(self._check(metrics, awaited))
+                await asyncio.sleep(_POLL_SECONDS)
+
+    async def _check(self, metrics: FleetMetrics, awaited: AwaitedLane) -> None:
+        facts = await metrics.facts()
+        if facts is not None:  # else all stays as it is
+            await awaited.note(facts)
+            load = lane_load(facts, self._lane, usual_slots=self._settings.worker_concurrency)
+            self._scale(load, self._rule.target(load.wanted, now=time.monotonic()))
+        await asyncio.sleep(_CHECK_SECONDS)
+
+    def _scale(self, load: LaneLoad, target: int) -> None:
+        before = self._workers.count
+        if before != target:
+            self._announce(
+                f"{self._lane}: from {before} to {target} workers, for {load.running} running and {load.waiting} waiting calls"
+            )
+        self._workers.scale_to(target)
+
+    async def _client(self, stack: AsyncExitStack, url: str) -> Redis:
+        return await stack.enter_async_context(
+            async_client(url, master=self._settings.sentinel_master, timeout_seconds=_REDIS_SECONDS)
+        )
+
+
+async def _scale(autoscaler: Autoscaler, signals: StopSignals) -> None:
+    try:
+        await autoscaler.keep(signals.check)
+    except StopRequested:
+        return

@@ -1,0 +1,32 @@
+"""How many workers a lane has, by what it has wanted."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolfleet_cli.scaling.scale_rule import ScaleBounds, ScaleRule
+
+
+def test_it_grows_at_once_and_shrinks_when_fewer_have_been_enough() -> None:
+    """To the most that was wanted within that time; a moment without calls ends nobody."""
+    rule = ScaleRule(ScaleBounds(0, 10, 60))
+    wanted = [(0, 1), (1, 5), (2, 0), (40, 3), (61, 0), (62, 0), (101, 0), (161, 0)]
+
+    assert [rule.target(count, now=now) for now, count in wanted] == [1, 5, 5, 5, 5, 3, 0, 0]
+
+
+def test_it_keeps_its_bounds() -> None:
+    """Whatever is wanted."""
+    rule = ScaleRule(ScaleBounds(1, 3, 0))
+
+    assert [rule.target(count, now=now) for now, count in enumerate([0, 100, 2, 0])] == [1, 3, 2, 1]
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 30), st.integers(0, 20)), min_size=1, max_size=30))
+def test_it_is_the_most_that_was_wanted_of_late(steps: list[tuple[float, int]]) -> None:
+    """As by looking through all of it."""
+    rule, now, seen = ScaleRule(ScaleBounds(2, 15, 20)), 0.0, list[tuple[float, int]]()
+    for pause, wanted in steps:
+        now += pause
+        seen.append((now, wanted))
+        recent = max(count for at, count in seen if now - at <= 20)
+        assert rule.target(wanted, now=now) == max(2, min(recent, 15))
