@@ -12,7 +12,7 @@ from toolfleet_gateway.rights.roles import needing
 from toolfleet_registry.metrics.exposition import CONTENT_TYPE
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.metrics.fleet_facts import LANES
-from toolfleet_tasks.metrics.lane_load import lane_load
+from toolfleet_tasks.metrics.lane_load import LaneLoad, lane_load
 
 
 class LaneScale(BaseModel):
@@ -47,18 +47,7 @@ def metrics_routes(metrics: GatewayMetrics, settings: Settings) -> list[AnyRoute
         facts = await metrics.fleet.facts()
         if facts is None:  # no number: whoever scales by it must keep what there is
             raise unavailable("Nobody knows what the lane needs: Redis does not answer.")
-        load = lane_load(facts, lane, usual_slots=settings.worker_concurrency)
-        return json_answer(
-            LaneScale(
-                lane=lane,
-                workers_wanted=load.wanted,
-                running=load.running,
-                waiting=load.waiting,
-                slots=load.slots,
-                workers=load.workers,
-                oldest_seconds=None if load.oldest_seconds is None else round(load.oldest_seconds, 3),
-            )
-        )
+        return json_answer(_scale_of(lane_load(facts, lane, usual_slots=settings.worker_concurrency)))
 
     return [
         Route(
@@ -81,3 +70,15 @@ def metrics_routes(metrics: GatewayMetrics, settings: Settings) -> list[AnyRoute
             tag="operations",
         ),
     ]
+
+
+def _scale_of(load: LaneLoad) -> LaneScale:
+    return LaneScale(
+        lane=load.lane,
+        workers_wanted=load.wanted,
+        running=load.running,
+        waiting=load.waiting,
+        slots=load.slots,
+        workers=load.workers,
+        oldest_seconds=None if load.oldest_seconds is None else round(load.oldest_seconds, 3),
+    )

@@ -16,9 +16,9 @@ from toolfleet_registry.metrics.families import FAMILIES
 
 
 @contextmanager
-def metered_worker(bed: TestBed, **settings: object) -> Generator[int]:
+def metered_worker(bed: TestBed) -> Generator[int]:
     """A worker, and the port of its metrics."""
-    with held_port() as port, bed.worker(metrics_port=port, **settings):
+    with held_port() as port, bed.worker(metrics_port=port):
         yield port
 
 

@@ -1,6 +1,5 @@
 """Answers for a worker's metrics while it runs: what it counts of calls, and how full, ready and late it is."""
 
-import time
 from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any
@@ -64,8 +63,7 @@ class WorkerGauges:
         if isinstance(pool, AsyncioPool):
             yield Sample(families.WORKER_IN_FLIGHT, pool.in_flight)
             yield Sample(families.WORKER_SLOTS, pool.capacity())
-            busy_since = pool.hub_loop.busy_since
-            yield Sample(families.LOOP_STALLED, 0.0 if busy_since is None else time.monotonic() - busy_since)
+            yield Sample(families.LOOP_STALLED, pool.hub_loop.stalled_seconds)
 
 
 def _settings_of(parent: Any) -> Settings:

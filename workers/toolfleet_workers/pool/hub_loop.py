@@ -53,6 +53,12 @@ class HubLoop:
         return self._selector.busy_since
 
     @property
+    def stalled_seconds(self) -> float:
+        """How long the loop has stood still by now, if it does. For any thread to ask."""
+        busy_since = self.busy_since
+        return 0.0 if busy_since is None else time.monotonic() - busy_since
+
+    @property
     def is_closed(self) -> bool:
         """There will be no more ticks."""
         return self.loop.is_closed()
