@@ -18,7 +18,10 @@ _TITLES: Final[dict[Source, tuple[str, str]]] = {
         "Each worker, gateway and agent, of the calls that it has run, ended or refused: a call's end is counted once.",
     ),
     "worker": ("Workers", "Each worker, of itself."),
-    "process": ("Processes", "Workers and gateways, beside `process_cpu_seconds_total` and its like."),
+    "process": (
+        "Processes",
+        "All of them, beside `process_cpu_seconds_total` and its like; the way to Redis is that of workers.",
+    ),
     "host": ("Hosts", "Each host, of the modules that it serves."),
     "gateway": ("Gateways", "Each gateway, of its own requests."),
     "fleet": (

@@ -9,8 +9,10 @@ from typing import Protocol
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from toolfleet_cli.hosting.announcer import AnnouncedParts, Announcer, announcer_of
+from toolfleet_cli.hosting.host_metrics import HostMetrics, host_metrics
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.directory.requested_probes import RequestedProbes
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
@@ -72,14 +74,18 @@ class ChangeNotice:
 class _HostServer(uvicorn.Server):
     """Announces the host from when it listens until it is to end, and goes on for a moment where others take over."""
 
-    def __init__(self, config: uvicorn.Config, announcer: Announcer | None) -> None:
+    def __init__(self, config: uvicorn.Config, announcer: Announcer | None, metrics: HostMetrics | None) -> None:
         super().__init__(config)
         self._announcer = announcer
+        self._metrics = metrics
+        self._sampling: asyncio.Task[None] | None = None
         self._announcing: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         _spare_the_collector()
+        if self._metrics is not None:
+            self._sampling = asyncio.create_task(self._metrics.sample(), name="toolfleet-metrics")
         if self._announcer is not None:
             self._announcing = asyncio.create_task(self._announcer.keep(), name="toolfleet-announcer")
 
@@ -94,6 +100,8 @@ class _HostServer(uvicorn.Server):
             await asyncio.wait([self._announcing])
             if await self._announcer.leave() and not self.force_exit:
                 await asyncio.sleep(_OTHERS_SECONDS)
+        if self._sampling is not None:
+            self._sampling.cancel()
         await super().shutdown(sockets)
 
 
@@ -107,19 +115,25 @@ def _spare_the_collector() -> None:
 
 
 def serve_host(
-    host: ServedHost, address: str, port: int, *, announced_by: Settings | None = None, url: str | None = None
+    host: ServedHost,
+    address: str,
+    port: int,
+    *,
+    announced_by: Settings | None = None,
+    url: str | None = None,
+    metered_by: Settings | None = None,
 ) -> int:
     """Serve it in the foreground. Returns the exit code.
 
     It is announced to the fleet that `announced_by` names, if it names a Redis, at `url`, or where it listens; there it also
-    keeps what became of calls, if hosts are to share that. Its app must not have been used before. Raises
-    `SettingsError` where nothing can listen, and where it cannot be announced so.
+    keeps what became of calls, if hosts are to share that. It has the metrics that `metered_by` asks for. Its app must not
+    have been used before. Raises `SettingsError` where nothing can listen, and where it cannot be announced so.
     """
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(name)s: %(message)s", stream=sys.stderr)
     for name in ("httpx", "watchfiles"):  # which tell of each request, and of each change
         logging.getLogger(name).setLevel(logging.WARNING)
     hide_process()  # its tools are this user's processes, too: they must not read its key from its environment
-    with listening_socket(address, port) as listener:
+    with listening_socket(address, port) as listener, host_metrics(metered_by, host.name) as metrics:
         port = listener.getsockname()[1]
         announcer = None
         if announced_by is not None and announced_by.redis_url is not None:
@@ -128,17 +142,21 @@ def serve_host(
                 host.replies = RedisReplies(
                     str(announced_by.redis_url), prefix=announced_by.key_prefix, master=announced_by.sentinel_master
                 )
-        config = uvicorn.Config(
-            host.app,
-            host=address,
-            port=port,
-            loop="asyncio",  # its processes for tools get their sockets from this one
-            log_level="warning",
-            access_log=False,
-            lifespan="on",
-            timeout_graceful_shutdown=_GRACE_SECONDS,
-        )
         _log.info("%s is served at http://%s:%d", host.name, address, port)
-        server = _HostServer(config, announcer)
+        app = host.app if metrics is None else metrics.around(host.app)
+        server = _HostServer(_config_of(app, address, port), announcer, metrics)
         server.run(sockets=[listener])
         return 0 if server.started else 1
+
+
+def _config_of(app: ASGIApp, address: str, port: int) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        host=address,
+        port=port,
+        loop="asyncio",  # its processes for tools get their sockets from this one
+        log_level="warning",
+        access_log=False,
+        lifespan="on",
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )

@@ -88,7 +88,11 @@ def folder(
     settings = load_settings()
     host = folder_host(settings, path, beside=toml_folder(Path.cwd()), name=name)
     say(f"{host.name}: the tools in {path}")
-    raise typer.Exit(serve_host(host, address, port, announced_by=settings if announce else None, url=announce_url))
+    raise typer.Exit(
+        serve_host(
+            host, address, port, announced_by=settings if announce else None, url=announce_url, metered_by=settings
+        )
+    )
 
 
 @app.command()
@@ -126,7 +130,11 @@ def openapi(  # noqa: PLR0913 - each is an option
     settings = load_settings()
     host = openapi_host(settings, name, spec, folder=Path.cwd())
     say(f"{host.name}: the operations of {document}")
-    raise typer.Exit(serve_host(host, address, port, announced_by=settings if announce else None, url=announce_url))
+    raise typer.Exit(
+        serve_host(
+            host, address, port, announced_by=settings if announce else None, url=announce_url, metered_by=settings
+        )
+    )
 
 
 @app.command()
@@ -185,4 +193,8 @@ def run(
     settings = load_settings()
     host = named_host(settings, name, start=Path.cwd())
     say(f"{host.name}: as toolfleet.toml says")
-    raise typer.Exit(serve_host(host, address, port, announced_by=settings if announce else None, url=announce_url))
+    raise typer.Exit(
+        serve_host(
+            host, address, port, announced_by=settings if announce else None, url=announce_url, metered_by=settings
+        )
+    )

@@ -54,7 +54,9 @@ def serve_mcp(asked: McpCommand, address: str, port: int, *, announces: bool, an
     settings = load_settings()
     host = mcp_host(settings, spec, name=asked.name, beside=beside, config=asked.config)
     say(f"{host.name}: the tools of {spec.url or spec.command[0]}")
-    return serve_host(host, address, port, announced_by=settings if announces else None, url=announce_url)
+    return serve_host(
+        host, address, port, announced_by=settings if announces else None, url=announce_url, metered_by=settings
+    )
 
 
 def log_in_mcp(asked: McpCommand) -> None:

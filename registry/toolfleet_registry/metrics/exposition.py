@@ -37,6 +37,18 @@ class Exposition:
         return generate_latest(registry) + generate_latest(self._process)
 
 
+class RecordedMetrics:
+    """What a registry of `prometheus_client` may ask for a recorder's metrics. Asking raises `ImportError` without that."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def collect(self) -> "Iterable[Metric]":
+        """All of them now. May be called from any thread."""
+        samples = [sample for read in tuple(self._recorder.gauges) for sample in read()]
+        return tuple(_metrics(self._recorder, samples))
+
+
 class _Collected:
     """What a registry of `prometheus_client` asks."""
 

@@ -30,6 +30,7 @@ from toolfleet_tasks.client.progress_listener import OnProgress
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking, blocking_with_progress
 from toolfleet_tasks.client.sync_handle import SyncCallHandle
+from toolfleet_tasks.metrics.agent_metrics import AgentMetrics, MetricsRegistry
 
 
 class ToolFleet:
@@ -40,13 +41,21 @@ class ToolFleet:
     `FleetUnavailable` if Redis does not answer. Once entered it works on any event loop of the process, and of processes
     forked from it: each opens connections of its own with its first call. Leaving it closes them all.
 
+    `metrics` has this process count what it does with calls, for Prometheus: on a port, or in a registry of `prometheus_client`.
+
     What it does beside calls is in its namespaces: `jobs`, `approvals`, `dead_letters`, `wakeups`, `modules` and `canvas`.
     """
 
     def __init__(
-        self, url: str | None = None, settings: Settings | None = None, *, gate: EvalGate | None = None
+        self,
+        url: str | None = None,
+        settings: Settings | None = None,
+        *,
+        gate: EvalGate | None = None,
+        metrics: int | MetricsRegistry | None = None,
     ) -> None:
         settings = fleet_settings(url, settings)
+        self._metrics = AgentMetrics(settings, metrics)
         self._settings = settings
         self._sessions = Sessions(settings, gate)
         self._canvas_app = CanvasApp(settings)
@@ -61,10 +70,15 @@ class ToolFleet:
 
     @classmethod
     def sync(
-        cls, url: str | None = None, settings: Settings | None = None, *, gate: EvalGate | None = None
+        cls,
+        url: str | None = None,
+        settings: Settings | None = None,
+        *,
+        gate: EvalGate | None = None,
+        metrics: int | MetricsRegistry | None = None,
     ) -> "SyncToolFleet":
         """The same for programs without an event loop: `with ToolFleet.sync() as fleet: fleet.call(call, caller)`."""
-        return SyncToolFleet(cls(url, settings, gate=gate))
+        return SyncToolFleet(cls(url, settings, gate=gate, metrics=metrics))
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -78,11 +92,17 @@ class ToolFleet:
         `close` it at the end: as often as it was opened and entered.
         """
         await self._sessions.enter()
+        try:
+            await self._metrics.start()
+        except BaseException:
+            await self._sessions.leave()
+            raise
         return self
 
     async def close(self) -> None:
         """Close what `open` has opened. Calls that are under way end with a result that says so; a closed fleet stays closed."""
         await self._sessions.leave()
+        await self._metrics.close()
         self._canvas_app.close()
 
     async def tools(self, caller: Caller) -> list[ToolDefinition]:

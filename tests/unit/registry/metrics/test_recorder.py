@@ -77,11 +77,17 @@ def test_prometheus_reads_each_family_by_its_name_kind_and_help() -> None:
 
 
 def test_a_process_without_metrics_has_no_recorder() -> None:
-    """What is off is one comparison with `None`; begun twice, it is the same recorder."""
-    assert process_recorder.calls is None
+    """What is off is one comparison with `None`; begun twice, it is the same recorder, until both have ended."""
+    assert is_off()
+    one = process_recorder.start(most_names=5)
     try:
-        one = process_recorder.start(most_names=5)
         assert process_recorder.start(most_names=5) is one
+        process_recorder.stop()
+        assert not is_off()
     finally:
         process_recorder.stop()
-    assert process_recorder.calls is None
+    assert is_off()
+
+
+def is_off() -> bool:
+    return process_recorder.calls is None
