@@ -7,7 +7,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server demo test test-fleet test-unit test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-gateway bench-hosts bench-zoo bench-redis bench-jobs bench-pii test-versions test-clients conformance explore proofs load-proofs chaos pauses soak leak-check release-check clean
+.PHONY: help install redis-server demo test test-fleet test-unit test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-gateway bench-hosts bench-zoo bench-redis bench-jobs bench-pii bench-autoscale test-versions test-clients conformance explore proofs load-proofs chaos pauses soak leak-check release-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -167,6 +167,9 @@ bench-redis: $(READY) ## What a call costs Redis, by script
 
 bench-jobs: $(READY) ## What 100,000 waiting jobs cost, and how late 1,000 are that fall due at once (about four minutes)
 	@$(BIN)/python -m benchmarks.features.jobs
+
+bench-autoscale: $(READY) ## A day's load in two minutes, to workers that come and go and to fixed numbers of them; fails where a call is lost, made twice or waits too long (eleven minutes)
+	@$(BIN)/python -m benchmarks.scaling.autoscale
 
 bench-pii: $(READY) ## What it costs to look for personal data; fails above 0.1 ms a kB of JSON that has none
 	@$(BIN)/python -m benchmarks.features.personal_data

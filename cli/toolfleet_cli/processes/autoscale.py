@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
     app.command()(autoscale)
 
 
-def autoscale(
+def autoscale(  # noqa: PLR0913 - each is an option
     lane: Annotated[ScaledLane, typer.Argument(help="Whose workers to start and end.")],
     *,
     least: Annotated[int, typer.Option("--min", min=0, metavar="N", help="Workers at least.")] = 1,
@@ -35,6 +35,15 @@ def autoscale(
     calm: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="End a worker when fewer have been enough for so long.")
     ] = 60,
+    fill: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            max=1,
+            metavar="PART",
+            help="Of each worker's slots: start another one when more than these are in use.",
+        ),
+    ] = 1,
     concurrency: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Calls in flight at most, in each worker.")
     ] = None,
@@ -57,4 +66,4 @@ def autoscale(
 
     configure_logs(settings)
     say(f"{READY} lane={lane.value}")
-    scale(lane.value, settings, ScaleBounds(least, most, calm), logs.absolute(), announce=say)
+    scale(lane.value, settings, ScaleBounds(least, most, calm, fill), logs.absolute(), announce=say)

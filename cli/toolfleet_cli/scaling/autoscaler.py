@@ -79,7 +79,7 @@ class Autoscaler:
         if facts is not None:  # else all stays as it is
             await awaited.note(facts)
             load = lane_load(facts, self._lane, usual_slots=self._settings.worker_concurrency)
-            self._scale(load, self._rule.target(load.wanted, now=time.monotonic()))
+            self._scale(load, self._rule.target(load.wanted_at(self._bounds.fill), now=time.monotonic()))
         await asyncio.sleep(_CHECK_SECONDS)
 
     def _scale(self, load: LaneLoad, target: int) -> None:

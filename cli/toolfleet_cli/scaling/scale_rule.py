@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ScaleBounds:
-    """At least `least` workers, at most `most`; one is ended when fewer have been enough for `calm_seconds`."""
+    """At least `least` workers, at most `most`; one is ended when fewer have been enough for `calm_seconds`.
+
+    `fill`: which part of each worker's slots is to be in use; the others are for calls that come while a further worker starts.
+    """
 
     least: int
     most: int
     calm_seconds: float
+    fill: float = 1.0
 
 
 class ScaleRule:

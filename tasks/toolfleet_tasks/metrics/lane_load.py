@@ -24,7 +24,11 @@ class LaneLoad:
     @property
     def wanted(self) -> int:
         """How many workers have a slot for each of these calls."""
-        return math.ceil((self.running + self.waiting) / self.slots)
+        return self.wanted_at(1)
+
+    def wanted_at(self, fill: float) -> int:
+        """How many have one for each where only this part of each worker's slots, of more than 0 to 1, is to be in use."""
+        return math.ceil((self.running + self.waiting) / (self.slots * fill))
 
 
 def lane_load(facts: FleetFacts, lane: Lane, *, usual_slots: int) -> LaneLoad:

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolfleet_cli.scaling.scale_rule import ScaleBounds, ScaleRule
+from toolfleet_tasks.metrics.lane_load import LaneLoad
 
 
 def test_it_grows_at_once_and_shrinks_when_fewer_have_been_enough() -> None:
@@ -30,3 +31,10 @@ def test_it_is_the_most_that_was_wanted_of_late(steps: list[tuple[float, int]]) 
         seen.append((now, wanted))
         recent = max(count for at, count in seen if now - at <= 20)
         assert rule.target(wanted, now=now) == max(2, min(recent, 15))
+
+
+def test_a_lane_wants_a_slot_for_each_call() -> None:
+    """And more workers, where some slots are to stay free."""
+    load = LaneLoad("fast", running=14, waiting=2, workers=2, slots=8, oldest_seconds=0.1)
+
+    assert (load.wanted, load.wanted_at(0.75), load.wanted_at(0.5)) == (2, 3, 4)

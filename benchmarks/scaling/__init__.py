@@ -1,0 +1,1 @@
+"""Measures how a lane is scaled along a day's load."""
