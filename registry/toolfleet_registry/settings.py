@@ -25,6 +25,7 @@ from toolfleet_registry.config.host_settings import HostSettings
 from toolfleet_registry.config.job_settings import JobSettings
 from toolfleet_registry.config.local_settings import LocalSettings
 from toolfleet_registry.config.module_settings import ModuleSettings
+from toolfleet_registry.config.observing.trace_settings import TraceSettings
 from toolfleet_registry.config.overload_settings import OverloadSettings
 from toolfleet_registry.config.probe_settings import ProbeSettings
 from toolfleet_registry.config.retry_settings import RetrySettings
@@ -63,6 +64,7 @@ class Settings(
     AgentSettings,
     GatewaySettings,
     ProbeSettings,
+    TraceSettings,
     BaseSettings,
 ):
     """The fleet's settings; `load_settings` reads them and says clearly what is wrong."""

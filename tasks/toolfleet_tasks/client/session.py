@@ -56,6 +56,7 @@ from toolfleet_tasks.results.listener import ResultListener
 from toolfleet_tasks.results.reader import ResultReader
 from toolfleet_tasks.results.receipts import Receipts
 from toolfleet_tasks.results.waiter import ResultWaiters
+from toolfleet_tasks.tracing.processes import agents_tracing
 from toolfleet_tasks.wakeups.service import WakeupService
 
 T = TypeVar("T")
@@ -102,7 +103,10 @@ class Session:
         self._keyed_calls = self._make_joins(ResultReader(self._connect_to(url, "joins"), lambda *_: None))
         workers = WorkerWait(self._connection, settings, known, spawn=self._spawn)
         parts = self._publisher, admission, self._keyed_calls, workers, settings
-        self._dispatcher = Dispatcher(*parts, follow=self._follow, spawn=self._spawn, before=self.begun.write)
+        self.tracing = agents_tracing(settings)
+        self._dispatcher = Dispatcher(
+            *parts, follow=self._follow, spawn=self._spawn, before=self.begun.write, tracing=self.tracing
+        )
         approvals = self._connection, self._ledger, self._dispatcher, self.preparation, admission, settings
         self.approvals, followed = approval_service(*approvals), (self._follow, self._listener.listening)
         self._waiting = CallsToApprove(self.approvals, self._keyed_calls, *followed, self.begun.write)

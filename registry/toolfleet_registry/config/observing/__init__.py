@@ -1,0 +1,1 @@
+"""Declares the settings for what operators see of a fleet."""
