@@ -17,18 +17,18 @@ from typing import Any
 
 from support.processes import next_line, python_program
 from support.worker_process import TESTS
-from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet import Caller, Conversation, Poll, ToolCall, ToolFleet, ToolResult
 
 SPAN = "invoke_agent owl_watcher"
 
 
 def _own_provider() -> Any:
     """As an agent's author sets it up: we have nothing to do with it."""
-    from opentelemetry import trace
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry import trace  # noqa: PLC0415 - agents that are not traced load none of it
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - agents that are not traced load none of it
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - agents that are not traced load none of it
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - agents that are not traced load none of it
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - agents that are not traced load none of it
 
     provider = TracerProvider(resource=Resource.create({"service.name": "owl-watcher"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
@@ -42,13 +42,22 @@ async def _main() -> None:
     caller = Caller(user_id="ann", permission="admin", allowed_modules="*")
     async with ToolFleet() as fleet:
         loop = asyncio.get_running_loop()
-        print("ready", flush=True)
+        print("ready", flush=True)  # noqa: T201
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             asked = json.loads(line)
             span = provider.get_tracer("owls").start_as_current_span(SPAN) if provider else contextlib.nullcontext()
             began = time.monotonic()
             with span as current:
-                result = await fleet.call(ToolCall(**asked["call"]), caller, **asked.get("options", {}))
+                if "job" in asked:
+                    job = await fleet.jobs.start(
+                        ToolCall(**asked["job"]),
+                        Poll(tool_name=asked["job"]["tool_name"], until=None, interval_seconds=0.1, **asked["poll"]),
+                        conversation=Conversation(conversation_id="c-1"),
+                        caller=caller,
+                    )
+                    result = ToolResult.ok("job", job.job_id)
+                else:
+                    result = await fleet.call(ToolCall(**asked["call"]), caller, **asked.get("options", {}))
             context = current.get_span_context() if current is not None else None
             said = {
                 "call_id": result.audit.call_id,
@@ -58,9 +67,9 @@ async def _main() -> None:
                 "seconds": time.monotonic() - began,
                 "trace_id": f"{context.trace_id:032x}" if context else None,
                 "span_id": f"{context.span_id:016x}" if context else None,
-                "imported": "opentelemetry" in sys.modules,
+                "imported": "toolfleet_registry.tracing.otel_tracing" in sys.modules,
             }
-            print(json.dumps(said), flush=True)
+            print(json.dumps(said), flush=True)  # noqa: T201
     if provider is not None:
         provider.force_flush()
 
@@ -76,9 +85,18 @@ class TracedAgent:
         self.begin(tool_name, options, **arguments)
         return self.end()
 
+    def start_job(self, tool_name: str, start: Mapping[str, Any], poll: Mapping[str, Any]) -> dict[str, Any]:
+        """Make a job whose start and only poll call this tool; `result` is its id."""
+        asked = {"job": {"tool_name": tool_name, "arguments": dict(start)}, "poll": {"arguments": dict(poll)}}
+        self._write(asked)
+        return self.end()
+
     def begin(self, tool_name: str, options: Mapping[str, Any] | None = None, **arguments: Any) -> None:
-        assert self.process.stdin is not None
         asked = {"call": {"tool_name": tool_name, "arguments": arguments}, "options": dict(options or {})}
+        self._write(asked)
+
+    def _write(self, asked: Mapping[str, Any]) -> None:
+        assert self.process.stdin is not None
         self.process.stdin.write(f"{json.dumps(asked)}\n")
         self.process.stdin.flush()
 

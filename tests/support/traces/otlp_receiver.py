@@ -80,7 +80,10 @@ class OtlpReceiver:
         return sorted((span for span in list(self.spans) if span.trace_id == trace_id), key=lambda span: span.began)
 
     def wait(self, is_there: Callable[[], object], what: str, *, seconds: float = 30) -> None:
-        wait_until_sync(lambda: bool(is_there()), f"{what}: {self.shown()}", seconds=seconds)
+        try:
+            wait_until_sync(lambda: bool(is_there()), what, seconds=seconds)
+        except AssertionError as exc:
+            raise AssertionError(f"{exc}; received: {self.shown()}") from None
 
     def wait_for(self, *names: str, trace_id: str | None = None) -> list[ReceivedSpan]:
         """The spans of these names, once each is there; of one trace."""
@@ -89,11 +92,12 @@ class OtlpReceiver:
             of_trace = self.spans if trace_id is None else self.trace(trace_id)
             return [next((span for span in of_trace if span.name == name), None) for name in names]  # type: ignore[misc]
 
-        wait_until_sync(lambda: None not in found(), f"spans {names}", seconds=30)
+        self.wait(lambda: None not in found(), f"spans {names}")
         return found()
 
     def shown(self) -> str:
-        return json.dumps([[span.name, span.service, dict(span.attributes)] for span in list(self.spans)], default=str)
+        said = [[span.name, span.service, span.trace_id, dict(span.attributes)] for span in list(self.spans)]
+        return json.dumps(said, default=str)
 
     def take(self, body: bytes) -> None:
         request = ExportTraceServiceRequest.FromString(body)
@@ -110,7 +114,7 @@ def otlp_receiver() -> Generator[OtlpReceiver]:
     receiver = OtlpReceiver()
 
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # noqa: N802 - the library's name
+        def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             packed = self.headers.get("Content-Encoding")
             receiver.take(gzip.decompress(body) if packed == "gzip" else zlib.decompress(body) if packed else body)
@@ -122,12 +126,17 @@ def otlp_receiver() -> Generator[OtlpReceiver]:
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    receiver.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with served(Handler) as receiver.url:
         yield receiver
+
+
+@contextmanager
+def served(handler: type[BaseHTTPRequestHandler]) -> Generator[str]:
+    """The URL of a server with this handler, in threads."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()
@@ -147,7 +156,7 @@ def _read(span: WireSpan, service: str) -> ReceivedSpan:
         span.end_time_unix_nano,
         _attributes(span.attributes),
         links,
-        span.status.code == 2,  # noqa: PLR2004 - ERROR, in the protocol
+        span.status.code == 2,  # ERROR, in the protocol
         service,
     )
 
