@@ -52,6 +52,7 @@ _TITLES: Final = {
     "GatewaySettings": "Gateways",
     "ServerSettings": "Redis and clocks",
     "ProbeSettings": "Health",
+    "TraceSettings": "Traces",
 }
 
 

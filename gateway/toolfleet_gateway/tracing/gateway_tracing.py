@@ -17,5 +17,5 @@ def gateway_tracing(settings: Settings) -> Tracing | None:
 
 def context_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
     """Where the headers say that their sender is."""
-    said = {name: value.decode("latin-1").strip() for name, value in headers if name in {_PARENT, _STATE}}
+    said = {name.decode(): value.decode("latin-1").strip() for name, value in headers if name in {_PARENT, _STATE}}
     return context_of(said.get(TRACEPARENT), said.get(TRACESTATE))

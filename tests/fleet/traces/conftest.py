@@ -10,7 +10,9 @@ from support.module_server import ModuleServer
 from support.modules.sdk_program import running
 from support.traces.agent_program import TracedAgent, traced_agent
 from support.traces.otlp_receiver import OtlpReceiver, otlp_receiver
+from support.traces.woken_core import Core, woken_core
 from support.worker_process import WorkerProcess
+from support.workers.wakes import SECRET
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
 
@@ -30,17 +32,24 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def traced_bed(collector: OtlpReceiver, journal: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
     """Redis, and a module on the SDK."""
+    settings = {"jobs_interval_seconds": 0.2, "visibility_timeout": 2, "shortest_poll_seconds": 0.1}
     with (
         redis_server(tmp_path_factory.mktemp("redis")) as url,
         running(journal, env=collector.environment) as module,
     ):
-        yield TestBed(url, (ModuleServer("owls", url=module.url),), tmp_path_factory.mktemp("logs"))
+        yield TestBed(url, (ModuleServer("owls", url=module.url),), tmp_path_factory.mktemp("logs"), settings)
 
 
 @pytest.fixture(scope="module")
-def traced_worker(traced_bed: TestBed, collector: OtlpReceiver) -> Iterator[WorkerProcess]:
-    with traced_bed.worker(env=collector.environment) as worker:
+def traced_worker(traced_bed: TestBed, collector: OtlpReceiver, core: Core) -> Iterator[WorkerProcess]:
+    with traced_bed.worker(env=collector.environment, core_url=core.url, core_secret=SECRET) as worker:
         yield worker
+
+
+@pytest.fixture(scope="module")
+def core() -> Iterator[Core]:
+    with woken_core() as core:
+        yield core
 
 
 @pytest.fixture(scope="module")

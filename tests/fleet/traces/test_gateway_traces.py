@@ -1,6 +1,7 @@
 """What comes in through the gateway: one SERVER span for each request, below its sender's span, and no second one."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -28,14 +29,14 @@ async def test_a_rest_call_is_below_its_senders_span(gateway: Gateway, collector
     async with gateway.client() as client:
         body = {"tool_name": "owls.read", "arguments": {"name": "rest"}}
         answer = await client.post(
-            "/v1/calls", json=body, headers={"traceparent": f"00-{trace_id}-{PARENT}-01", "Prefer": "wait=30"}
+            "/calls", json=body, headers={"traceparent": f"00-{trace_id}-{PARENT}-01", "Prefer": "wait=30"}
         )
-    spans = collector.wait_for("POST /v1/calls", *CALLED, trace_id=trace_id)
+    spans = collector.wait_for("POST /calls", *CALLED, trace_id=trace_id)
 
     assert answer.status_code == 200, answer.text
     assert [span.parent_id for span in spans] == [PARENT, *(span.span_id for span in spans[:-1])]
     assert (spans[0].kind, spans[0].service) == ("SERVER", "toolfleet-gateway")
-    assert spans[0].attributes["http.route"] == "/v1/calls"
+    assert spans[0].attributes["http.route"] == "/calls"
     assert len(collector.trace(trace_id)) == len(spans)
 
 
@@ -44,7 +45,7 @@ async def test_an_mcp_call_has_one_span_of_its_request(gateway: Gateway, collect
     """On the short lane it is ours, on the SDK's way the SDK's: by the same names, and never both."""
     trace_id = TRACE_ID.format(ERAS.index(era))
     async with mcp_client(gateway, era) as client:
-        meta = {"traceparent": f"00-{trace_id}-{PARENT}-01"}
+        meta: Any = {"traceparent": f"00-{trace_id}-{PARENT}-01"}
         result = await client.call_tool("owls.read", {"name": f"mcp {era}"}, meta=meta)
     spans = collector.wait_for("tools/call owls.read", *CALLED, trace_id=trace_id)
 
@@ -60,7 +61,7 @@ async def test_a_failed_tool_is_an_error_of_its_request(gateway: Gateway, collec
     """The conventions have a word for a result that is an error."""
     trace_id = TRACE_ID.format("e")
     async with mcp_client(gateway) as client:
-        meta = {"traceparent": f"00-{trace_id}-{PARENT}-01"}
+        meta: Any = {"traceparent": f"00-{trace_id}-{PARENT}-01"}
         result = await client.call_tool("owls.second_time", {"name": "e", "kind": "late"}, meta=meta)
     (span,) = collector.wait_for("tools/call owls.second_time", trace_id=trace_id)
 
