@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from toolfleet_registry.contracts.jobs import JobSpec
 from toolfleet_registry.tracing import names
@@ -42,6 +43,12 @@ async def of_job(tracing: Tracing | None, spec: JobSpec, work: Awaitable[T]) -> 
             started.end()
 
 
+def _server_of(url: str) -> dict[str, str | int]:
+    found = urlsplit(url)
+    port = found.port or (443 if found.scheme == "https" else 80)
+    return {names.SERVER_ADDRESS: found.hostname or "", names.SERVER_PORT: port}
+
+
 async def woken(
     tracing: Tracing, spec: JobSpec | None, url: str, post: Awaitable[T], is_fine: Callable[[T], bool]
 ) -> T:
@@ -50,7 +57,7 @@ async def woken(
     started = tracing.start(
         "POST",
         "client",
-        {names.HTTP_METHOD: "POST", names.URL_FULL: url},
+        {names.HTTP_METHOD: "POST", names.URL_FULL: url, **_server_of(url)},
         parent=origin,
         links=[] if origin is None else [(origin, "job")],
     )

@@ -9,6 +9,7 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.modules.sdk_program import running
 from support.traces.agent_program import TracedAgent, traced_agent
+from support.traces.conventions import faults_of
 from support.traces.otlp_receiver import OtlpReceiver, otlp_receiver
 from support.traces.woken_core import Core, woken_core
 from support.worker_process import WorkerProcess
@@ -19,8 +20,10 @@ from toolfleet_cli.local.redis_server import redis_server
 
 @pytest.fixture(scope="module")
 def collector() -> Iterator[OtlpReceiver]:
+    """A collector; whatever a file's tests have sent it is held against the table of the conventions at the end."""
     with otlp_receiver() as receiver:
         yield receiver
+    assert faults_of(receiver.spans) == []
 
 
 @pytest.fixture(scope="module")

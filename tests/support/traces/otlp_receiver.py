@@ -29,7 +29,7 @@ class ReceivedLink:
 
 @dataclass(frozen=True)
 class ReceivedSpan:
-    """A span as it came. Times are nanoseconds since the epoch; `service` is what wrote it."""
+    """A span as it came. Times are nanoseconds since the epoch; `service` is the process that wrote it, `scope` the library in it."""
 
     name: str
     kind: str
@@ -42,6 +42,7 @@ class ReceivedSpan:
     links: tuple[ReceivedLink, ...]
     is_error: bool
     service: str
+    scope: str
 
     @property
     def error(self) -> str | None:
@@ -105,7 +106,7 @@ class OtlpReceiver:
         for resource in request.resource_spans:
             service = _attributes(resource.resource.attributes).get("service.name", "")
             for scope in resource.scope_spans:
-                self.spans += [_read(span, str(service)) for span in scope.spans]
+                self.spans += [_read(span, str(service), scope.scope.name) for span in scope.spans]
 
 
 @contextmanager
@@ -142,7 +143,7 @@ def served(handler: type[BaseHTTPRequestHandler]) -> Generator[str]:
         server.server_close()
 
 
-def _read(span: WireSpan, service: str) -> ReceivedSpan:
+def _read(span: WireSpan, service: str, scope: str) -> ReceivedSpan:
     links = tuple(
         ReceivedLink(link.trace_id.hex(), link.span_id.hex(), _attributes(link.attributes)) for link in span.links
     )
@@ -158,6 +159,7 @@ def _read(span: WireSpan, service: str) -> ReceivedSpan:
         links,
         span.status.code == 2,  # ERROR, in the protocol
         service,
+        scope,
     )
 
 
