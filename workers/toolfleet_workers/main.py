@@ -65,10 +65,10 @@ def make_worker_app(settings: Settings) -> FleetApp:
     profile = ProfileCheck(tools, profiles, settings.default_guest_modules)
     permission = PermissionCheck(tools, settings.default_guest_modules)
     operators, guard = OwnMiddleware(tools, profiles, own_classes), PersonalDataGuard(tools, profiles)
-    spans = [] if tracing is None else [_tool_spans(tracing)]
+    spans, check = _tool_spans(tracing, ResultCheck(tools))
     app.runner = CallRunner(
         executor,
-        middleware=[*spans, CallLog(), profile, permission, operators, guard, ResultCheck(tools)],
+        middleware=[*spans, CallLog(), profile, permission, operators, guard, check],
         statuses=http.statuses,
         checks=2,  # the last two
         screened=guard.screened,
@@ -89,10 +89,13 @@ def _traced_client(tracing: Tracing) -> HttpClientPort:
     return TracedClient(HttpClient(), tracing)
 
 
-def _tool_spans(tracing: Tracing) -> Middleware:
-    from toolfleet_workers.middleware.tool_span import ToolSpan  # noqa: PLC0415 - as above
+def _tool_spans(tracing: Tracing | None, check: Middleware) -> tuple[list[Middleware], Middleware]:
+    """What goes around all middleware, and what is in the place of the last."""
+    if tracing is None:
+        return [], check
+    from toolfleet_workers.middleware.tool_span import ShownArguments, ToolSpan  # noqa: PLC0415 - as above
 
-    return ToolSpan(tracing)
+    return [ToolSpan(tracing)], ShownArguments(check) if tracing.has_contents else check
 
 
 def _own_executors(settings: Settings, tools: ToolCache) -> dict[str, Executor]:

@@ -25,7 +25,7 @@ VALUES: Final[dict[str, frozenset[Any]]] = {
     "gen_ai.tool.type": frozenset({"function", "extension", "datastore"}),
     "network.transport": frozenset({"tcp", "pipe"}),
     "toolfleet.effect_state": frozenset({"none", "done", "unknown"}),
-    "toolfleet.granted": frozenset({"go", "accepted", "reconcile"}),
+    "toolfleet.granted": frozenset({"go", "accepted", "unknown", "exhausted", "open", "killed", "unapproved"}),
 }
 """The closed sets."""
 

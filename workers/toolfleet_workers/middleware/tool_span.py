@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextvars import ContextVar
 from typing import Any
 
 from toolfleet_registry.contracts import PublishedCall
@@ -11,9 +12,10 @@ from toolfleet_registry.policy.redaction import REDACTED, redacted
 from toolfleet_registry.tracing import names
 from toolfleet_registry.tracing.port import OpenSpan, Tracing
 from toolfleet_registry.tracing.trace_context import TraceContext, carried
-from toolfleet_workers.runner.runner import Proceed
+from toolfleet_workers.runner.runner import Middleware, Proceed
 
 _MOST_CONTENT = 8_192  # characters of a call's arguments, and of its result
+_open: ContextVar[OpenSpan | None] = ContextVar("toolfleet_tool_span", default=None)  # where it has contents
 
 
 class ToolSpan:
@@ -48,7 +50,7 @@ class ToolSpan:
             }
         )
         if self._tracing.has_contents:
-            span.note({names.GEN_AI_ARGUMENTS: _text(redacted(call.arguments, call.sensitive))})
+            _open.set(span)
         try:
             attempt = await proceed(call)
             self._say(span, call, attempt)
@@ -71,6 +73,20 @@ class ToolSpan:
             span.fail(result.error_code or names.OTHER_ERROR)
         elif self._tracing.has_contents:
             span.note({names.GEN_AI_RESULT: REDACTED if call.hides_results else _text(result.result)})
+
+
+class ShownArguments:
+    """Has a tool's span show what the tool is told: `check`, the last middleware, gets it without what others hide."""
+
+    def __init__(self, check: Middleware) -> None:
+        self._check = check
+
+    async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
+        """As `Middleware`."""
+        span = _open.get()
+        if span is not None:
+            span.note({names.GEN_AI_ARGUMENTS: _text(redacted(call.arguments, call.sensitive))})
+        return await self._check(call, proceed)
 
 
 def _text(value: Any) -> str:
