@@ -53,6 +53,7 @@ _TITLES: Final = {
     "ServerSettings": "Redis and clocks",
     "ProbeSettings": "Health",
     "MetricsSettings": "Metrics",
+    "TraceSettings": "Traces",
 }
 
 

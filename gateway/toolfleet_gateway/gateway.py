@@ -31,6 +31,7 @@ from toolfleet_gateway.metrics.routes import metrics_routes
 from toolfleet_gateway.modules.routes import module_routes
 from toolfleet_gateway.operations.routes import operation_routes
 from toolfleet_gateway.tools.routes import tool_routes
+from toolfleet_gateway.tracing.gateway_tracing import gateway_tracing
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.cancellation import end
@@ -66,7 +67,7 @@ async def serve_gateway(
     ready: Callable[[], None] = lambda: None,
 ) -> None:
     """As `run_gateway`, on the running loop."""
-    url, closing = str(settings.redis_url), Closing()
+    url, closing, tracing = str(settings.redis_url), Closing(), gateway_tracing(settings)
     async with (
         ToolFleet(settings=settings) as fleet,
         authenticating(settings, generated) as authenticator,
@@ -83,9 +84,9 @@ async def serve_gateway(
         routes = [*routes_of(fleet, settings, closing, streams, calls), *metrics_routes(metrics, settings)]
         routes += metadata_routes(authenticator.resource)
         entrance = Entrance(authenticator, limits)
-        front = McpFront(fleet, settings, redis, entrance, streams, closing)
+        front = McpFront(fleet, settings, redis, entrance, streams, closing, tracing)
         apps: dict[str, ASGIApp] = dict.fromkeys(PATHS, front)
-        app = build_app(routes, entrance, settings, is_ready=is_ready, apps=apps)
+        app = build_app(routes, entrance, settings, is_ready=is_ready, apps=apps, tracing=tracing)
         server = make_server(app, settings, leaving=closing.begin, listening=ready)
         watching = asyncio.create_task(streams.watch(), name="toolfleet-streams")
         try:

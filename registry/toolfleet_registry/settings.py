@@ -34,6 +34,7 @@ from toolfleet_registry.config.setting_errors import sentence_of
 from toolfleet_registry.config.setting_values import Count, Seconds, read_json
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.config.telemetry.metrics_settings import MetricsSettings
+from toolfleet_registry.config.telemetry.trace_settings import TraceSettings
 from toolfleet_registry.config.webhook_settings import WebhookSettings
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.errors import SettingsError
@@ -65,6 +66,7 @@ class Settings(
     GatewaySettings,
     ProbeSettings,
     MetricsSettings,
+    TraceSettings,
     BaseSettings,
 ):
     """The fleet's settings; `load_settings` reads them and says clearly what is wrong."""

@@ -16,6 +16,7 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.redis.servers import sentinel_options, tls_options
 from toolfleet_registry.redis.urls import is_redis_url, is_sentinel_url, read_sentinel_url
 from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_registry.tracing.port import Tracing
 from toolfleet_tasks.broker.kombu_queues import make_queue
 from toolfleet_tasks.control import jobs_tick, refresh, startup_checks
 from toolfleet_tasks.messages.signing import Seal, seal_of
@@ -49,6 +50,7 @@ class FleetApp(Celery):  # type: ignore[misc] # Celery ships no types
     served_modules: ServedModulesPort | None = None
     runner: Runner | None = None
     jobs: JobPoller | None = None
+    tracing: Tracing | None = None
 
     @cached_property
     def seal(self) -> Seal:

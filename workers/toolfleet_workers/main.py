@@ -9,10 +9,13 @@ from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.private_process import hide_process
+from toolfleet_registry.tracing.port import Tracing
 from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.background.lazy import LazyJobs
 from toolfleet_tasks.messages.signing import caller_tokens
+from toolfleet_tasks.tracing.processes import process_tracing
 from toolfleet_workers.executors.http.executor import HttpExecutor
+from toolfleet_workers.executors.http.module_client import HttpClientPort
 from toolfleet_workers.executors.http_client.client import HttpClient
 from toolfleet_workers.executors.routed import RoutedExecutor
 from toolfleet_workers.metrics.worker_metrics import AnsweredMetrics
@@ -24,7 +27,7 @@ from toolfleet_workers.middleware.personal_data import PersonalDataGuard
 from toolfleet_workers.middleware.result_check import ResultCheck
 from toolfleet_workers.pool import bootsteps
 from toolfleet_workers.pool.served_modules import ServedModules
-from toolfleet_workers.runner.runner import CallRunner, Executor
+from toolfleet_workers.runner.runner import CallRunner, Executor, Middleware
 from toolfleet_workers.runner.tool_cache import ToolCache
 
 log = get_logger(__name__)
@@ -43,6 +46,7 @@ def allow_open_files() -> None:
 def make_worker_app(settings: Settings) -> FleetApp:
     """An app that can run calls: of the settings' lane, against their modules."""
     app = make_app(settings, lane=settings.lane)
+    app.tracing = tracing = process_tracing(settings, "toolfleet-worker")
     own_classes = OwnClasses(settings, runs_in="worker")
     own_classes.check(settings)
     profiles = KnownProfiles(settings, own=own_classes)
@@ -51,7 +55,7 @@ def make_worker_app(settings: Settings) -> FleetApp:
     own = _own_executors(settings, tools)
     http = HttpExecutor(
         settings.module_services,
-        client=HttpClient(),
+        client=HttpClient() if tracing is None else _traced_client(tracing),
         max_reply_bytes=settings.max_reply_bytes,
         headers=app.modules.headers,
         caller_token=None if settings.signing_key is None else caller_tokens(settings.signing_key),
@@ -62,9 +66,10 @@ def make_worker_app(settings: Settings) -> FleetApp:
     profile = ProfileCheck(tools, profiles, settings.default_guest_modules)
     permission = PermissionCheck(tools, settings.default_guest_modules)
     operators, guard = OwnMiddleware(tools, profiles, own_classes), PersonalDataGuard(tools, profiles)
+    spans, check = _tool_spans(tracing, ResultCheck(tools))
     app.runner = CallRunner(
         executor,
-        middleware=[CallLog(), profile, permission, operators, guard, ResultCheck(tools)],
+        middleware=[*spans, CallLog(), profile, permission, operators, guard, check],
         statuses=http.statuses,
         checks=2,  # the last two
         screened=guard.screened,
@@ -78,6 +83,21 @@ def make_worker_app(settings: Settings) -> FleetApp:
     bootsteps.install(app)
     app.steps["worker"].add(AnsweredMetrics)
     return app
+
+
+def _traced_client(tracing: Tracing) -> HttpClientPort:
+    from toolfleet_workers.executors.http_client.traced_client import TracedClient  # noqa: PLC0415 - hardly any worker has it
+
+    return TracedClient(HttpClient(), tracing)
+
+
+def _tool_spans(tracing: Tracing | None, check: Middleware) -> tuple[list[Middleware], Middleware]:
+    """What goes around all middleware, and what is in the place of the last."""
+    if tracing is None:
+        return [], check
+    from toolfleet_workers.middleware.tool_span import ShownArguments, ToolSpan  # noqa: PLC0415 - as above
+
+    return [ToolSpan(tracing)], ShownArguments(check) if tracing.has_contents else check
 
 
 def _own_executors(settings: Settings, tools: ToolCache) -> dict[str, Executor]:

@@ -35,6 +35,9 @@ def mcp(
     from toolfleet_gateway.auth.identity import Identity  # noqa: PLC0415 - only this command needs it
     from toolfleet_gateway.mcp.stdio import serve_stdio  # noqa: PLC0415 - as above
     from toolfleet_gateway.mcp.view import McpView  # noqa: PLC0415 - as above
+    from toolfleet_gateway.tracing.gateway_tracing import gateway_tracing  # noqa: PLC0415 - as above
+
+    gateway_tracing(settings)  # first: what serves then is traced with it
 
     view = McpView(Identity(caller_of(user, permission, modules)), module)
     asyncio.run(serve_stdio(settings, view))

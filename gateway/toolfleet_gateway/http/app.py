@@ -27,7 +27,9 @@ from toolfleet_gateway.http.openapi import openapi_document
 from toolfleet_gateway.http.problem_answers import ProblemAnswers, problem_of
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.http.security_headers import SecurityHeaders
+from toolfleet_gateway.tracing.http_spans import TracedPath
 from toolfleet_registry.config.gateway_settings import GatewaySettings
+from toolfleet_registry.tracing.port import Tracing
 
 DOCUMENT = "/openapi.json"
 
@@ -39,6 +41,7 @@ def build_app(
     *,
     is_ready: Callable[[], Awaitable[bool]],
     apps: Mapping[str, ASGIApp] = MappingProxyType({}),
+    tracing: Tracing | None = None,
 ) -> Starlette:
     """The app of `routes`, and of what every gateway answers beside them. The order of `routes` is that in which paths are tried.
 
@@ -49,7 +52,7 @@ def build_app(
     by_path = dict[str, list[AnyRoute]]()
     for route in (*known, _document_route(json.dumps(document, separators=(",", ":")))):
         by_path.setdefault(route.path, []).append(route)
-    by_endpoint: list[tuple[str, ASGIApp]] = [(path, Endpoint(of_path, entrance)) for path, of_path in by_path.items()]
+    by_endpoint = [(path, _traced(path, Endpoint(of_path, entrance), tracing)) for path, of_path in by_path.items()]
     app = Starlette(
         routes=[StarletteRoute(path, answer) for path, answer in (*by_endpoint, *apps.items())],
         middleware=_bounds(settings),
@@ -57,6 +60,12 @@ def build_app(
     )
     app.router.redirect_slashes = False
     return app
+
+
+def _traced(path: str, app: ASGIApp, tracing: Tracing | None) -> ASGIApp:
+    if tracing is None or path in {LIVE, READY}:  # these are asked every few seconds
+        return app
+    return TracedPath(path, app, tracing)
 
 
 async def _answer_of_router(request: Request, error: Exception) -> Response:

@@ -24,6 +24,7 @@ from toolfleet_gateway.mcp.old_era.watch_methods import WatchMethods
 from toolfleet_gateway.mcp.replay import again, whole_body
 from toolfleet_gateway.mcp.server import SERVER_INFO
 from toolfleet_gateway.mcp.view import VIEW, McpView
+from toolfleet_gateway.tracing.gateway_tracing import gateway_tracing
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.closing import Closing
@@ -43,7 +44,7 @@ class McpEndpoint:
         keys = GatewayKeys(settings.keys)
         self._sessions = ClientSessions(redis, keys, seconds=settings.mcp_session_seconds)
         self._headers = HeaderArguments(fleet)
-        self._lane = ToolCallLane(self._methods.tools, SERVER_INFO)
+        self._lane = ToolCallLane(self._methods.tools, SERVER_INFO, gateway_tracing(settings))
         self._questions = ClientQuestions(redis, keys)
         self._watches = SessionWatches(redis, keys, seconds=settings.mcp_session_seconds)
         self._session_streams = SessionStreams(self._sessions, self._watches, self._methods.subscriptions)

@@ -4,6 +4,7 @@ The official SDK is loaded with the first of them: it takes a second, and 40 MB 
 """
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -18,7 +19,9 @@ from toolfleet_gateway.http.metadata import ENDPOINT
 from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.problems import not_found
 from toolfleet_gateway.mcp.view import McpView
+from toolfleet_gateway.tracing.gateway_tracing import context_in
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.tracing.port import Tracing
 from toolfleet_tasks.aio.closing import Closing
 from toolfleet_tasks.client.fleet import ToolFleet
 
@@ -38,6 +41,7 @@ class McpFront:
     entrance: Entrance
     streams: OpenStreams
     closing: Closing
+    tracing: Tracing | None = None
     _endpoint: "McpEndpoint | None" = None
     _loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -52,7 +56,9 @@ class McpFront:
             if not listener.reaches(module) or module not in await self.fleet.modules.statuses():
                 raise not_found("There is no such module for this caller.")
         served = self._endpoint or await self._loaded()
-        await served.serve(McpView(who, module), scope, receive, send)
+        context = None if self.tracing is None else context_in(scope["headers"])
+        with nullcontext() if self.tracing is None or context is None else self.tracing.within(context):
+            await served.serve(McpView(who, module), scope, receive, send)
 
     async def aclose(self) -> None:
         """End what is under way."""

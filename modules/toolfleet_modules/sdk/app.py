@@ -22,6 +22,7 @@ from toolfleet_modules.once.idempotency import IdempotentRuns
 from toolfleet_modules.requests.addressee import AddresseeCheck
 from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.request import ReconcileRequest, StatusRequest, TooLarge, TooSlow, read_body
+from toolfleet_modules.requests.traced_requests import traced_requests
 from toolfleet_modules.sdk.execute import Execute, Limits
 from toolfleet_modules.sdk.protocol import AppParts
 from toolfleet_modules.sdk.tool import in_words
@@ -47,7 +48,8 @@ def app_of(module: AppParts) -> Starlette:
     if routes.accepted is not None:
         known.append(Route("/status", routes.status, methods=["POST"]))
     addressee = Middleware(AddresseeCheck, own=lambda: module.replica_id)
-    return Starlette(routes=known, middleware=[addressee], lifespan=lambda _: routes.lifespan())
+    traced = Middleware(traced_requests, service=module.name)  # where nothing is traced it is not there
+    return Starlette(routes=known, middleware=[traced, addressee], lifespan=lambda _: routes.lifespan())
 
 
 class _Routes:

@@ -24,6 +24,7 @@ from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.request import Call, HeaderRefused, TooLarge, TooSlow
 from toolfleet_modules.requests.sender_clocks import Senders
 from toolfleet_modules.requests.task_guard import guard_tasks
+from toolfleet_modules.requests.traced_requests import note_call, note_reply
 from toolfleet_modules.sdk.progress_lines import ProgressLines
 from toolfleet_modules.sdk.reply_wait import ReplyWait
 from toolfleet_modules.sdk.served_tool import ServedTool
@@ -94,6 +95,7 @@ class Execute:
         try:
             caller = self._callers.verify(request.headers)  # first: nobody else has us read what they send
             call = await Call.of(request, most_bytes=self._limits.request_bytes)
+            note_call(scope, call.tool_name, call.call_id, call.attempt)
             permission = self._callers.permission(
                 caller, tool=call.tool_name, sub=call.user_id or "", jti=call.call_id or ""
             )
@@ -151,6 +153,7 @@ class Execute:
         context.takes_input, context.inputs = call.takes_input, call.inputs
         run = tool.begin(arguments, context, self._means)
         if isinstance(run, Reply):
+            note_reply(request.scope, run)
             return self._counted(run)
         work = self._work_for(call, run, context)
         work.join(call.attempt, begin_by)
@@ -206,6 +209,7 @@ class Execute:
             if not lines.are_begun:
                 raise
             reply = Reply.failure(call.tool_name, str(exc), effect_state="none")
+        note_reply(request.scope, reply)
         await lines.tell_rest()
         if not lines.are_begun:
             return Response(reply.body, media_type="application/json")

@@ -17,6 +17,7 @@ from toolfleet_tasks.app import FleetApp
 from toolfleet_tasks.approvals.records import ApprovalRecords
 from toolfleet_tasks.approvals.settling import settle_due
 from toolfleet_tasks.background.session import worker_session
+from toolfleet_tasks.background.wake_spans import around_tries
 from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.jobs.calls import JobSteps
 from toolfleet_tasks.jobs.completion import ThenCall
@@ -182,7 +183,8 @@ class _Bench:
         self._opening = asyncio.Lock()
         self._sending = set[asyncio.Task[int]]()
         self.records = JobRecords(connection, settings)
-        self.wakes = WakeupOutbox(connection, settings)
+        around = around_tries(owner._app.tracing, self.records)  # noqa: SLF001 - as above
+        self.wakes = WakeupOutbox(connection, settings, around=around)
         self._approvals = ApprovalRecords(connection, settings)
         self._owner, self._here, self._settings, self._stack = owner, here, settings, stack
         self.mover = JobEngine(
@@ -239,7 +241,7 @@ class _Bench:
         call = await steps.prepare(then.spec, then.call, then.call_id)
         if isinstance(call, ToolResult):
             return self._put_off(call) or call.error
-        answer = await steps.publish(call)
+        answer = await steps.publish(call, then.spec)
         if isinstance(answer, ToolResult):
             return self._put_off(answer) or steps.unpublished(call, answer).error
         if answer is None and self._settings.broker != self._settings.redis_url:

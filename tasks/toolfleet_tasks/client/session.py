@@ -56,6 +56,7 @@ from toolfleet_tasks.results.listener import ResultListener
 from toolfleet_tasks.results.reader import ResultReader
 from toolfleet_tasks.results.receipts import Receipts
 from toolfleet_tasks.results.waiter import ResultWaiters
+from toolfleet_tasks.tracing.processes import agents_tracing
 from toolfleet_tasks.wakeups.service import WakeupService
 
 T = TypeVar("T")
@@ -100,13 +101,12 @@ class Session:
         self._follow = self._make_follow()
         self.begun = self._make_begun(ResultReader(self._connect_to(url, "begun"), lambda *_: None))
         self._keyed_calls = self._make_joins(ResultReader(self._connect_to(url, "joins"), lambda *_: None))
-        workers = WorkerWait(self._connection, settings, known, spawn=self._spawn)
-        parts = self._publisher, admission, self._keyed_calls, workers, settings
-        self._dispatcher = Dispatcher(*parts, follow=self._follow, spawn=self._spawn, before=self.begun.write)
+        self.tracing = agents_tracing(settings)
+        self._dispatcher = self._make_dispatcher(admission, known)
         approvals = self._connection, self._ledger, self._dispatcher, self.preparation, admission, settings
         self.approvals, followed = approval_service(*approvals), (self._follow, self._listener.listening)
         self._waiting = CallsToApprove(self.approvals, self._keyed_calls, *followed, self.begun.write)
-        self.steps = JobSteps(self.preparation, self._dispatcher, self.approvals, self.trail, settings)
+        self.steps = JobSteps(self.preparation, self._dispatcher, self.approvals, self.trail, settings, self.tracing)
         self.jobs = self._service(self._gate if has_agent else None)
 
     async def open(self) -> None:
@@ -259,11 +259,14 @@ class Session:
         parts, broker = (admission, self.settings, self._connection), self._connect_to_broker
         return agent_publisher(*parts, broker_connection=broker, listening=self._listener.listening, spawn=self._spawn)
 
+    def _make_dispatcher(self, admission: AdmissionControl, known: KnownModules) -> Dispatcher:
+        workers, tracing = WorkerWait(self._connection, self.settings, known, spawn=self._spawn), self.tracing
+        parts, before = (self._publisher, admission, self._keyed_calls, workers, self.settings), self.begun.write
+        return Dispatcher(*parts, follow=self._follow, spawn=self._spawn, before=before, tracing=tracing)
+
     def _service(self, gate: Evaluation | None) -> JobService:
-        records, publisher = JobRecords(self._connection, self.settings, self._ledger.verifier), self._publisher
-        return JobService(
-            records, self.preparation, self.settings, gate=gate, control=publisher.control, spawn=self._spawn
-        )
+        records, control = JobRecords(self._connection, self.settings, self._ledger.verifier), self._publisher.control
+        return JobService(records, self.preparation, self.settings, gate=gate, control=control, spawn=self._spawn)
 
     def _make_begun(self, reader: ResultReader) -> BegunCalls:
         parts = self._connection, self._listener, self.settings

@@ -17,6 +17,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.tracing.port import Tracing
 from toolfleet_tasks.admission.control import AdmissionControl, Refusal, refused
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
 from toolfleet_tasks.calls.pending_call import PendingCall
@@ -26,6 +27,7 @@ from toolfleet_tasks.fairness.wait_queue import CallerLane, WaitQueue
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.publish.publisher import Publisher
 from toolfleet_tasks.queues import queue_for
+from toolfleet_tasks.tracing.sending import sent, system_of
 
 log = get_logger(__name__)
 
@@ -54,9 +56,11 @@ class Dispatcher:
         follow: Callable[[PublishedCall], PendingCall],
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         before: Callable[[PublishedCall], None],
+        tracing: Tracing | None = None,
     ) -> None:
         self._publisher = publisher
         self._before = before
+        self._tracing, self._system = tracing, system_of(settings.broker)
         self._admission = admission
         self._keyed_calls = keyed_calls
         self._workers = workers
@@ -71,8 +75,12 @@ class Dispatcher:
 
         While nobody consumes its queue it is held back for a while; one that `waits_for_worker` waits in the queue.
         """
-        hold = self._hold(call, waits=waits)
         needs_worker = not waits_for_worker and self._workers.needs_worker(call)
+        posting = self._post(call, waits=waits, needs_worker=needs_worker)
+        return await (posting if self._tracing is None else sent(self._tracing, call, self._system, posting))
+
+    async def _post(self, call: PublishedCall, *, waits: bool, needs_worker: bool) -> Started:
+        hold = self._hold(call, waits=waits)
         started: PendingCall | Refusal | ToolResult
         try:
             started = await self._start(call, hold, needs_worker=needs_worker)
@@ -101,6 +109,10 @@ class Dispatcher:
         Or the refusal that names the call that its idempotency key stands for. Raises `PublishUnconfirmed`: it may be in
         its queue, or was begun before (`BegunBefore`). `again`: it may have been published before.
         """
+        detaching = self._detach(call, most_waiting=most_waiting, again=again)
+        return await (detaching if self._tracing is None else sent(self._tracing, call, self._system, detaching))
+
+    async def _detach(self, call: PublishedCall, *, most_waiting: int, again: bool) -> ToolResult | Refusal | None:
         hold = self._hold(call, waits=False, seconds=_DETACHED_SECONDS)
         limit = min(self._admission.backlog_limit(call), most_waiting)
         try:

@@ -16,11 +16,13 @@ from toolfleet_registry.local.url_polls import CHECK_URL
 from toolfleet_registry.policy.reach import as_sent
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.tracing.port import Tracing
 from toolfleet_tasks.admission.control import Refusal
 from toolfleet_tasks.approvals.service import ApprovalService
 from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.prepare import CallPreparation, Step
 from toolfleet_tasks.dispatch.dispatcher import Dispatcher
+from toolfleet_tasks.tracing.job_trace import of_job
 
 _MOST_WAITING = 250  # calls in a module's queue, where jobs add to it: an agent's own call comes after them
 
@@ -42,7 +44,9 @@ class JobSteps:
         approvals: ApprovalService,
         trail: AuditTrail,
         settings: Settings,
+        tracing: Tracing | None = None,
     ) -> None:
+        self._tracing = tracing
         self._preparation = preparation
         self._approvals = approvals
         self._dispatcher = dispatcher
@@ -63,14 +67,18 @@ class JobSteps:
         step = Step(call_id, spec.job_id, spec.user_id, ends_by, partial(_gate_refusal, spec))
         return await self._preparation.prepare(call, caller, spec.conversation, step=step)
 
-    async def publish(self, call: PublishedCall) -> ToolResult | JobCallState | None:
-        """Get a step into its queue. Its result if it is surely not there; `None` if it is, or is too late.
+    async def publish(self, call: PublishedCall, spec: JobSpec | None = None) -> ToolResult | JobCallState | None:
+        """Get a step of this job into its queue. Its result if it is surely not there; `None` if it is, or is too late.
 
         Where many calls wait for its module it is `busy`. Raises `PublishUnconfirmed` where nobody knows. Twice does no
         harm: it has one id, under which the ledger has it run once. One that people have to approve waits for them.
         """
         if call.deadline_at <= fleet_clock.now():
             return None
+        publishing = self._publish(call)
+        return await (publishing if self._tracing is None or spec is None else of_job(self._tracing, spec, publishing))
+
+    async def _publish(self, call: PublishedCall) -> ToolResult | JobCallState | None:
         try:
             if call.approval is not None:
                 answer = await self._approvals.ask_for_step(call)

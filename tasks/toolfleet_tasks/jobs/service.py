@@ -29,6 +29,7 @@ from toolfleet_tasks.jobs.state_machine import is_unknown
 from toolfleet_tasks.jobs.validation import fault_in, may_be_filled, steps_of
 from toolfleet_tasks.messages.ids import RESUME, request_digest
 from toolfleet_tasks.redis.answers import answered
+from toolfleet_tasks.tracing.job_trace import with_trace
 from toolfleet_tasks.wakeups.placeholders import has_places
 
 log = get_logger(__name__)
@@ -75,6 +76,7 @@ class JobService:
         caller = as_sent(spec.caller, self._settings.default_guest_modules)
         spec = await without_personal_data(spec.model_copy(update={"caller": caller}), self._preparation)
         spec = (await self._judged(spec)).model_copy(update={"wish": digest})
+        spec = with_trace(spec, is_traced=self._settings.traces is not False)
         now = fleet_clock.now()
         shift = now - spec.created_at  # judging may have taken its time
         spec = spec.model_copy(

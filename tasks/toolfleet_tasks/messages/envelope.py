@@ -18,6 +18,7 @@ from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.tracing.trace_context import TraceContext, carried
 from toolfleet_tasks.messages.links import NOTHING_FOLLOWS, Links
 from toolfleet_tasks.messages.signatures import Signatures
 from toolfleet_tasks.queues import nets_around
@@ -39,7 +40,10 @@ def sender() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What a call's message says beside its text, for Celery and Flower. Limits are seconds, soft before hard."""
+    """What a call's message says beside its text, for Celery and Flower. Limits are seconds, soft before hard.
+
+    `trace`: where the call is in a trace, if it is in one.
+    """
 
     call_id: str
     shadow: str
@@ -47,6 +51,7 @@ class Label:
     queue: str
     limits: tuple[float | None, float | None]
     links: Links | None = None
+    trace: TraceContext | None = None
 
 
 def seconds_kept(call: PublishedCall) -> float:
@@ -64,7 +69,8 @@ def time_after(delay: float) -> datetime:
 
 def call_message(call: PublishedCall, queue: str, *, text: str, origin: str) -> str:
     """A call's message for its queue; `text` is the call as it travels."""
-    label = Label(call.call_id, call.tool_name, args_shown(call), queue, nets_around(call.limit_seconds))
+    nets = nets_around(call.limit_seconds)
+    label = Label(call.call_id, call.tool_name, args_shown(call), queue, nets, trace=carried())
     return message(text, label, origin=origin)
 
 
@@ -83,7 +89,7 @@ def message(
         f'"eta":{"null" if eta is None else _quoted(eta)},"expires":null,"group":{group},"group_index":{index},'
         f'"retries":{retries},"timelimit":[{_limit(hard_limit)},{_limit(soft_limit)}],"root_id":{root_id},'
         f'"parent_id":{parent_id},"argsrepr":{_quoted(label.args_shown)},"kwargsrepr":"{{}}","origin":{_quoted(origin)},'
-        f'"ignore_result":null,"replaced_task_nesting":0,"stamped_headers":null,"stamps":{{}}}},'
+        f'"ignore_result":null,"replaced_task_nesting":0,"stamped_headers":null,"stamps":{{}}{"" if label.trace is None else _trace(label.trace)}}},'
         f'"properties":{{"correlation_id":{call_id},"reply_to":{_quoted(reply_to)},"delivery_mode":2,'
         f'"delivery_info":{{"exchange":"{_EXCHANGE}","routing_key":{_quoted(label.queue)}}},"priority":0,'
         f'"body_encoding":"base64","delivery_tag":{tag}}}}}'
@@ -175,6 +181,11 @@ _NO_CALL = ""  # the calls are in the text
 
 def _limit(seconds: float | None) -> str:
     return "null" if seconds is None else repr(seconds)
+
+
+def _trace(trace: TraceContext) -> str:
+    """Its headers, as members that follow others."""
+    return "".join([f',"{name}":{_quoted(value)}' for name, value in trace.headers.items()])
 
 
 def _body(text: str, links: Links | None) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,6 +17,7 @@ from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUn
 from toolfleet_registry.redis.redis_errors import reason_of
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
+from toolfleet_registry.tracing.trace_context import TraceContext, carried
 from toolfleet_tasks.admission.control import Refusal
 from toolfleet_tasks.aio.cancellation import is_wanted
 from toolfleet_tasks.broker.kombu_backlog import Backlogs
@@ -75,7 +76,7 @@ class KombuPublisher:
         give_up_at = machine_clock.monotonic() + seconds
         try:
             sending = asyncio.get_running_loop().run_in_executor(
-                self._threads, self._send, call, limit, turn, give_up_at
+                self._threads, self._send, call, carried(), limit, turn, give_up_at
             )
         except RuntimeError as exc:
             raise NotPublished("the fleet was left") from exc
@@ -123,7 +124,9 @@ class KombuPublisher:
         except RuntimeError as exc:
             raise NotPublished("the fleet was left") from exc
 
-    def _send(self, call: PublishedCall, limit: int, turn: threading.Lock, give_up_at: float) -> Refusal | None:
+    def _send(
+        self, call: PublishedCall, trace: TraceContext | None, limit: int, turn: threading.Lock, give_up_at: float
+    ) -> Refusal | None:
         if turn.locked():
             return None
         queue = queue_for(call)
@@ -134,13 +137,15 @@ class KombuPublisher:
             if not turn.acquire(blocking=False):
                 return None
             try:
-                self._send_over(connection, call, queue, seconds=give_up_at - machine_clock.monotonic())
+                self._send_over(connection, call, trace, queue, seconds=give_up_at - machine_clock.monotonic())
             except Exception as exc:
                 raise _surely_not_sent(exc) or PublishUnconfirmed(str(exc)) from exc
             self._backlogs.add(queue)
             return None
 
-    def _send_over(self, connection: Connection, call: PublishedCall, queue: str, *, seconds: float) -> None:
+    def _send_over(
+        self, connection: Connection, call: PublishedCall, trace: TraceContext | None, queue: str, *, seconds: float
+    ) -> None:
         soft_limit, hard_limit = nets_around(call.limit_seconds)
         self._app.send_task(
             TASK,
@@ -159,6 +164,7 @@ class KombuPublisher:
             # What Flower and the logs show: which arguments, never their values.
             argsrepr=args_shown(call),
             kwargsrepr="{}",
+            headers=None if trace is None else trace.headers,
         )
 
     def _send_again(self, delivered: Delivered, delay: float, retries: int) -> None:
@@ -175,7 +181,7 @@ class KombuPublisher:
             soft_time_limit=soft_limit,
             time_limit=hard_limit,
             reply_to=delivered.reply_to,
-            headers=delivered.headers,
+            headers=_with_trace(delivered.headers, label.trace),
             retries=retries,
             # No `countdown`: Celery makes of it a time by this machine's clock, and whoever gets the message takes that for the fleet's.
             eta=time_after(delay) if delay else None,
@@ -202,6 +208,10 @@ class KombuPublisher:
     def _close(self) -> None:
         self._connections.close()
         self._app.close()
+
+
+def _with_trace(headers: Mapping[str, Any] | None, trace: TraceContext | None) -> Mapping[str, Any] | None:
+    return headers if trace is None else {**(headers or {}), **trace.headers}
 
 
 def _place_of(links: Links) -> dict[str, Any]:

@@ -57,6 +57,15 @@ def by_conversation(wakes: Iterable[DueWake]) -> list[list[DueWake]]:
     return list(wait_queue.values())
 
 
+def job_of(wake: DueWake) -> str:
+    """The id of the job that news are of; "" where they do not say it."""
+    try:
+        found = json.loads(wake.body).get("job_id")
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    return found if isinstance(found, str) else ""
+
+
 def _conversation_of(wake: DueWake) -> str | None:
     try:
         found = json.loads(wake.body).get("conversation_id") if wake.kind in PATHS else None

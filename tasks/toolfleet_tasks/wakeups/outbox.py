@@ -4,7 +4,7 @@ At least once, under one id: whoever dies between a core's answer and our note o
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.redis.durable_write import run_durably
-from toolfleet_tasks.wakeups.due_wakes import DueWake, by_conversation, kept_when_dead, place_when_dead
+from toolfleet_tasks.wakeups.due_wakes import DueWake, by_conversation, job_of, kept_when_dead, place_when_dead
 from toolfleet_tasks.wakeups.events import opened_wake
 from toolfleet_tasks.wakeups.scripts import ACCEPTED, CLAIM, FAILED, MOST_DEAD_BYTES, RELEASED
 from toolfleet_tasks.wakeups.sender import (
@@ -44,6 +44,10 @@ Publish = Callable[[DueWake], Awaitable[str | None]]
 """Publishes the call of news of kind `call`. Returns `None`, or in a sentence why that can never be; whatever it raises is tried again."""
 
 
+Around = Callable[[str, str, Coroutine[Any, Any, DeliveryAnswer]], Coroutine[Any, Any, DeliveryAnswer]]
+"""Surrounds a try to wake a core."""
+
+
 class NotYet(Exception):
     """What `Publish` raises where nothing is wrong: the call is tried again, after `seconds` or as usual; the message says why."""
 
@@ -53,10 +57,13 @@ class NotYet(Exception):
 
 
 class WakeupOutbox:
-    """What one process delivers. Belongs to the loop of its `connection`, and must be closed on it."""
+    """What one process delivers. Belongs to the loop of its `connection`, and must be closed on it.
 
-    def __init__(self, connection: PipelinedConnection, settings: Settings) -> None:
-        self._connection = connection
+    `around` surrounds each try to wake a core, of a job's id at a URL.
+    """
+
+    def __init__(self, connection: PipelinedConnection, settings: Settings, *, around: Around | None = None) -> None:
+        self._connection, self._around = connection, around
         self._settings = settings
         self._keys = settings.keys
         self._seal = seal_of(settings, purpose="job")
@@ -175,7 +182,11 @@ class WakeupOutbox:
             return DeliveryAnswer(accepted=False, refused=True, reason="These are no news of a kind that is known.")
         if wake.fault:  # for good only if nobody else of the fleet can verify it, either
             return DeliveryAnswer(accepted=False, refused=True, reason=wake.fault)
-        return await self._sender.send(wake.wake_id, wake.body, path=PATHS[wake.kind])
+        path = PATHS[wake.kind]
+        sending = self._sender.send(wake.wake_id, wake.body, path=path)
+        if self._around is None:
+            return await sending
+        return await self._around(job_of(wake), f"{self._sender.shown_url}{path}", sending)
 
     async def _try_webhook(self, wake: DueWake) -> DeliveryAnswer:
         if wake.fault:  # as above

@@ -18,6 +18,7 @@ from toolfleet_registry.contracts.retry_after import parse_retry_after
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.tracing.trace_context import carried
 
 log = get_logger(__name__)
 
@@ -75,6 +76,12 @@ class WebhookSender:
         self._timeout_seconds = timeout_seconds
         self._client: httpx.AsyncClient | None = None
 
+    @property
+    def shown_url(self) -> str:
+        """The URL as traces show it: without a user, a password or a query."""
+        url = httpx.URL(self._url)
+        return str(url.copy_with(userinfo=b"", query=None, fragment=None)).rstrip("/")
+
     async def send(self, webhook_id: str, body: str, *, path: str = "") -> DeliveryAnswer:
         """Try once, at the URL with this path behind it. Raises nothing but a cancellation."""
         heard = list[DeliveryAnswer]()  # once the status is there, it counts, whatever becomes of the rest
@@ -109,6 +116,8 @@ class WebhookSender:
             "webhook-timestamp": str(int(now.timestamp())),
             "webhook-signature": self._webhook.sign(webhook_id, now, body),
         }
+        if (trace := carried()) is not None:
+            headers |= trace.headers
         client = self._client = self._client or _new_client(self._url, self._timeout_seconds)
         async with client.stream("POST", f"{self._url}{path}", content=body.encode(), headers=headers) as response:
             heard.append(_judged(response, ""))

@@ -3,7 +3,6 @@
 Until the claim stands nothing is run, and what the ledger does not take as the call's end is nobody's result.
 """
 
-from asyncio import CancelledError
 from collections.abc import Callable
 from functools import partial
 
@@ -37,7 +36,8 @@ from toolfleet_tasks.worker.refusals import refusal_of
 from toolfleet_tasks.worker.reports.attempt_reports import AttemptReports
 from toolfleet_tasks.worker.republish import publish_again
 from toolfleet_tasks.worker.returned import returned, stored_end
-from toolfleet_tasks.worker.running_task import RunningTask
+from toolfleet_tasks.worker.running_task import RunningTask, Superseded
+from toolfleet_tasks.worker.spans.attempt_span import processed
 
 log = get_logger(__name__)
 
@@ -98,7 +98,8 @@ async def _claimed(
         return stored_end(task, claim.result)
     claim.granted = accepted.granted_to(task, claim)
     with ledger.claims.holding(claim):
-        return await _Execution(task, ledger, claim, known).run()
+        execution = _Execution(task, ledger, claim, known)
+        return await (execution.run() if task.app.tracing is None else processed(task, claim, execution))
 
 
 class _Execution:
@@ -113,6 +114,7 @@ class _Execution:
         self._decisions = decisions.collecting(self._call.decisions)
         self._runner: Runner = task.app.runner
         self._started_at = fleet_clock.now()
+        self.came_to: ToolResult | None = None
         self._attempts = claim.attempts - (claim.granted == "go")  # those that have met the runner
 
     async def run(self) -> str:
@@ -189,10 +191,10 @@ class _Execution:
             with self._task.limits(
                 self._call.limit_seconds + SOFT_LIMIT_MARGIN, self._call.limit_seconds + HARD_LIMIT_MARGIN
             ) as interrupt:
-                self._claim.on_lost = lambda: interrupt(_Superseded())
+                self._claim.on_lost = lambda: interrupt(Superseded())
                 self._attempts = self._claim.attempts
                 return await self._runner.run(self._call, seconds=seconds, lease=self._claim)
-        except _Superseded:
+        except Superseded:
             raise self._late() from None
         except (TimeoutError, SoftTimeLimitExceeded):
             return Attempt(Outcome.UNKNOWN, fleet_results.timed_out(self._call.tool_name, seconds))
@@ -250,7 +252,7 @@ class _Execution:
 
     async def _retry(self, attempt: Attempt, follows: Next, delay: float, seconds: float) -> str:
         """Close the attempt, then publish the call again. Where that surely fails, the call ends as the attempt has."""
-        call, so_far = self._call, follows.result.effect_state
+        call, so_far, self.came_to = self._call, follows.result.effect_state, attempt.result
         if not await self._ledger.close(self._claim, attempt, seconds=seconds, so_far=so_far):
             raise self._late()
         log.warning("tool_call_failed_retrying", tool=call.tool_name, error=reason_of(call, attempt.result))
@@ -280,6 +282,7 @@ class _Execution:
             text = await finish(result)
         if text is None:
             raise self._late()
+        self.came_to = result
         return returned(self._task, text, result)
 
     def _late(self) -> Ignore | Reject:
@@ -292,7 +295,3 @@ class _Execution:
 
     def _audit(self) -> Audit:
         return audit_of(self._task, self._call, attempts=self._attempts, started_at=self._started_at)
-
-
-class _Superseded(CancelledError):
-    """The call is in others' hands: what this attempt still does is for nobody."""

@@ -7,6 +7,7 @@ from toolfleet_tasks.messages.deaths import deaths_of
 from toolfleet_tasks.messages.envelope import Label
 from toolfleet_tasks.publish.publisher import Delivered
 from toolfleet_tasks.publish.worker_publisher import worker_publisher
+from toolfleet_tasks.tracing.message_trace import trace_of
 from toolfleet_tasks.worker.running_task import RunningTask
 
 # Of a message that others wrote without limits: the next one has none, either.
@@ -29,6 +30,8 @@ def _delivered(task: RunningTask) -> Delivered:
     request = task.request
     hard_limit, soft_limit = request.timelimit or _UNLIMITED
     queue, limits = request.delivery_info["routing_key"], (soft_limit, hard_limit)
-    label = Label(request.id, request.shadow or "", request.argsrepr or "", queue, limits, task.links)
+    label = Label(
+        request.id, request.shadow or "", request.argsrepr or "", queue, limits, task.links, trace_of(request)
+    )
     headers = None if task.app.settings.is_fast else request.as_execution_options()["headers"]
     return Delivered(request.args[0], label, request.reply_to or "", deaths_of(request), headers)

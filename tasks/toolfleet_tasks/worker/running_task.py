@@ -1,5 +1,6 @@
 """Names what a call needs of the task that it runs in: Celery's, or what stands for it where its tracer need not run."""
 
+from asyncio import CancelledError
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -9,6 +10,10 @@ from toolfleet_tasks.messages.links import Links
 
 Limits = Callable[[float | None, float | None], AbstractContextManager[Callable[[BaseException], object]]]
 """Holds a block to a soft and a hard limit, in seconds; it yields what interrupts it."""
+
+
+class Superseded(CancelledError):
+    """The call is in others' hands: what this attempt still does is for nobody."""
 
 
 class RunningTask(Protocol):

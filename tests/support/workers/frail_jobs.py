@@ -94,7 +94,8 @@ class Ledger:
             job_id=spec.job_id,
         )
 
-    async def publish(self, call: PublishedCall) -> ToolResult | JobCallState | None:
+    async def publish(self, call: PublishedCall, spec: JobSpec | None = None) -> ToolResult | JobCallState | None:
+        del spec
         answer: ToolResult | None = await self._moments.at(self._published(call))
         return self.standing or answer
 

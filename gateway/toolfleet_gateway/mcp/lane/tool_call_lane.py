@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import mcp_types as types
@@ -13,7 +14,9 @@ from toolfleet_gateway.mcp.lane.lane_answer import LaneAnswer
 from toolfleet_gateway.mcp.lane.lane_request import LaneRequest
 from toolfleet_gateway.mcp.tool_methods import ToolMethods
 from toolfleet_gateway.mcp.view import McpView
+from toolfleet_gateway.tracing.mcp_spans import traced_call
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.tracing.port import Tracing
 
 log = get_logger(__name__)
 
@@ -24,8 +27,8 @@ KEEP_ALIVE_SECONDS: Final = 15.0
 class ToolCallLane:
     """The lane of one gateway, whose `server_info` is what each result says of its server."""
 
-    def __init__(self, tools: ToolMethods, server_info: Mapping[str, Any]) -> None:
-        self._tools = tools
+    def __init__(self, tools: ToolMethods, server_info: Mapping[str, Any], tracing: Tracing | None = None) -> None:
+        self._tools, self._tracing = tools, tracing
         self._stamp = {types.SERVER_INFO_META_KEY: dict(server_info)}
 
     async def serve(self, view: McpView, asked: LaneRequest, receive: Receive, send: Send) -> None:
@@ -47,7 +50,11 @@ class ToolCallLane:
             await asyncio.wait(both)
 
     async def _run(self, view: McpView, asked: LaneRequest, answer: LaneAnswer) -> dict[str, Any]:
-        result = await self._tools.run(view, asked.call, answer.notify)
+        run, call = partial(self._tools.run, view, asked.call, answer.notify), asked.call
+        if self._tracing is None:
+            result = await run()
+        else:
+            result = await traced_call(self._tracing, call.name, asked.id, call.meta, run)
         return {**result, "_meta": {**result.get("_meta", {}), **self._stamp}}
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from support.hosts.bird_service import BirdService, bird_service, document, json_body, operation, parameter
 from support.hosts.openapi_document import hosted_document
+from toolfleet_registry.tracing.trace_context import TraceContext, carrying
 
 pytestmark = pytest.mark.asyncio
 
@@ -47,6 +48,21 @@ async def test_parameters_stand_where_the_document_says(service: BirdService, tm
         assert done.result["headers"]["x-night"] == "3"
         assert done.result["headers"]["cookie"] == "nest=n%3B1"
         assert birds.host.tools["birds.find"].definition.effect == "read"
+
+
+async def test_a_traced_call_is_traced_on(service: BirdService, tmp_path: Path) -> None:
+    """Its service is told where the call is in its trace, unless the document itself has a word there."""
+    own = operation("own", parameter("traceparent", "header", {"type": "string"}))
+    paths = {"/woods/traced": {"get": operation("look")}, "/woods/own": {"get": own}}
+    context = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1")
+    async with hosted_document(tmp_path, document(paths), base=service.url) as birds:
+        with carrying(context):
+            traced, given = await birds.call("look"), await birds.call("own", traceparent="mine")
+        untraced = await birds.call("look")
+
+    assert {name: traced.result["headers"].get(name) for name in context.headers} == context.headers
+    assert given.result["headers"]["traceparent"] == "mine"
+    assert "traceparent" not in untraced.result["headers"]
 
 
 async def test_names_that_clash_say_where_they_stand(service: BirdService, tmp_path: Path) -> None:

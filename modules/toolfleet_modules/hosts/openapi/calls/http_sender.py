@@ -12,6 +12,7 @@ from toolfleet_modules.hosts.openapi.calls.outgoing_request import OutgoingReque
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
 from toolfleet_registry.functions.threads import NotBegun
 from toolfleet_registry.system.http_bodies import BodyReader
+from toolfleet_registry.tracing.trace_context import TRACEPARENT, carried
 
 _CONNECT_SECONDS = 10.0
 _KEPT_SECONDS = 5.0  # that a connection without a request is kept: services close theirs a little later
@@ -104,6 +105,8 @@ class HttpSender:
             raise NothingSent("its host is not running")
         connect = min(seconds, _CONNECT_SECONDS)
         headers = {"Accept-Encoding": "gzip", "User-Agent": "toolfleet", **request.headers}
+        if (trace := carried()) is not None and not any(name.lower() == TRACEPARENT for name in headers):
+            headers |= trace.headers
         encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
         timeouts = {"connect": connect, "pool": connect}  # the rest is bounded as a whole
         try:

@@ -1,0 +1,18 @@
+"""Finds out where the running code is in a trace, without loading anything for it."""
+
+import sys
+
+from toolfleet_registry.tracing.trace_context import TraceContext, carried
+
+
+def context_here() -> TraceContext | None:
+    """Where OpenTelemetry says that the running code is, or where what is sent here and now belongs; `None`: in no trace."""
+    if "opentelemetry.trace" in sys.modules:
+        from opentelemetry import trace  # noqa: PLC0415 - it is there already
+
+        found = trace.get_current_span().get_span_context()
+        if found.is_valid:
+            from toolfleet_registry.tracing.otel_tracing import text_of  # noqa: PLC0415 - only where something is traced
+
+            return text_of(found)
+    return carried()

@@ -1,0 +1,149 @@
+"""Implements the port on OpenTelemetry; only imported where something is traced."""
+
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, TracerProvider, TraceState
+from opentelemetry.trace.status import Status, StatusCode
+
+from toolfleet_registry.tracing.names import ERROR_TYPE, LINKED_AS, SCHEMA_URL, Kind
+from toolfleet_registry.tracing.port import OpenSpan, Started, Value
+from toolfleet_registry.tracing.trace_context import TraceContext, carrying
+
+_KINDS: Final[Mapping[Kind, SpanKind]] = {
+    "internal": SpanKind.INTERNAL,
+    "server": SpanKind.SERVER,
+    "client": SpanKind.CLIENT,
+    "producer": SpanKind.PRODUCER,
+    "consumer": SpanKind.CONSUMER,
+}
+_NANO = 1_000_000_000
+
+wanted_id = threading.local()
+"""The number of the span that is begun in this thread, for a provider of ours."""
+
+
+class RecordedSpan:
+    """As `OpenSpan`, of OpenTelemetry's."""
+
+    __slots__ = ("_context", "span")
+
+    def __init__(self, span: Span) -> None:
+        self.span = span
+        self._context: TraceContext | None = None
+
+    @property
+    def context(self) -> TraceContext:
+        """As `OpenSpan`."""
+        if self._context is None:
+            self._context = text_of(self.span.get_span_context())
+        return self._context
+
+    def note(self, attributes: Mapping[str, Value | None]) -> None:
+        """As `OpenSpan`."""
+        self.span.set_attributes({name: value for name, value in attributes.items() if value is not None})
+
+    def rename(self, name: str) -> None:
+        """As `OpenSpan`."""
+        self.span.update_name(name)
+
+    def fail(self, error_type: str) -> None:
+        """As `OpenSpan`."""
+        self.span.set_attribute(ERROR_TYPE, error_type)
+        self.span.set_status(Status(StatusCode.ERROR))
+
+    def end(self) -> None:
+        """As `OpenSpan`."""
+        self.span.end()
+
+
+class OtelTracing:
+    """As `Tracing`, with the tracer of `provider`. One that `is_ours` asks nobody for a call that is not sampled.
+
+    `over` sends what is left, and ends it.
+    """
+
+    def __init__(
+        self,
+        provider: TracerProvider,
+        version: str,
+        *,
+        is_ours: bool = False,
+        has_contents: bool = False,
+        follows_parent: bool = False,
+        over: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._tracer = provider.get_tracer("toolfleet", version, SCHEMA_URL)
+        self.has_attempt_ids, self.has_contents = is_ours, has_contents
+        self._follows_parent = follows_parent
+        self.shut_down = over
+
+    def skips(self, parent: TraceContext | None) -> bool:
+        """As `Tracing`."""
+        return parent is not None and self._follows_parent and not parent.is_sampled
+
+    def start(  # noqa: PLR0913 - what is not obvious has a default
+        self,
+        name: str,
+        kind: Kind,
+        attributes: Mapping[str, Value],
+        *,
+        parent: TraceContext | None = None,
+        links: Sequence[tuple[TraceContext, str]] = (),
+        span_id: int = 0,
+        began_at: float | None = None,
+    ) -> Started:
+        """As `Tracing`."""
+        if parent is not None and self.skips(parent):
+            return parent
+        around = None if parent is None else trace.set_span_in_context(_remote(parent), Context())
+        linked = [trace.Link(span_context_of(each), {LINKED_AS: word}) for each, word in links]
+        began = None if began_at is None else int(began_at * _NANO)
+        wanted_id.value = span_id
+        try:
+            span = self._tracer.start_span(name, around, _KINDS[kind], attributes, linked, began)
+        finally:
+            wanted_id.value = 0
+        return RecordedSpan(span) if span.is_recording() else text_of(span.get_span_context())
+
+    def current(self) -> TraceContext | None:
+        """As `Tracing`."""
+        found = trace.get_current_span().get_span_context()
+        return text_of(found) if found.is_valid else None
+
+    @contextmanager
+    def within(self, started: Started) -> Generator[None]:
+        """As `Tracing`."""
+        context = started if isinstance(started, TraceContext) else started.context
+        span = started.span if isinstance(started, RecordedSpan) else _remote(context)
+        token = otel_context.attach(trace.set_span_in_context(span))
+        try:
+            with carrying(context):
+                yield
+        finally:
+            otel_context.detach(token)
+
+
+def span_context_of(context: TraceContext) -> SpanContext:
+    """OpenTelemetry's words for it."""
+    flags = trace.TraceFlags(int(context.traceparent[53:55], 16))
+    state = TraceState.from_header([context.tracestate]) if context.tracestate else None
+    return SpanContext(context.trace_id, context.span_id, is_remote=True, trace_flags=flags, trace_state=state)
+
+
+def text_of(found: SpanContext) -> TraceContext:
+    """Our words for OpenTelemetry's."""
+    text = f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
+    return TraceContext(text, found.trace_state.to_header() if found.trace_state else "")
+
+
+def _remote(context: TraceContext) -> Span:
+    return NonRecordingSpan(span_context_of(context))
+
+
+__all__ = ["OpenSpan", "OtelTracing", "RecordedSpan", "span_context_of", "text_of", "wanted_id"]

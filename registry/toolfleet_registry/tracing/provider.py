@@ -1,0 +1,72 @@
+"""Makes a provider of OpenTelemetry by its own environment variables, for a process that has none; only imported where one is wanted."""
+
+import atexit
+import os
+import threading
+from typing import Any, Final
+
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import ParentBased
+
+from toolfleet_registry.tracing.otel_tracing import OtelTracing, wanted_id
+
+_LEAVING_SECONDS: Final = 2.0  # for the spans that were ended last to be sent, as a process ends
+
+
+class _AttemptIds(RandomIdGenerator):
+    """Gives a span the number that it is begun with; every other one a random one."""
+
+    def generate_span_id(self) -> int:
+        return getattr(wanted_id, "value", 0) or super().generate_span_id()
+
+
+def make_tracing(service: str, version: str, *, is_global: bool, has_contents: bool) -> OtelTracing:
+    """Traces of this process, sent by OTLP over HTTP. `is_global`: the process has it as its own, for whoever asks OpenTelemetry.
+
+    What cannot be sent is dropped: 2,048 spans wait at most (`OTEL_BSP_MAX_QUEUE_SIZE`).
+    """
+    provider = TracerProvider(resource=_resource(service, version), id_generator=_AttemptIds(), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    over = _Leaving(provider)
+    atexit.register(over)
+    if is_global:
+        trace.set_tracer_provider(provider)
+    return OtelTracing(
+        provider,
+        version,
+        is_ours=True,
+        has_contents=has_contents,
+        follows_parent=isinstance(provider.sampler, ParentBased),
+        over=over,
+    )
+
+
+def _resource(service: str, version: str) -> Resource:
+    said = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    own: dict[str, Any] = {SERVICE_VERSION: version} if said else {SERVICE_NAME: service, SERVICE_VERSION: version}
+    return Resource.create(own)
+
+
+class _Leaving:
+    """Ends a provider in time: whatever its exporter hangs at is left to a thread that keeps no process alive."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
+        self._is_over = False
+
+    def __call__(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        atexit.unregister(self)
+        thread = threading.Thread(target=self._provider.shutdown, name="toolfleet-traces", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is too far gone for threads
+            return
+        thread.join(_LEAVING_SECONDS)

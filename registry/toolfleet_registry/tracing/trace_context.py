@@ -1,0 +1,87 @@
+"""Carries the place in a trace as text, as W3C's Trace Context writes it: `traceparent`, and beside it `tracestate`."""
+
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+
+_PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_LONGEST_STATE = 512  # characters, which W3C has everybody pass on at least
+_STATE = re.compile(r"[ -~]*")  # printable: it goes into headers as it is
+_SAMPLED = frozenset("13579bdf")
+
+
+class TraceContext(NamedTuple):
+    """A span of a trace: `00-{trace id}-{span id}-{flags}`, and what tracing systems say beside it; "": nothing."""
+
+    traceparent: str
+    tracestate: str = ""
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether anybody keeps the trace."""
+        return self.traceparent[-1] in _SAMPLED
+
+    @property
+    def trace_id(self) -> int:
+        """The trace's number."""
+        return int(self.traceparent[3:35], 16)
+
+    @property
+    def span_id(self) -> int:
+        """The span's number."""
+        return int(self.traceparent[36:52], 16)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """As headers of a message or a request, or as members of MCP's `_meta`."""
+        said = {TRACEPARENT: self.traceparent}
+        return {**said, TRACESTATE: self.tracestate} if self.tracestate else said
+
+    @property
+    def fields(self) -> bytes:
+        """As lines of a request's head."""
+        return "".join(f"{name}: {value}\r\n" for name, value in self.headers.items()).encode()
+
+    def at(self, span_id: int) -> "TraceContext":
+        """Another span of the same trace."""
+        return TraceContext(f"{self.traceparent[:36]}{span_id:016x}{self.traceparent[52:]}", self.tracestate)
+
+
+def read_context(said: Mapping[str, object]) -> TraceContext | None:
+    """What somebody has said under these names; `None` if it is nothing, or nothing that W3C allows."""
+    return context_of(said.get(TRACEPARENT), said.get(TRACESTATE))
+
+
+def context_of(traceparent: object, tracestate: object) -> TraceContext | None:
+    """As `read_context`, of the two values."""
+    if not isinstance(traceparent, str) or not _PARENT.fullmatch(traceparent):
+        return None
+    is_fine = isinstance(tracestate, str) and len(tracestate) <= _LONGEST_STATE and _STATE.fullmatch(tracestate)
+    return TraceContext(traceparent, str(tracestate) if is_fine else "")
+
+
+def attempt_span_id(call_id: str, attempt: int) -> int:
+    """The number of the span of a call's attempt: known to everybody, also of one whose worker has died with it."""
+    return int.from_bytes(blake2b(f"{attempt} {call_id}".encode(), digest_size=8).digest()) or 1
+
+
+_carried: ContextVar[TraceContext | None] = ContextVar("toolfleet_trace", default=None)
+
+carried = _carried.get
+"""Return the place in a trace that goes with whatever is sent here and now; `None`: none does."""
+
+
+@contextmanager
+def carrying(context: TraceContext | None) -> Generator[None]:
+    """Have this go with what is sent within."""
+    token = _carried.set(context)
+    try:
+        yield
+    finally:
+        _carried.reset(token)

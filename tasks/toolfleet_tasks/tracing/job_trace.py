@@ -1,0 +1,73 @@
+"""Keeps with a job where it was made in a trace, and puts its steps and wake-ups there."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from toolfleet_registry.contracts.jobs import JobSpec
+from toolfleet_registry.tracing import names
+from toolfleet_registry.tracing.here import context_here
+from toolfleet_registry.tracing.port import Tracing, context_of_span
+from toolfleet_registry.tracing.trace_context import TraceContext, carrying, context_of
+
+T = TypeVar("T")
+
+
+def with_trace(spec: JobSpec, *, is_traced: bool) -> JobSpec:
+    """The job, made here and now."""
+    here = context_here() if is_traced else None
+    if here is None:
+        return spec
+    return spec.model_copy(update={"traceparent": here.traceparent, "tracestate": here.tracestate or None})
+
+
+def trace_of_job(spec: JobSpec) -> TraceContext | None:
+    """Where it was made; `None`: in no trace."""
+    return context_of(spec.traceparent, spec.tracestate)
+
+
+async def of_job(tracing: Tracing | None, spec: JobSpec, work: Awaitable[T]) -> T:
+    """What a job does, in its trace. A round of one that recurs has a trace of its own, linked to where the job was made."""
+    origin = trace_of_job(spec)
+    if tracing is None or origin is None:
+        return await work
+    if spec.schedule is None or spec.schedule.cron is None:
+        with tracing.within(origin):
+            return await work
+    started = tracing.start("run_job", "internal", {names.JOB_ID: spec.job_id}, links=[(origin, "job")])
+    try:
+        with tracing.within(started):
+            return await work
+    finally:
+        if not isinstance(started, TraceContext):
+            started.end()
+
+
+def _server_of(url: str) -> dict[str, str | int]:
+    found = urlsplit(url)
+    port = found.port or (443 if found.scheme == "https" else 80)
+    return {names.SERVER_ADDRESS: found.hostname or "", names.SERVER_PORT: port}
+
+
+async def woken(
+    tracing: Tracing, spec: JobSpec | None, url: str, post: Awaitable[T], is_fine: Callable[[T], bool]
+) -> T:
+    """What a try to wake somebody comes to, in its CLIENT span: in its job's trace, and linked to where the job was made."""
+    origin = None if spec is None else trace_of_job(spec)
+    started = tracing.start(
+        "POST",
+        "client",
+        {names.HTTP_METHOD: "POST", names.URL_FULL: url, **_server_of(url)},
+        parent=origin,
+        links=[] if origin is None else [(origin, "job")],
+    )
+    try:
+        with carrying(context_of_span(started)):
+            result = await post
+        if not isinstance(started, TraceContext) and not is_fine(result):
+            started.fail(names.OTHER_ERROR)
+        return result
+    finally:
+        if not isinstance(started, TraceContext):
+            started.note({names.JOB_ID: None if spec is None else spec.job_id})
+            started.end()

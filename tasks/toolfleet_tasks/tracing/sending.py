@@ -1,0 +1,65 @@
+"""Surrounds the publishing of a call with its PRODUCER span, whose place in the trace goes with the message."""
+
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.tracing import names
+from toolfleet_registry.tracing.port import Started, Tracing, context_of_span
+from toolfleet_registry.tracing.trace_context import TraceContext, carrying
+from toolfleet_tasks.queues import queue_for
+
+T = TypeVar("T")
+
+
+async def sent(tracing: Tracing, call: PublishedCall, system: str, post: Awaitable[T]) -> T:
+    """What publishing comes to, within a span below the current one. `system`: the broker's kind."""
+    started = start_sending(tracing, call, system, "send")
+    with carrying(context_of_span(started)):
+        if isinstance(started, TraceContext):  # nobody records it
+            return await post
+        try:
+            result = await post
+            if isinstance(result, ToolResult) and not result.success:
+                started.fail(result.error_code or names.OTHER_ERROR)
+        except BaseException as exc:
+            started.fail(type(exc).__name__)
+            raise
+        finally:
+            started.end()
+        return result
+
+
+def start_sending(tracing: Tracing, call: PublishedCall, system: str, operation: str) -> Started:
+    """Begin the span of a message that is sent, or of one that is only made for later (`create`)."""
+    queue = queue_for(call)
+    started = tracing.start(
+        f"{operation} {queue}",
+        "producer",
+        {
+            names.MESSAGING_SYSTEM: system,
+            names.MESSAGING_OPERATION_NAME: operation,
+            names.MESSAGING_OPERATION_TYPE: operation,
+            names.MESSAGING_DESTINATION: queue,
+        },
+    )
+    if not isinstance(started, TraceContext):
+        started.note(message_attributes(call))
+        started.note({names.GEN_AI_TOOL_NAME: call.tool_name})
+    return started
+
+
+def message_attributes(call: PublishedCall) -> dict[str, str | None]:
+    """What the spans of sender and receiver both say of a call's message."""
+    return {
+        names.MESSAGING_TEMPLATE: "tools.{module}",
+        names.MESSAGING_MESSAGE_ID: call.call_id,
+        names.LANE: call.lane,
+        names.JOB_ID: call.job_id,
+        names.GEN_AI_AGENT_NAME: call.caller.agent,
+    }
+
+
+def system_of(broker: str | None) -> str:
+    """The broker's kind, as the conventions name it."""
+    return "rabbitmq" if (broker or "").startswith(("amqp", "pyamqp")) else "redis"

@@ -1,0 +1,1 @@
+"""Begins the spans of calls in a worker."""

@@ -1,0 +1,112 @@
+"""Surrounds an attempt in a worker with its CONSUMER span: a child of the message's, with links to earlier attempts."""
+
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from celery.exceptions import Ignore, Reject, Retry
+
+from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.tracing import names
+from toolfleet_registry.tracing.port import OpenSpan, Started, Tracing
+from toolfleet_registry.tracing.trace_context import TraceContext, attempt_span_id, carrying
+from toolfleet_tasks.ledger.claims import Claim
+from toolfleet_tasks.queues import queue_for
+from toolfleet_tasks.tracing.message_trace import trace_of
+from toolfleet_tasks.tracing.sending import message_attributes, system_of
+from toolfleet_tasks.worker.running_task import RunningTask
+
+
+class Attempted(Protocol):
+    """One claimed call, run. `came_to`: its end, or what its attempt came to before a retry; `None` if it goes on elsewhere."""
+
+    came_to: ToolResult | None
+
+    def run(self) -> Coroutine[Any, Any, str]:
+        """Run it: raises as Celery's tracer understands."""
+        ...
+
+
+async def processed(task: RunningTask, claim: Claim, execution: Attempted) -> str:
+    """Run a claimed call of `task` in the span of its attempt."""
+    tracing, request, system = task.app.tracing, task.request, system_of(task.app.settings.broker)
+    parent = trace_of(request)
+    if tracing.skips(parent):
+        with carrying(parent):
+            return await execution.run()
+    started = _start(tracing, request, claim, parent, system)
+    with tracing.within(started):
+        if isinstance(started, TraceContext):
+            return await execution.run()
+        try:
+            return await execution.run()
+        except Retry:
+            raise
+        except (Ignore, Reject):
+            _go_on(started, execution)
+            raise
+        except BaseException as exc:
+            started.fail(type(exc).__name__)
+            raise
+        finally:
+            _say(started, execution.came_to)
+            started.end()
+
+
+def _start(tracing: Tracing, request: Any, claim: Claim, parent: TraceContext | None, system: str) -> Started:
+    call = claim.call
+    queue, is_attempt = queue_for(call), claim.granted == "go"
+    own_id = attempt_span_id(call.call_id, claim.attempts) if is_attempt else 0
+    started = tracing.start(
+        names.process_name(queue),
+        "consumer",
+        {
+            names.MESSAGING_SYSTEM: system,
+            names.MESSAGING_OPERATION_NAME: "process",
+            names.MESSAGING_OPERATION_TYPE: "process",
+            names.MESSAGING_DESTINATION: queue,
+        },
+        parent=parent,
+        links=_links(tracing, claim, parent),
+        span_id=own_id,
+    )
+    if not isinstance(started, TraceContext):
+        started.note(message_attributes(call))
+        started.note(
+            {
+                names.MESSAGING_CLIENT_ID: getattr(request, "hostname", None),
+                names.GEN_AI_TOOL_NAME: call.tool_name,
+                names.ATTEMPT: claim.attempts,
+                names.FENCING_TOKEN: claim.token,
+                names.GRANTED: claim.granted,
+                names.QUEUED_SECONDS: round(max(fleet_clock.now() - call.published_at, 0), 6),
+            }
+        )
+    return started
+
+
+def _links(tracing: Tracing, claim: Claim, parent: TraceContext | None) -> list[tuple[TraceContext, str]]:
+    """The message's creation, and the attempt before: one that was retried, or whose worker has died, or that goes on."""
+    if parent is None:
+        return []
+    links = [(parent, "creation")]
+    earlier = claim.attempts - (claim.granted == "go")
+    if earlier > 0 and tracing.has_attempt_ids:
+        is_lost = claim.granted not in {"go", "accepted"} or f"{earlier} never_closed" in claim.log
+        word = "accepted_attempt" if claim.granted == "accepted" else "lost_attempt" if is_lost else "retried_attempt"
+        links.append((parent.at(attempt_span_id(claim.call.call_id, earlier)), word))
+    return links
+
+
+def _go_on(span: OpenSpan, execution: Attempted) -> None:
+    """Of what has no end here: others have the call, or its module goes on with it, or asks."""
+    if execution.came_to is None:
+        span.note({names.EFFECT_STATE: "unknown"})
+
+
+def _say(span: OpenSpan, result: ToolResult | None) -> None:
+    if result is None:
+        return
+    span.note({names.EFFECT_STATE: result.effect_state})
+    if not result.success:
+        span.fail(result.error_code or names.OTHER_ERROR)

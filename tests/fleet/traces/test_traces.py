@@ -1,0 +1,104 @@
+"""One trace of a call, from the agent's span to the module's function."""
+
+from pathlib import Path
+
+from support.fleet import TestBed, program
+from support.traces.agent_program import SPAN, TracedAgent
+from support.traces.otlp_receiver import OtlpReceiver, ReceivedSpan
+from support.traces.woken_core import Core
+from support.waiting import wait_until_sync
+from toolfleet_cli.local.commands import beat_command
+from toolfleet_registry.tracing.trace_context import attempt_span_id
+
+CALLED = ("send tools.owls", "process tools.owls", "execute_tool owls.read", "POST", "POST /execute")
+
+
+def test_a_call_is_one_trace_from_the_agents_span_to_the_module(agent: TracedAgent, collector: OtlpReceiver) -> None:
+    """Each span is the child of the one before it, in whichever process, and says what it is by its kind."""
+    said = agent.call("owls.read", name="whole")
+    spans = collector.wait_for(SPAN, *CALLED, trace_id=said["trace_id"])
+
+    assert said["success"]
+    assert spans[0].span_id == said["span_id"]
+    assert [span.parent_id for span in spans[1:]] == [span.span_id for span in spans[:-1]]
+    assert [span.kind for span in spans] == ["INTERNAL", "PRODUCER", "CONSUMER", "INTERNAL", "CLIENT", "SERVER"]
+    assert [span.service for span in spans] == ["owl-watcher"] * 2 + ["toolfleet-worker"] * 3 + ["owls"]
+    assert not any(span.is_error for span in spans)
+    assert len(collector.trace(said["trace_id"])) == len(spans)
+
+
+def _linked_as(span: ReceivedSpan) -> dict[str, str]:
+    return {str(link.attributes["toolfleet.linked_as"]): link.span_id for link in span.links}
+
+
+def test_an_attempt_says_which_one_it_is(agent: TracedAgent, collector: OtlpReceiver) -> None:
+    """Number, fencing token, time in the queue, and how sure its effect is; the message's creation is linked."""
+    said = agent.call("owls.read", name="facts")
+    sent, process = collector.wait_for("send tools.owls", "process tools.owls", trace_id=said["trace_id"])
+
+    assert process.attributes["messaging.message.id"] == said["call_id"] == sent.attributes["messaging.message.id"]
+    assert (process.attributes["toolfleet.attempt"], process.attributes["toolfleet.effect_state"]) == (1, "done")
+    assert process.attributes["toolfleet.fencing_token"]
+    assert process.attributes["toolfleet.queued_seconds"] >= 0
+    assert _linked_as(process) == {"creation": sent.span_id}
+
+
+def test_a_retry_is_a_sibling_that_links_to_the_attempt_before(agent: TracedAgent, collector: OtlpReceiver) -> None:
+    """Both are children of the message's creation; the first one has failed."""
+    said = agent.call("owls.second_time", name="again", kind="busy")
+    collector.wait(lambda: len(_processed(collector, said["trace_id"])) == 2, "two attempts")
+    first, second = _processed(collector, said["trace_id"])
+
+    assert said["success"]
+    assert first.parent_id == second.parent_id
+    assert (first.is_error, second.is_error) == (True, False)
+    assert [span.attributes["toolfleet.attempt"] for span in (first, second)] == [1, 2]
+    assert _linked_as(second) == {"creation": first.parent_id, "retried_attempt": first.span_id}
+    assert first.span_id == f"{attempt_span_id(said['call_id'], 1):016x}"
+
+
+def test_the_answer_of_a_call_that_goes_on_is_linked_to_its_attempt(
+    agent: TracedAgent, collector: OtlpReceiver, journal: Path
+) -> None:
+    """Each time that the worker asks where it is, is one more span beside the attempt's."""
+    agent.begin("owls.brood")
+    collector.wait(lambda: len(collector.named("POST /status")) > 1, "it was asked for twice")
+    journal.joinpath("hatched").touch()
+    said = agent.end()
+    polled = ("toolfleet.effect_state", "done")
+    collector.wait(
+        lambda: any(polled in span.attributes.items() for span in _processed(collector, said["trace_id"])), "its end"
+    )
+    begun, *polls = _processed(collector, said["trace_id"])
+
+    assert said["result"] == "owls"
+    assert len(polls) > 1
+    assert {span.attributes["toolfleet.granted"] for span in polls} == {"accepted"}
+    assert {_linked_as(span)["accepted_attempt"] for span in polls} == {begun.span_id}
+    assert not any(span.is_error for span in (begun, *polls))
+
+
+def test_a_job_and_what_it_wakes_are_in_its_makers_trace(
+    traced_bed: TestBed, agent: TracedAgent, collector: OtlpReceiver, core: Core
+) -> None:
+    """Its start, its poll and the news of its end; the core that is woken is told where it is."""
+    with program(traced_bed, beat_command(), "beat", ready="beat: Starting"):
+        said = agent.start_job("owls.read", {"name": "start"}, {"name": "poll"})
+        wait_until_sync(lambda: core.headers, "the core is woken", seconds=60)
+    collector.wait(lambda: _woken(collector, said["trace_id"], core.url), "its wake-up")
+    (wake,) = _woken(collector, said["trace_id"], core.url)
+    sent = [span for span in collector.trace(said["trace_id"]) if span.name == "send tools.owls"]
+
+    assert {span.attributes["toolfleet.job_id"] for span in [*sent, wake]} == {said["result"]}
+    assert len(sent) == len(_processed(collector, said["trace_id"])) == 2
+    assert {span.parent_id for span in [*sent, wake]} == {said["span_id"]}
+    assert _linked_as(wake) == {"job": said["span_id"]}
+    assert core.headers[0]["traceparent"].startswith(f"00-{wake.trace_id}-{wake.span_id}-")
+
+
+def _processed(collector: OtlpReceiver, trace_id: str) -> list[ReceivedSpan]:
+    return [span for span in collector.trace(trace_id) if span.name == "process tools.owls"]
+
+
+def _woken(collector: OtlpReceiver, trace_id: str, url: str) -> list[ReceivedSpan]:
+    return [span for span in collector.trace(trace_id) if str(span.attributes.get("url.full", "")).startswith(url)]

@@ -1,0 +1,94 @@
+"""A tool's span shows no more of a call than it may, and where nobody keeps it there is none."""
+
+import json
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from support.published_call import published
+from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.tracing.otel_tracing import OtelTracing
+from toolfleet_registry.tracing.trace_context import TraceContext, carried, carrying
+from toolfleet_workers.middleware.tool_span import ShownArguments, ToolSpan
+from toolfleet_workers.runner.runner import Proceed
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-"
+
+
+@pytest.fixture
+def exported() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+def tracing(exported: InMemorySpanExporter, *, has_contents: bool = False) -> OtelTracing:
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exported))
+    return OtelTracing(provider, "1", has_contents=has_contents, follows_parent=True)
+
+
+async def _check(call: PublishedCall, proceed: Proceed) -> Attempt:
+    return await proceed(call)
+
+
+async def _run(tracing: OtelTracing, call: PublishedCall) -> None:
+    """The call, with what a profile hides of it in between."""
+
+    async def end(call: PublishedCall) -> Attempt:
+        return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, {"owls": 3}))
+
+    async def hide(call: PublishedCall) -> Attempt:
+        hidden = call.model_copy(update={"arguments": {**call.arguments, "mail": "[EMAIL]"}})
+        return await ShownArguments(_check)(hidden, end)
+
+    await ToolSpan(tracing)(call, hide)
+
+
+async def test_contents_are_shown_without_what_is_sensitive_or_personal(exported: InMemorySpanExporter) -> None:
+    """Sensitive arguments are redacted, and personal data is as the tool is told it."""
+    call = published("owls.count").model_copy(
+        update={"arguments": {"wood": "north", "key": "s3cret", "mail": "ada@example.org"}, "sensitive": ("/key",)}
+    )
+    await _run(tracing(exported, has_contents=True), call)
+    (span,) = exported.get_finished_spans()
+    said = dict(span.attributes or {})
+
+    assert json.loads(str(said["gen_ai.tool.call.arguments"])) == {
+        "wood": "north",
+        "key": "[redacted]",
+        "mail": "[EMAIL]",
+    }
+    assert json.loads(str(said["gen_ai.tool.call.result"])) == {"owls": 3}
+
+
+async def test_a_tool_with_sensitive_results_shows_none(exported: InMemorySpanExporter) -> None:
+    """Nothing of what its module says."""
+    call = published("owls.count").model_copy(update={"hides_results": True})
+    await _run(tracing(exported, has_contents=True), call)
+    (span,) = exported.get_finished_spans()
+
+    assert (span.attributes or {})["gen_ai.tool.call.result"] == "[redacted]"
+
+
+async def test_contents_are_shown_on_request_only(exported: InMemorySpanExporter) -> None:
+    """Neither arguments nor results, unless the setting asks for them."""
+    await _run(tracing(exported), published("owls.count"))
+    (span,) = exported.get_finished_spans()
+
+    assert not {"gen_ai.tool.call.arguments", "gen_ai.tool.call.result"} & set(span.attributes or {})
+
+
+async def test_what_is_not_sampled_has_no_span_at_all(exported: InMemorySpanExporter) -> None:
+    """Nobody is asked for one, and its place in the trace goes on as it came."""
+    unsampled, seen = TraceContext(f"{TRACE}00"), list[TraceContext | None]()
+    tracer = tracing(exported)
+    with carrying(unsampled):
+        started = tracer.start("x", "internal", {}, parent=unsampled)
+        await _run(tracer, published("owls.count"))
+        seen.append(carried())
+
+    assert started is unsampled
+    assert seen == [unsampled]
+    assert exported.get_finished_spans() == ()
