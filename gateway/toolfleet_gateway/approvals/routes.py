@@ -5,14 +5,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
+from toolfleet_gateway.approvals.deciding import approver_of, is_theirs
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.http.answers import json_answer
 from toolfleet_gateway.http.problems import Problem, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_registry.errors import ApprovalNotTaken
-from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.records import StoredApproval
-from toolfleet_tasks.approvals.shown import ShownApproval, may_see, shown
+from toolfleet_tasks.approvals.shown import ShownApproval, shown
 from toolfleet_tasks.client.fleet import ToolFleet
 
 _LIST, _ONE = "/approvals", "/approvals/{approval_id}"
@@ -105,7 +105,7 @@ class _AboutApprovals:
     async def listed(self, request: RouteRequest[None, ApprovalQuery]) -> Response:
         viewer, query = approver_of(request.who), request.query
         found = await self._approvals.list(settled=query.settled, limit=_READ_AT_ONCE)
-        seen = [each for each in found if _is_theirs(each, request.who)][query.offset : query.offset + query.limit]
+        seen = [each for each in found if is_theirs(each, request.who)][query.offset : query.offset + query.limit]
         return json_answer(ApprovalList(approvals=[shown(each, viewer) for each in seen], count=len(seen)))
 
     async def shown(self, request: RouteRequest[None, None]) -> Response:
@@ -134,18 +134,9 @@ class _AboutApprovals:
             found = await self._approvals.show(approval_id)
         except ApprovalNotTaken as exc:
             raise _absent() from exc
-        if not _is_theirs(found, who):
+        if not is_theirs(found, who):
             raise _absent()
         return found
-
-
-def approver_of(who: Identity) -> Approver:
-    """Whoever sends a request, as one who decides."""
-    return Approver(who.name, who.caller.user_id, who.caller.permission, who.key_id)
-
-
-def _is_theirs(found: StoredApproval, who: Identity) -> bool:
-    return who.has_role("viewer") or may_see(found, approver_of(who))
 
 
 def _absent() -> Problem:

@@ -107,16 +107,24 @@ class ApprovalService:
         *,
         arguments: Mapping[str, Any] | None = None,
         reason: str = "",
+        seen: str | None = None,
     ) -> StoredApproval:
         """Approve a call, perhaps with other `arguments`, each of which replaces the one of its name: what others have approved before counts no more then.
 
-        With the last approval that is needed it is on its way. Raises `ApprovalNotTaken`, and `ValueError` for arguments that the tool does not take.
+        With the last approval that is needed it is on its way. `seen`: the binding of what they were shown; another one is `changed`.
+        Raises `ApprovalNotTaken`, and `ValueError` for arguments that the tool does not take.
         """
-        return await self._decide(approval_id, lambda found: self._approval(found, approver, arguments, reason))
 
-    async def reject(self, approval_id: str, approver: Approver, *, reason: str = "") -> StoredApproval:
-        """Deny a call; the first one who does so decides. Raises `ApprovalNotTaken`."""
-        return await self._decide(approval_id, lambda found: self._rejection(found, approver, reason))
+        def make(found: StoredApproval) -> ApprovalChange:
+            return self._approval(_as_seen(found, seen), approver, arguments, reason)
+
+        return await self._decide(approval_id, make)
+
+    async def reject(
+        self, approval_id: str, approver: Approver, *, reason: str = "", seen: str | None = None
+    ) -> StoredApproval:
+        """Deny a call; the first one who does so decides. `seen` as of `approve`. Raises `ApprovalNotTaken`."""
+        return await self._decide(approval_id, lambda found: self._rejection(_as_seen(found, seen), approver, reason))
 
     async def go_on(self, found: StoredApproval) -> None:
         """Do what is to be done about an approval that waits no more."""
@@ -248,6 +256,13 @@ def approval_service(
 
 Asked = tuple[AskedApproval, Refusal | None]
 """What people are asked about a call; and why it does not wait for them, if it does not."""
+
+
+def _as_seen(found: StoredApproval, seen: str | None) -> StoredApproval:
+    """Whoever was asked about other arguments has said nothing of these."""
+    if seen is not None and seen != found.request.binding:
+        raise ApprovalNotTaken(found.approval_id, "changed")
+    return found
 
 
 def _vote(request: AskedApproval, approver: Approver, verdict: Any, reason: str, at: float) -> ApprovalVote:

@@ -37,19 +37,23 @@ class FleetApprovals:
         *,
         arguments: Mapping[str, Any] | None = None,
         reason: str = "",
+        seen: str | None = None,
     ) -> StoredApproval:
         """Approve a call, which begins with the last approval that it needs; perhaps with other `arguments`, by their names.
 
-        After such a change what others have approved counts no more. Raises `ApprovalNotTaken`, and `ValueError` for arguments that
+        After such a change what others have approved counts no more. `seen`: the `binding` of the request that the approver was
+        shown; if it is another one now, the decision is not taken (`changed`). Raises `ApprovalNotTaken`, and `ValueError` for arguments that
         the tool does not take.
         """
         async with self._changes(approver) as changes:
-            return await changes.approve(approval_id, arguments=arguments, reason=reason)
+            return await changes.approve(approval_id, arguments=arguments, reason=reason, seen=seen)
 
-    async def reject(self, approval_id: str, approver: Approver, *, reason: str = "") -> StoredApproval:
-        """Reject a call, which ends with that; its agent is told the `reason`. Raises `ApprovalNotTaken`."""
+    async def reject(
+        self, approval_id: str, approver: Approver, *, reason: str = "", seen: str | None = None
+    ) -> StoredApproval:
+        """Reject a call, which ends with that; its agent is told the `reason`. `seen` as of `approve`. Raises `ApprovalNotTaken`."""
         async with self._changes(approver) as changes:
-            return await changes.reject(approval_id, reason=reason)
+            return await changes.reject(approval_id, reason=reason, seen=seen)
 
     @asynccontextmanager
     async def _changes(self, approver: Approver) -> AsyncGenerator[ApprovalChanges]:
