@@ -103,7 +103,7 @@ def routes_of(
         *module_routes(fleet, settings),
         *job_routes(fleet, settings),
         *hook_routes(fleet),
-        *approval_routes(fleet),
+        *approval_routes(fleet, streams),
         *conversation_routes(fleet, streams),
         *event_routes(fleet, settings, streams),
         *operation_routes(fleet, settings, calls),

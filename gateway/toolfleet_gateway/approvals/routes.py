@@ -1,13 +1,13 @@
 """Lists, shows and decides approvals: each holder of a key sees those that are theirs to decide, and their own calls'; viewers see all."""
 
-from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
+from toolfleet_gateway.approvals.bodies import ApprovalDecision, ApprovalList, ApprovalQuery
 from toolfleet_gateway.approvals.deciding import approver_of, is_theirs
+from toolfleet_gateway.approvals.stream import approval_stream
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.http.answers import json_answer
+from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.problems import Problem, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_registry.errors import ApprovalNotTaken
@@ -16,51 +16,10 @@ from toolfleet_tasks.approvals.shown import ShownApproval, shown
 from toolfleet_tasks.client.fleet import ToolFleet
 
 _LIST, _ONE = "/approvals", "/approvals/{approval_id}"
-_LONGEST_REASON = 2_000
 _READ_AT_ONCE = 1_000  # of all that wait, for the page of one who may not see each
 
 
-class ApprovalQuery(BaseModel):
-    """Which approvals."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    settled: bool = Field(False, description="Those that wait no more, the last first.")
-    limit: int = Field(50, ge=1, le=1_000, description="How many at most.")
-    offset: int = Field(0, ge=0, le=1_000_000, description="How many of the first are left out.")
-
-
-class ApprovalDecision(BaseModel):
-    """What somebody decides about a call."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-    decision: Literal["approve", "reject"]
-    """Whether it may begin."""
-    reason: Annotated[str, Field(max_length=_LONGEST_REASON)] = ""
-    """Why; of a rejected call its agent is told."""
-    arguments: dict[str, Any] | None = None
-    """With an approval: what stands in the place of the arguments of these names. What others have approved before counts no more."""
-
-    @model_validator(mode="after")
-    def _check(self) -> "ApprovalDecision":
-        if self.arguments is not None and self.decision == "reject":
-            raise ValueError("arguments go with an approval only")
-        return self
-
-
-class ApprovalList(BaseModel):
-    """Calls that people have to approve, or had to."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
-
-    approvals: list[ShownApproval]
-    """Those that expire next first; of the settled ones the last first."""
-    count: int
-    """How many these are."""
-
-
-def approval_routes(fleet: ToolFleet) -> list[AnyRoute]:
+def approval_routes(fleet: ToolFleet, streams: OpenStreams) -> list[AnyRoute]:
     """What is answered about approvals. Who may decide, each call's rules say, and no role."""
     about = _AboutApprovals(fleet)
     return [
@@ -74,6 +33,7 @@ def approval_routes(fleet: ToolFleet) -> list[AnyRoute]:
             answers={200: Answer("Those that expire next first.", ApprovalList)},
             tag="approvals",
         ),
+        approval_stream(fleet, streams),
         Route(
             method="GET",
             path=_ONE,

@@ -65,7 +65,7 @@ def shown(found: StoredApproval, viewer: Approver) -> ShownApproval:
     sees_all = is_own or level_of_caller(viewer.permission) >= Permission.OWNER
     return ShownApproval(
         id=found.approval_id,
-        state="withdrawn" if is_open and found.place == "done" else found.state,
+        state="withdrawn" if found.is_withdrawn else found.state,
         tool=request.tool_name,
         arguments=request.arguments if sees_all else redacted(request.arguments, request.sensitive),
         effect=found.call.effect,

@@ -60,7 +60,7 @@ class ClientApprovals:
                 found = await self._fleet.approvals.show(handle.id)
         except (FleetError, OSError, ResponseError):
             return None
-        if found.state != "waiting" or found.place == "done":
+        if not found.is_open:
             return None
         approver, sentence = approver_of(view.who), waits_for(found)
         may = refusal_of_approver(found.request, approver, found.votes) is None

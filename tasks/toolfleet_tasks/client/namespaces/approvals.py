@@ -1,12 +1,13 @@
 """Lists calls that wait for people, and takes what they decide: `fleet.approvals`."""
 
 import builtins
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.changes import ApprovalChanges
+from toolfleet_tasks.approvals.feed import ApprovalEvent
 from toolfleet_tasks.approvals.records import StoredApproval
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
@@ -55,6 +56,23 @@ class FleetApprovals:
         async with self._changes(approver) as changes:
             return await changes.reject(approval_id, reason=reason, seen=seen)
 
+    async def events(self, after: str | None = None) -> AsyncGenerator[ApprovalEvent]:
+        """Follow what happens to approvals, all of them, from now on or since the event of the id `after`.
+
+        The first one is `following`, or `events_lost` where events are gone that nobody has read. While Redis is away it waits.
+        """
+        session = await self._sessions.opened()
+        async with aclosing(session.approval_feed.follow(after)) as events:
+            async for event in events:
+                yield event
+
+    async def steps(self, approval_id: str, is_over: Callable[[], bool]) -> AsyncGenerator[StoredApproval]:
+        """Follow one approval: as it is, and after each step, until people have decided or `is_over`. Of none there is nothing."""
+        session = await self._sessions.opened()
+        async with aclosing(session.approval_feed.of(approval_id, is_over)) as steps:
+            async for step in steps:
+                yield step
+
     @asynccontextmanager
     async def _changes(self, approver: Approver) -> AsyncGenerator[ApprovalChanges]:
         session = await self._sessions.opened()
@@ -69,3 +87,11 @@ class SyncFleetApprovals(SyncFace[FleetApprovals]):
     show = blocking(FleetApprovals.show)
     approve = blocking(FleetApprovals.approve)
     reject = blocking(FleetApprovals.reject)
+
+    def events(self, after: str | None = None) -> Generator[ApprovalEvent]:
+        """As `FleetApprovals.events`."""
+        return self._each(self._face.events(after))
+
+    def steps(self, approval_id: str, is_over: Callable[[], bool]) -> Generator[StoredApproval]:
+        """As `FleetApprovals.steps`."""
+        return self._each(self._face.steps(approval_id, is_over))
