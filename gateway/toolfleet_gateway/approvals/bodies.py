@@ -31,6 +31,9 @@ class ApprovalDecision(BaseModel):
     arguments: dict[str, Any] | None = None
     """With an approval: what stands in the place of the arguments of these names. What others have approved before counts no more."""
 
+    seen: Annotated[str, Field(max_length=128)] | None = None
+    """The `binding` that was shown: if the call was edited since, nothing is decided."""
+
     @model_validator(mode="after")
     def _check(self) -> "ApprovalDecision":
         if self.arguments is not None and self.decision == "reject":

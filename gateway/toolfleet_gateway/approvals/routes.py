@@ -77,10 +77,11 @@ class _AboutApprovals:
         approval_id = (await self._seen(request.path["approval_id"], request.who)).approval_id
         try:
             if decision.decision == "reject":
-                found = await self._approvals.reject(approval_id, approver, reason=decision.reason)
+                found = await self._approvals.reject(approval_id, approver, reason=decision.reason, seen=decision.seen)
             else:
-                said = decision.arguments
-                found = await self._approvals.approve(approval_id, approver, arguments=said, reason=decision.reason)
+                found = await self._approvals.approve(
+                    approval_id, approver, arguments=decision.arguments, reason=decision.reason, seen=decision.seen
+                )
         except ApprovalNotTaken as exc:
             status, kind = (403, "approval_forbidden") if exc.reason == "forbidden" else (409, "approval_not_taken")
             raise Problem(status, kind, str(exc)) from exc

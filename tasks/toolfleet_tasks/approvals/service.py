@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from redis.exceptions import ResponseError
 
@@ -189,18 +189,30 @@ class ApprovalService:
             else approval_fault(call, tool, self.rules_of(call))
         )
         if isinstance(tool, ToolResult) or fault is not None:
-            line = JournalLine(at=now, what="rejected", by="fleet", reason=str(fault), before=request.binding)
+            line = JournalLine(
+                at=now,
+                what="rejected",
+                by="fleet",
+                reason=str(fault),
+                before=request.binding,
+                delivery=approver.delivery,
+            )
             return ApprovalChange("rejected", request, call, votes, [*journal, line])
         if arguments:
             call = self._edited(call, {**call.arguments, **arguments}, tool, request.rules)
             assert call.approval is not None  # noqa: S101 - `_edited` has made it
             line = JournalLine(
-                at=now, what="edited", by=approver.name, before=request.binding, after=call.approval.binding
+                at=now,
+                what="edited",
+                by=approver.name,
+                before=request.binding,
+                after=call.approval.binding,
+                delivery=approver.delivery,
             )
             journal, votes = [*journal, line], []
             request = request.model_copy(update={"arguments": call.arguments, "binding": call.approval.binding})
         votes.append(_vote(request, approver, "approve", reason, now))
-        journal.append(JournalLine(at=now, what="approved", by=approver.name, reason=reason))
+        journal.append(_decided("approved", approver, reason, now))
         if not is_approved(request.rules, request.binding, votes):
             return ApprovalChange("waiting", request, call, votes, journal)
         assert call.approval is not None  # noqa: S101 - as above
@@ -213,13 +225,15 @@ class ApprovalService:
         self._check(found, approver, rejects=True)
         now = fleet_clock.now()
         votes = [*found.votes, _vote(found.request, approver, "reject", reason, now)]
-        line = JournalLine(at=now, what="rejected", by=approver.name, reason=reason)
+        line = _decided("rejected", approver, reason, now)
         return ApprovalChange("rejected", found.request, found.call, votes, [*found.journal, line])
 
     def _check(self, found: StoredApproval, approver: Approver, *, rejects: bool = False) -> None:
         """Whoever has approved may still reject; and nobody is kept from rejecting a call of their own."""
         votes = () if rejects else found.votes
-        request = found.request
+        request, delivery = found.request, approver.delivery
+        if delivery is not None and any(line.delivery == delivery for line in found.journal):
+            raise ApprovalNotTaken(found.approval_id, "repeated")
         if rejects and approver.user_id is not None and approver.user_id in {request.user_id, request.caller.user_id}:
             return
         if (refusal := refusal_of_approver(request, approver, votes)) is not None:
@@ -263,6 +277,10 @@ def _as_seen(found: StoredApproval, seen: str | None) -> StoredApproval:
     if seen is not None and seen != found.request.binding:
         raise ApprovalNotTaken(found.approval_id, "changed")
     return found
+
+
+def _decided(what: Literal["approved", "rejected"], approver: Approver, reason: str, at: float) -> JournalLine:
+    return JournalLine(at=at, what=what, by=approver.name, reason=reason, delivery=approver.delivery)
 
 
 def _vote(request: AskedApproval, approver: Approver, verdict: Any, reason: str, at: float) -> ApprovalVote:
