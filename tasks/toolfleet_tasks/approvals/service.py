@@ -189,26 +189,14 @@ class ApprovalService:
             else approval_fault(call, tool, self.rules_of(call))
         )
         if isinstance(tool, ToolResult) or fault is not None:
-            line = JournalLine(
-                at=now,
-                what="rejected",
-                by="fleet",
-                reason=str(fault),
-                before=request.binding,
-                delivery=approver.delivery,
-            )
+            line = _decided("rejected", approver, str(fault), now)
+            line = line.model_copy(update={"by": "fleet", "before": request.binding})
             return ApprovalChange("rejected", request, call, votes, [*journal, line])
         if arguments:
             call = self._edited(call, {**call.arguments, **arguments}, tool, request.rules)
             assert call.approval is not None  # noqa: S101 - `_edited` has made it
-            line = JournalLine(
-                at=now,
-                what="edited",
-                by=approver.name,
-                before=request.binding,
-                after=call.approval.binding,
-                delivery=approver.delivery,
-            )
+            line = _decided("edited", approver, "", now)
+            line = line.model_copy(update={"before": request.binding, "after": call.approval.binding})
             journal, votes = [*journal, line], []
             request = request.model_copy(update={"arguments": call.arguments, "binding": call.approval.binding})
         votes.append(_vote(request, approver, "approve", reason, now))
@@ -279,7 +267,9 @@ def _as_seen(found: StoredApproval, seen: str | None) -> StoredApproval:
     return found
 
 
-def _decided(what: Literal["approved", "rejected"], approver: Approver, reason: str, at: float) -> JournalLine:
+def _decided(
+    what: Literal["approved", "rejected", "edited"], approver: Approver, reason: str, at: float
+) -> JournalLine:
     return JournalLine(at=at, what=what, by=approver.name, reason=reason, delivery=approver.delivery)
 
 

@@ -31,8 +31,8 @@ if found[3] == 'approval' then -- taken back while people decide; once they have
   if where[1] then approval_event(where[1], where[2], call_id, 'withdrawn') end
 end
 redis.call('HSET', record, 'state', 'done', 'by', token, 'log', log)
-redis.call('HDEL', record, 'approval_events', 'approval_channel', 'token', 'lease', 'as', 'last', 'last_signature', 'known', 'known_line', 'question', 'message',
-  'approved', 'may_begin')
+redis.call('HDEL', record, 'token', 'lease', 'as', 'last', 'last_signature', 'known', 'known_line', 'question', 'message',
+  'approved', 'may_begin', 'approval_events', 'approval_channel')
 local value, line_end = unknown, line_unknown
 if nothing_happened and begun then
   value, line_end = undone, line_undone
