@@ -74,14 +74,15 @@ async def told(reader: EventReader, *kinds: str, of: str | None = None) -> list[
     return found
 
 
-async def settled(bed: TestBed) -> None:
-    """Do what a worker's tick does, until something was due."""
+async def settled(bed: TestBed, call_id: str) -> None:
+    """Do what a worker's ticks do, until the call is denied."""
     session = Session(bed.settings, has_agent=False)
     await session.open()
     try:
 
         async def is_settled() -> bool:
-            return await settle_due(session.approvals, seconds=5, lease_seconds=0.1) > 0
+            await settle_due(session.approvals, seconds=5, lease_seconds=0.1)
+            return (await session.approvals.show(call_id)).state == "expired"
 
         await wait_until_answered(is_settled, "it is denied")
     finally:
@@ -113,7 +114,7 @@ async def test_each_step_is_told(bank: Bank, fleet: ToolFleet) -> None:
         assert withdrawn.data["approval"]["state"] == "withdrawn"
         late = await bank.ask("eve", "hasty")
         await told(stream, "asked", of=late)
-        settling = asyncio.create_task(settled(bank.bed))
+        settling = asyncio.create_task(settled(bank.bed, late))
         await told(stream, "expired", of=late)
         await settling
 
