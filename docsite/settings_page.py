@@ -44,6 +44,7 @@ _TITLES: Final = {
     "LocalSettings": "Functions in the workers",
     "HostSettings": "Tool folders",
     "AgentSettings": "Agents",
+    "ApprovalSettings": "Approvals",
     "OverloadSettings": "Limits and overload",
     "RetrySettings": "Retry",
     "JobSettings": "Jobs and wake-ups",

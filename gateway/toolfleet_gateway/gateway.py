@@ -17,6 +17,7 @@ from toolfleet_gateway.calls.calling import Calling
 from toolfleet_gateway.calls.follow import FollowingRoutes
 from toolfleet_gateway.conversations.routes import conversation_routes
 from toolfleet_gateway.events.routes import event_routes
+from toolfleet_gateway.hooks.approval_routes import approval_hook_routes
 from toolfleet_gateway.hooks.routes import hook_routes
 from toolfleet_gateway.http.app import build_app
 from toolfleet_gateway.http.entrance import Entrance
@@ -108,7 +109,8 @@ def routes_of(
         *module_routes(fleet, settings),
         *job_routes(fleet, settings),
         *hook_routes(fleet),
-        *approval_routes(fleet),
+        *approval_hook_routes(fleet, settings),
+        *approval_routes(fleet, streams),
         *conversation_routes(fleet, streams),
         *event_routes(fleet, settings, streams),
         *operation_routes(fleet, settings, calls),

@@ -215,6 +215,7 @@ class ApprovalNotTaken(FleetError):
     """A decision about a call is not taken. `reason` is one word.
 
     It waits no more: `approved`, `rejected`, `expired` or `ended`. This person may not decide: `forbidden`. Too many decide at this moment: `raced`.
+    Its arguments are not those that were shown: `changed`. The same request was taken before: `repeated`.
     Redis has lost the call: `lost`. There is none: `unknown`.
     """
 
@@ -230,6 +231,8 @@ _NOT_DECIDED = {
     "rejected": "it was rejected before",
     "expired": "its time is over",
     "ended": "it has ended",
+    "changed": "it was edited meanwhile",
+    "repeated": "this very decision was taken before",
     "raced": "too many decide about it at this moment",
     "lost": "Redis has lost it",
     "unknown": "no such call waits for an approval",

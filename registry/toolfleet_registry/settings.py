@@ -20,6 +20,7 @@ from pydantic_settings import (
 
 from toolfleet_registry.config import setting_sources
 from toolfleet_registry.config.agents.agent_settings import AgentSettings
+from toolfleet_registry.config.approvals.approval_settings import ApprovalSettings
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.config.host_settings import HostSettings
 from toolfleet_registry.config.job_settings import JobSettings
@@ -63,6 +64,7 @@ class Settings(
     LocalSettings,
     HostSettings,
     AgentSettings,
+    ApprovalSettings,
     GatewaySettings,
     ProbeSettings,
     MetricsSettings,

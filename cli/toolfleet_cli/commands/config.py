@@ -23,6 +23,7 @@ SECRETS = frozenset(
         "gateway_key",
         "registry_webhooks",
         "registry_webhooks_secret",
+        "approvals",
         "module_headers",
     }
 )

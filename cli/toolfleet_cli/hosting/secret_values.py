@@ -1,56 +1,17 @@
-"""Reads the values of a host's secrets: from the environment, a file, or a program that prints one."""
+"""Reads the values of a host's secrets."""
 
-import os
-import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from toolfleet_modules.hosts.serving.secrets import Secrets, SecretUnknown
 from toolfleet_registry.config.host_specs import SecretSource
+from toolfleet_registry.config.secrets.secret_value import secret_value
 from toolfleet_registry.errors import SettingsError
-
-_COMMAND_SECONDS = 30.0
-_MOST_BYTES = 64 * 2**10
 
 
 def read_secrets(names: Iterable[str], sources: Mapping[str, SecretSource], *, folder: Path) -> Secrets:
     """The secrets of these names; `folder` is where relative files lie. Raises `SettingsError`, which shows no value."""
     try:
-        return Secrets({name: _value(name, sources.get(name) or SecretSource(variable=name), folder) for name in names})
+        return Secrets({name: secret_value(name, sources, folder=folder) for name in names})
     except SecretUnknown as exc:
         raise SettingsError(str(exc)) from None
-
-
-def _value(name: str, source: SecretSource, folder: Path) -> str:
-    if source.variable is not None:
-        if source.variable not in os.environ:
-            raise SettingsError(f"The secret {name} is not there: the variable {source.variable} is not set.")
-        return os.environ[source.variable]
-    data = _content(name, folder / source.file) if source.file is not None else _printed(name, source.command, folder)
-    if len(data) > _MOST_BYTES:
-        raise SettingsError(f"The secret {name} has more than {_MOST_BYTES} bytes.")
-    try:
-        return data.decode().removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError:
-        raise SettingsError(f"The secret {name} is no text in UTF-8.") from None
-
-
-def _content(name: str, file: Path) -> bytes:
-    try:
-        with file.open("rb") as opened:
-            return opened.read(_MOST_BYTES + 1)
-    except OSError as exc:
-        raise SettingsError(f"The secret {name} cannot be read from {file}: {exc.strerror}.") from None
-
-
-def _printed(name: str, command: tuple[str, ...], folder: Path) -> bytes:
-    try:
-        done = subprocess.run(
-            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else f"no end within {_COMMAND_SECONDS:g} s"
-        raise SettingsError(f"The program for the secret {name} cannot be run: {reason}.") from None
-    if done.returncode:
-        raise SettingsError(f"The program for the secret {name} ended with {done.returncode}.")
-    return done.stdout

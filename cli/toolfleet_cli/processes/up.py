@@ -58,6 +58,7 @@ _SECRETS = {
     "core_url",
     "registry_webhooks",
     "registry_webhooks_secret",
+    "approvals",
     "module_headers",
     "gateway_key",
 }

@@ -1,66 +1,25 @@
 """Lists, shows and decides approvals: each holder of a key sees those that are theirs to decide, and their own calls'; viewers see all."""
 
-from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
+from toolfleet_gateway.approvals.bodies import ApprovalDecision, ApprovalList, ApprovalQuery
+from toolfleet_gateway.approvals.deciding import approver_of, is_theirs
+from toolfleet_gateway.approvals.stream import approval_stream
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.http.answers import json_answer
+from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.problems import Problem, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_registry.errors import ApprovalNotTaken
-from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.records import StoredApproval
-from toolfleet_tasks.approvals.shown import ShownApproval, may_see, shown
+from toolfleet_tasks.approvals.shown import ShownApproval, shown
 from toolfleet_tasks.client.fleet import ToolFleet
 
 _LIST, _ONE = "/approvals", "/approvals/{approval_id}"
-_LONGEST_REASON = 2_000
 _READ_AT_ONCE = 1_000  # of all that wait, for the page of one who may not see each
 
 
-class ApprovalQuery(BaseModel):
-    """Which approvals."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    settled: bool = Field(False, description="Those that wait no more, the last first.")
-    limit: int = Field(50, ge=1, le=1_000, description="How many at most.")
-    offset: int = Field(0, ge=0, le=1_000_000, description="How many of the first are left out.")
-
-
-class ApprovalDecision(BaseModel):
-    """What somebody decides about a call."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-    decision: Literal["approve", "reject"]
-    """Whether it may begin."""
-    reason: Annotated[str, Field(max_length=_LONGEST_REASON)] = ""
-    """Why; of a rejected call its agent is told."""
-    arguments: dict[str, Any] | None = None
-    """With an approval: what stands in the place of the arguments of these names. What others have approved before counts no more."""
-
-    @model_validator(mode="after")
-    def _check(self) -> "ApprovalDecision":
-        if self.arguments is not None and self.decision == "reject":
-            raise ValueError("arguments go with an approval only")
-        return self
-
-
-class ApprovalList(BaseModel):
-    """Calls that people have to approve, or had to."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
-
-    approvals: list[ShownApproval]
-    """Those that expire next first; of the settled ones the last first."""
-    count: int
-    """How many these are."""
-
-
-def approval_routes(fleet: ToolFleet) -> list[AnyRoute]:
+def approval_routes(fleet: ToolFleet, streams: OpenStreams) -> list[AnyRoute]:
     """What is answered about approvals. Who may decide, each call's rules say, and no role."""
     about = _AboutApprovals(fleet)
     return [
@@ -74,6 +33,7 @@ def approval_routes(fleet: ToolFleet) -> list[AnyRoute]:
             answers={200: Answer("Those that expire next first.", ApprovalList)},
             tag="approvals",
         ),
+        approval_stream(fleet, streams),
         Route(
             method="GET",
             path=_ONE,
@@ -105,7 +65,7 @@ class _AboutApprovals:
     async def listed(self, request: RouteRequest[None, ApprovalQuery]) -> Response:
         viewer, query = approver_of(request.who), request.query
         found = await self._approvals.list(settled=query.settled, limit=_READ_AT_ONCE)
-        seen = [each for each in found if _is_theirs(each, request.who)][query.offset : query.offset + query.limit]
+        seen = [each for each in found if is_theirs(each, request.who)][query.offset : query.offset + query.limit]
         return json_answer(ApprovalList(approvals=[shown(each, viewer) for each in seen], count=len(seen)))
 
     async def shown(self, request: RouteRequest[None, None]) -> Response:
@@ -117,10 +77,11 @@ class _AboutApprovals:
         approval_id = (await self._seen(request.path["approval_id"], request.who)).approval_id
         try:
             if decision.decision == "reject":
-                found = await self._approvals.reject(approval_id, approver, reason=decision.reason)
+                found = await self._approvals.reject(approval_id, approver, reason=decision.reason, seen=decision.seen)
             else:
-                said = decision.arguments
-                found = await self._approvals.approve(approval_id, approver, arguments=said, reason=decision.reason)
+                found = await self._approvals.approve(
+                    approval_id, approver, arguments=decision.arguments, reason=decision.reason, seen=decision.seen
+                )
         except ApprovalNotTaken as exc:
             status, kind = (403, "approval_forbidden") if exc.reason == "forbidden" else (409, "approval_not_taken")
             raise Problem(status, kind, str(exc)) from exc
@@ -134,18 +95,9 @@ class _AboutApprovals:
             found = await self._approvals.show(approval_id)
         except ApprovalNotTaken as exc:
             raise _absent() from exc
-        if not _is_theirs(found, who):
+        if not is_theirs(found, who):
             raise _absent()
         return found
-
-
-def approver_of(who: Identity) -> Approver:
-    """Whoever sends a request, as one who decides."""
-    return Approver(who.name, who.caller.user_id, who.caller.permission, who.key_id)
-
-
-def _is_theirs(found: StoredApproval, who: Identity) -> bool:
-    return who.has_role("viewer") or may_see(found, approver_of(who))
 
 
 def _absent() -> Problem:

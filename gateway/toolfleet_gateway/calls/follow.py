@@ -22,6 +22,8 @@ from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, ServerSentEv
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.logs.log_message import LogMessage
 from toolfleet_registry.contracts.progress import Progress
+from toolfleet_tasks.approvals.approvers import Approver
+from toolfleet_tasks.approvals.shown import ShownApproval, shown
 from toolfleet_tasks.calls.begun_handle import BegunHandle
 
 _PATH = CALLS + "/{call_id}"
@@ -31,7 +33,12 @@ _LAST_EVENT_ID = HeaderParameter(
     pattern="^([0-9a-f-]{36}:(end|[0-9a-f]{16}))?$",
 )
 _END = "end"
-_EVENTS: Mapping[str, type[BaseModel]] = {"progress": Progress, "log": LogMessage, _END: ToolResult}
+_EVENTS: Mapping[str, type[BaseModel]] = {
+    "approval": ShownApproval,
+    "progress": Progress,
+    "log": LogMessage,
+    _END: ToolResult,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +60,7 @@ class FollowingRoutes:
             answers=state, problems=(404, 409, 503),
         )  # fmt: skip
         events = Route(
-            method="GET", path=f"{_PATH}/events", name="followCall", summary="Follow a call: progress, log, and its end",
+            method="GET", path=f"{_PATH}/events", name="followCall", summary="Follow a call: its approval, progress, log, and its end",
             handle=self.events, answers={200: Answer("How far it is, what it logs, and its end.", media=MEDIA_TYPE, events=_EVENTS)},
             headers=(_LAST_EVENT_ID,), problems=(404, 503),
         )  # fmt: skip
@@ -89,7 +96,17 @@ class FollowingRoutes:
         if last and last.partition(":")[0] != call_id:
             raise invalid_request("Last-Event-ID is not one of this call's events.")
         handle = await self._attached(asked.who, call_id)
-        return EventStream(asked.who, _events_of(handle, last), self.streams, release=handle.leave)
+        return EventStream(
+            asked.who, _events_of(handle, last, self._approvals(asked.who, handle)), self.streams, release=handle.leave
+        )
+
+    async def _approvals(self, who: Identity, handle: BegunHandle) -> AsyncGenerator[ShownApproval]:
+        """The approval that the call waits for, or waited for: as it is, and after each step."""
+        viewer = Approver(who.name, who.caller.user_id, who.caller.permission, who.key_id)
+        steps = self.calling.fleet.approvals.steps(handle.id, lambda: handle.has_ended)
+        async with aclosing(steps):
+            async for step in steps:
+                yield shown(step, viewer)
 
     async def _attached(self, who: Identity, call_id: str) -> BegunHandle:
         found = await attached(self.calling.fleet, who, call_id)
@@ -112,8 +129,10 @@ async def _state_of(handle: BegunHandle) -> CallState:
     )
 
 
-async def _events_of(handle: BegunHandle, last: str) -> AsyncGenerator[ServerSentEvent]:
-    async with aclosing(reports_of(handle)) as reports:
+async def _events_of(
+    handle: BegunHandle, last: str, approvals: AsyncGenerator[ShownApproval]
+) -> AsyncGenerator[ServerSentEvent]:
+    async with aclosing(reports_of(handle, approvals)) as reports:
         async for report in reports:
             text = report.model_dump_json()
             if isinstance(report, LogMessage):
@@ -121,7 +140,8 @@ async def _events_of(handle: BegunHandle, last: str) -> AsyncGenerator[ServerSen
                 continue
             name = f"{handle.id}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
             if name != last:
-                yield ServerSentEvent("progress", text, name)
+                kind = "approval" if isinstance(report, ShownApproval) else "progress"
+                yield ServerSentEvent(kind, text, name)
     result = await handle.end_within(_LONGEST_SECONDS)
     if result is not None:
         yield ServerSentEvent(_END, result.model_dump_json(), f"{handle.id}:{_END}")

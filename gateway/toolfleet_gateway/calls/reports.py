@@ -1,4 +1,4 @@
-"""Joins what a call reports into one stream: how far it is, and what it logs if its caller wants that."""
+"""Joins what is said of a call into one stream: its approval, how far it is, and what it logs if its caller wants that."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -10,21 +10,21 @@ from anyio.streams.memory import MemoryObjectSendStream
 from toolfleet_registry.contracts.logs.log_message import LogMessage
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.approvals.shown import ShownApproval
 from toolfleet_tasks.calls.begun_handle import BegunHandle
 
-Report = Progress | LogMessage
+Report = ShownApproval | Progress | LogMessage
+_Source = AsyncGenerator[ShownApproval] | AsyncGenerator[Progress] | AsyncGenerator[LogMessage]
 
 
-async def reports_of(handle: BegunHandle) -> AsyncGenerator[Report]:
-    """What the call says until it ends."""
-    if handle.log_level is None:
-        async with aclosing(handle.progress()) as steps:
-            async for step in steps:
-                yield step
-        return
+async def reports_of(handle: BegunHandle, approvals: AsyncGenerator[ShownApproval]) -> AsyncGenerator[Report]:
+    """What the call says until it ends, and what becomes of its approval."""
     send, receive = anyio.create_memory_object_stream[Report](0)
-    sources = (handle.progress(), send.clone()), (handle.log(), send)
-    tasks = [asyncio.create_task(_pass_on(*each), name="toolfleet-call-reports") for each in sources]
+    sources: list[_Source] = [approvals, handle.progress()]
+    if handle.log_level is not None:
+        sources.append(handle.log())
+    tasks = [asyncio.create_task(_pass_on(each, send.clone()), name="toolfleet-call-reports") for each in sources]
+    send.close()
     async with receive:
         try:
             async for report in receive:
@@ -33,9 +33,7 @@ async def reports_of(handle: BegunHandle) -> AsyncGenerator[Report]:
             await end(tasks)
 
 
-async def _pass_on(
-    source: AsyncGenerator[Progress] | AsyncGenerator[LogMessage], send: MemoryObjectSendStream[Report]
-) -> None:
+async def _pass_on(source: _Source, send: MemoryObjectSendStream[Report]) -> None:
     async with send, aclosing(source) as reports:
         async for report in reports:
             await send.send(report)

@@ -4,11 +4,11 @@ from pydantic import TypeAdapter
 from starlette.responses import Response
 
 from toolfleet_gateway.hooks.bodies import HookAnswer, HookBody
-from toolfleet_gateway.hooks.signature import absent, verified_delivery
+from toolfleet_gateway.hooks.signature import SIGNED_HEADERS, absent, verified_delivery
 from toolfleet_gateway.http.answers import json_answer
 from toolfleet_gateway.http.body import read_json_body
 from toolfleet_gateway.http.problems import Problem
-from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
+from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_tasks.client.fleet import ToolFleet
 
 _MOST_BYTES = 256 * 1024  # of a body: four times what is kept of a result
@@ -27,21 +27,7 @@ def hook_routes(fleet: ToolFleet) -> list[AnyRoute]:
             summary="End a job that waits for it, signed as Standard Webhooks has it; a repeat changes nothing",
             handle=_Hooks(fleet).end,
             body=HookBody,
-            headers=(
-                HeaderParameter("webhook-id", "The request's id, the same in each repeat.", is_required=True),
-                HeaderParameter(
-                    "webhook-timestamp",
-                    "When it was signed: seconds since the epoch.",
-                    pattern="^[0-9]{1,12}$",
-                    is_required=True,
-                ),
-                HeaderParameter(
-                    "webhook-signature",
-                    "`v1,` and base64; several with spaces between.",
-                    2_000,
-                    is_required=True,
-                ),
-            ),
+            headers=SIGNED_HEADERS,
             answers={200: Answer("The job has ended so.", HookAnswer)},
             problems=(404, 410, 503),
             tag="jobs",

@@ -8,6 +8,7 @@ from mcp.server.lowlevel import Server
 from redis.asyncio import Redis
 
 from toolfleet_gateway.events.feed import EventFeed
+from toolfleet_gateway.mcp.approvals.client_approvals import ClientApprovals
 from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
 from toolfleet_gateway.mcp.calls.followed_calls import FollowedCalls
 from toolfleet_gateway.mcp.calls.input_rounds import InputRounds
@@ -54,12 +55,13 @@ class McpMethods:
         keys = GatewayKeys(settings.keys)
         abandoned = AbandonedCalls(fleet, redis, keys, settings, closing)
         window = RepeatWindow(fleet, redis, keys, seconds=settings.mcp_repeat_window_seconds)
-        rounds = InputRounds(fleet, SealedStates(redis, keys, settings.signing_keys))
-        calls = ToolCalls(fleet, settings, abandoned, window, rounds)
-        listing, followed = McpListing(fleet, settings), FollowedCalls(fleet, settings)
+        approvals = ClientApprovals(fleet)
+        rounds = InputRounds(fleet, SealedStates(redis, keys, settings.signing_keys), approvals)
+        calls = ToolCalls(fleet, settings, abandoned, window, rounds, approvals)
+        listing, followed = McpListing(fleet, settings), FollowedCalls(fleet, settings, approvals)
         log_levels = LogLevels()
         tools = ToolMethods(calls, listing, MetaTools(fleet), followed, log_levels, view_of)
-        tasks = TaskMethods(fleet, settings, view_of, PartialAnswers(redis, keys))
+        tasks = TaskMethods(fleet, settings, view_of, PartialAnswers(redis, keys), approvals)
         modules = ModuleMethods(fleet, view_of)
         watching = ResourceWatching(modules, WatchedResources(redis, keys))
         feeds = EventFeed(fleet), ServerFeed(ServerChanges(redis, keys))

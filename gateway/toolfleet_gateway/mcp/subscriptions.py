@@ -15,6 +15,7 @@ from toolfleet_gateway.events.feed import EventFeed
 from toolfleet_gateway.events.feed_events import FeedEvent, Listener
 from toolfleet_gateway.http.open_streams import End
 from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION, lacks_tasks
+from toolfleet_gateway.mcp.calls.client_kinds import takes_forms
 from toolfleet_gateway.mcp.changes.change_queue import ChangeQueue, ViewChange, ViewChangeKind
 from toolfleet_gateway.mcp.changes.notifications import notification_of, task_notification, wanted_of
 from toolfleet_gateway.mcp.changes.resource_watching import ResourceWatching
@@ -92,12 +93,12 @@ class Subscriptions:
         if number is None:
             raise MCPError(types.INVALID_REQUEST, "subscriptions/listen needs an id.")
         meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: number}
-        tasks = TaskChanges(self._tasks)
+        tasks = TaskChanges(self._tasks, view, takes_forms=takes_forms(capabilities_of(context.params)))
         asked_tasks = (params.notifications.model_extra or {}).get("taskIds")
         try:
             async with self._place(view.who) as ending, self.following(view) as queue:
                 ending.add_done_callback(lambda _: queue.close())
-                await self._find_tasks(context, view, tasks, asked_tasks)
+                await self._find_tasks(context, tasks, asked_tasks)
                 wants = await self._wants(view, params.notifications, tasks)
                 ack = wants.acknowledged(meta, names_tasks=asked_tasks is not None)
                 await context.session.send_notification(ack, related_request_id=number)
@@ -165,12 +166,12 @@ class Subscriptions:
         uris = await self._watching.watch_all(view, asked.resource_subscriptions or ())
         return _Wants(frozenset(lists), tuple(uris), tasks)
 
-    async def _find_tasks(self, context: Context, view: McpView, tasks: TaskChanges, asked: object) -> None:
+    async def _find_tasks(self, context: Context, tasks: TaskChanges, asked: object) -> None:
         if asked is None:
             return
         if EXTENSION not in (capabilities_of(context.params).get("extensions") or {}):
             raise lacks_tasks()
-        await tasks.find(view, asked)
+        await tasks.find(asked)
 
     @asynccontextmanager
     async def _renewing(self, view: McpView, uris: Sequence[str]) -> AsyncGenerator[None]:

@@ -7,8 +7,11 @@ from mcp.shared.exceptions import MCPError
 from pydantic import Field
 
 from toolfleet_gateway.calls.attaching import attached, owner_of
+from toolfleet_gateway.mcp.approvals.client_approvals import CallApproval, ClientApprovals
+from toolfleet_gateway.mcp.approvals.forms import APPROVAL
 from toolfleet_gateway.mcp.calls.call_results import call_result
 from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION, lacks_tasks, task_facts
+from toolfleet_gateway.mcp.calls.client_kinds import takes_forms
 from toolfleet_gateway.mcp.calls.partial_answers import PartialAnswers
 from toolfleet_gateway.mcp.calls.passed_failures import passed_failure
 from toolfleet_gateway.mcp.client_request import Context, ViewOf
@@ -39,8 +42,16 @@ class TaskUpdateParams(TaskIdParams):
 class TaskMethods:
     """The tasks of one gateway's clients: calls, of which any gateway knows."""
 
-    def __init__(self, fleet: ToolFleet, settings: GatewaySettings, view_of: ViewOf, partial: PartialAnswers) -> None:
+    def __init__(
+        self,
+        fleet: ToolFleet,
+        settings: GatewaySettings,
+        view_of: ViewOf,
+        partial: PartialAnswers,
+        approvals: ClientApprovals,
+    ) -> None:
         self._partial = partial
+        self._approvals = approvals
         self._fleet = fleet
         self._settings = settings
         self._view_of = view_of
@@ -49,7 +60,8 @@ class TaskMethods:
         """Where a task is, and its result once it has ended."""
         handle = await self._attached(context, params.task_id)
         try:
-            return {"resultType": "complete", **await self.state(handle)}
+            asks = takes_forms(capabilities_of(context.params))
+            return {"resultType": "complete", **await self.state(self._view_of(context), handle, takes_forms=asks)}
         finally:
             handle.leave()
 
@@ -57,9 +69,11 @@ class TaskMethods:
         """Take what a task has asked for. One that asks for nothing takes nothing."""
         handle = await self._attached(context, params.task_id)
         try:
-            asked = (await handle.status()).inputs
-            if asked is not None:
-                await self._answer(context, handle, asked, params.input_responses)
+            status = await handle.status()
+            if status.inputs is not None:
+                await self._answer(context, handle, status.inputs, params.input_responses)
+            elif status == "waiting_approval":
+                await self._vote(self._view_of(context), handle, params.input_responses)
             return {"resultType": "complete"}
         finally:
             handle.leave()
@@ -80,6 +94,18 @@ class TaskMethods:
             raise MCPError(types.INVALID_PARAMS, f"inputResponses: {exc}") from None
         except FleetUnavailable:
             raise MCPError(types.INTERNAL_ERROR, "The fleet's Redis does not answer.") from None
+
+    async def _vote(self, view: McpView, handle: BegunHandle, responses: dict[str, Any]) -> None:
+        """Take what a client says that was asked whether the task may begin; of any other nothing is taken."""
+        asked = await self._approvals.waited_for(view, handle)
+        if asked is None or asked.question is None or (key := _approval_key(asked)) not in responses:
+            return
+        try:
+            await self._approvals.vote(view, handle.id, asked.binding, responses[key])
+        except ValueError as exc:
+            raise MCPError(types.INVALID_PARAMS, f"inputResponses: {exc}.") from None
+        except FleetUnavailable:
+            raise MCPError(types.INTERNAL_ERROR, "The fleet's Redis does not answer: give the answer again.") from None
 
     async def cancel(self, context: Context, params: TaskIdParams) -> dict[str, Any]:
         """Take a task back. One that has ended stays as it ended."""
@@ -110,20 +136,32 @@ class TaskMethods:
             raise MCPError(types.INVALID_PARAMS, "There is no such task: it is unknown, or was forgotten.")
         return handle
 
-    async def state(self, handle: BegunHandle) -> dict[str, Any]:
-        """Where a task is, with its result or what it asks. Raises `FleetUnavailable`."""
+    async def state(self, view: McpView, handle: BegunHandle, *, takes_forms: bool) -> dict[str, Any]:
+        """Where a task is, with its result or what it asks of a client that `takes_forms`. Raises `FleetUnavailable`."""
         kept, now = self._settings.gateway_result_kept_seconds, fleet_clock.now()
         result = await handle.end_within(0)
         if result is None:
             status = await handle.status()
             result = await handle.end_within(0)  # it may have ended meanwhile
             if result is None:
+                if status == "waiting_approval":
+                    return await self._waiting(view, handle, now, takes_forms=takes_forms)
                 return await self._going_on(handle, status, now)
         if result.error_code == "cancelled":
             return task_facts(handle, "cancelled", now=now, kept_seconds=kept, message=result.error)
         if (error := passed_failure(result)) is not None:
             return {**task_facts(handle, "failed", now=now, kept_seconds=kept), "error": error.error.model_dump()}
         return {**task_facts(handle, "completed", now=now, kept_seconds=kept), "result": call_result(result, handle.id)}
+
+    async def _waiting(self, view: McpView, handle: BegunHandle, now: float, *, takes_forms: bool) -> dict[str, Any]:
+        """Where a task is that people have to approve. It requires input only of a client that may give it: others have nothing to answer."""
+        kept, asked = self._settings.gateway_result_kept_seconds, await self._approvals.waited_for(view, handle)
+        message = None if asked is None else asked.sentence
+        if asked is None or asked.question is None or not takes_forms:
+            return task_facts(handle, "working", now=now, kept_seconds=kept, message=message)
+        requests = {_approval_key(asked): asked.question.model_dump(mode="json")}
+        facts = task_facts(handle, "input_required", now=now, kept_seconds=kept, message=message)
+        return {**facts, "inputRequests": requests}
 
     async def _going_on(self, handle: BegunHandle, status: CallStatus, now: float) -> dict[str, Any]:
         """Where a task is that has not ended, and what it asks."""
@@ -145,6 +183,11 @@ def capabilities_of(params: Any) -> dict[str, Any]:
     meta = (params or {}).get("_meta")
     stated = meta.get(types.CLIENT_CAPABILITIES_META_KEY) if isinstance(meta, dict) else None
     return stated if isinstance(stated, dict) else {}
+
+
+def _approval_key(asked: CallApproval) -> str:
+    """One for each state of the call: an answer about arguments that were edited since has none any more."""
+    return f"{APPROVAL}-{asked.binding}"
 
 
 def _key_of(asked: PendingInput, key: str) -> str:

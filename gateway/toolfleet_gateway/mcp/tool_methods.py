@@ -10,7 +10,7 @@ from mcp.shared.exceptions import MCPError
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_gateway.mcp.calls.call_keys import WrongKey
 from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION
-from toolfleet_gateway.mcp.calls.client_kinds import in_its_place, kinds_of
+from toolfleet_gateway.mcp.calls.client_kinds import in_its_place, kinds_of, takes_forms
 from toolfleet_gateway.mcp.calls.followed_calls import FOLLOWING_TOOLS, FollowedCalls
 from toolfleet_gateway.mcp.calls.input_rounds import Kinds, lacks
 from toolfleet_gateway.mcp.calls.progress_notes import PROGRESS
@@ -63,7 +63,9 @@ class ToolMethods:
         """Run a tool, and bring its result or what the call has become."""
         meta = (context.params or {}).get("_meta") or {}
         declared, said = capabilities_of(context.params), context.params or {}
-        kinds = kinds_of(declared or _agreed(context))
+        agreed = declared or _agreed(context)
+        kinds = kinds_of(agreed)
+        ask = _asking(context, kinds)
         responses = said.get("inputResponses")
         asked = McpCall(
             params.name,
@@ -72,8 +74,10 @@ class ToolMethods:
             progress_token=meta.get("progressToken"),
             log_level=self._log_levels.of(context, meta),
             takes_tasks=EXTENSION in (declared.get("extensions") or {}),
+            takes_forms=takes_forms(agreed)
+            and bool(declared or ask),  # an older one over a program's streams is not asked
             kinds=kinds,
-            ask=_asking(context, kinds),
+            ask=ask,
             state=params.request_state,
             responses=responses if isinstance(responses, dict) else {},
             began=None if context.request is None else context.request.scope.get(BEGAN),

@@ -27,8 +27,13 @@ class ApprovalKeys:
         return f"{self._begin}s-settled"
 
     @property
+    def events(self) -> str:
+        """A stream: what happens to approvals, the last 10,000 of it. Expires a week after the last."""
+        return f"{self._begin}s-events"
+
+    @property
     def changed(self) -> str:
-        """A pub/sub channel, no key: carries the id of an approval that was asked for or decided."""
+        """A pub/sub channel, no key: carries the id of an approval to which something has happened."""
         return f"{self._begin}s-changed"
 
     @property

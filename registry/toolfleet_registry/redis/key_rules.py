@@ -88,7 +88,7 @@ RULES = (
     KeyRule(
         re.compile(rf"{OURS}approvals-waiting"), lasting="what waits for people; it leaves with their decision", since=3
     ),
-    KeyRule(re.compile(rf"{OURS}approvals-settled"), since=3),
+    KeyRule(re.compile(rf"{OURS}approvals-(settled|events)"), since=3),
     KeyRule(re.compile(rf"{OURS}(completions|seen|progress):.+")),
     KeyRule(re.compile(rf"{OURS}module-reply:.+")),
     KeyRule(re.compile(rf"{OURS}module-replies"), lasting="two values"),

@@ -14,13 +14,15 @@ class Approver:
     """Who decides."""
 
     by: str
-    """By what they are known: `key <id>`, `token <subject>` or `command line`."""
+    """By what they are known: `key <id>`, `token <subject>`, `webhook <name>` or `command line`."""
     user_id: str | None
     """The user that they are, if that is known."""
     permission: Level
     """What they may do."""
     key_id: str | None = None
     """The id of the API key that they hold."""
+    delivery: str | None = None
+    """Of a decision that a signed request brings: what is the same in each repeat of it, and in no other."""
 
     @property
     def name(self) -> str:

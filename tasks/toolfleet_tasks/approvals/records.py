@@ -68,6 +68,16 @@ class StoredApproval:
         """Its id, which is that of the call."""
         return self.request.approval_id
 
+    @property
+    def is_open(self) -> bool:
+        """Whether people may decide about it."""
+        return self.state == "waiting" and self.place != "done"
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether its call was taken back while people decided."""
+        return self.state == "waiting" and self.place == "done"
+
 
 @dataclass(frozen=True, slots=True)
 class ApprovalChange:
@@ -111,6 +121,7 @@ class ApprovalRecords:
             seconds=math.ceil(left) + KEPT_SECONDS,
             effect=call.effect or "",
             most=MOST_WAITING,
+            events=self.keys.events,
             channel=self.keys.changed,
         )
         kind, *rest = await run(self._connection, REQUEST, parameters)
@@ -168,7 +179,9 @@ class ApprovalRecords:
             approved="" if approved is None else self._sealed(approved),
             fleet_ms=_ms(now),
             seconds=math.ceil(max(left, 0)) + KEPT_SECONDS,
+            events=self.keys.events,
             channel=self.keys.changed,
+            kinds=" ".join(_kinds(decision, len(found.journal))),
         )
         answer = await run(self._connection, DECIDE, parameters)
         return str(answer.decode())
@@ -225,6 +238,12 @@ class ApprovalRecords:
             if vote.approval_id == approval_id:
                 found.append(vote)
         return found
+
+
+def _kinds(decision: ApprovalChange, before: int) -> list[str]:
+    """What its events are called; an approval that is not enough is a vote."""
+    is_open = decision.state == "waiting"
+    return ["voted" if is_open and line.what == "approved" else line.what for line in decision.journal[before:]]
 
 
 def _texts(text: str) -> list[str]:

@@ -45,7 +45,7 @@ class ApprovalVote(Message):
 
 
 class JournalLine(Message):
-    """One thing that happened to an approval: `edited` names the digests before and after."""
+    """One thing that happened to an approval: `edited` names the digests before and after, `delivery` the request that has brought it."""
 
     at: float
     what: Literal["approved", "rejected", "edited", "expired"]
@@ -53,3 +53,4 @@ class JournalLine(Message):
     reason: str = ""
     before: str | None = None
     after: str | None = None
+    delivery: str | None = None

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from redis.exceptions import ResponseError
 
@@ -107,16 +107,24 @@ class ApprovalService:
         *,
         arguments: Mapping[str, Any] | None = None,
         reason: str = "",
+        seen: str | None = None,
     ) -> StoredApproval:
         """Approve a call, perhaps with other `arguments`, each of which replaces the one of its name: what others have approved before counts no more then.
 
-        With the last approval that is needed it is on its way. Raises `ApprovalNotTaken`, and `ValueError` for arguments that the tool does not take.
+        With the last approval that is needed it is on its way. `seen`: the binding of what they were shown; another one is `changed`.
+        Raises `ApprovalNotTaken`, and `ValueError` for arguments that the tool does not take.
         """
-        return await self._decide(approval_id, lambda found: self._approval(found, approver, arguments, reason))
 
-    async def reject(self, approval_id: str, approver: Approver, *, reason: str = "") -> StoredApproval:
-        """Deny a call; the first one who does so decides. Raises `ApprovalNotTaken`."""
-        return await self._decide(approval_id, lambda found: self._rejection(found, approver, reason))
+        def make(found: StoredApproval) -> ApprovalChange:
+            return self._approval(_as_seen(found, seen), approver, arguments, reason)
+
+        return await self._decide(approval_id, make)
+
+    async def reject(
+        self, approval_id: str, approver: Approver, *, reason: str = "", seen: str | None = None
+    ) -> StoredApproval:
+        """Deny a call; the first one who does so decides. `seen` as of `approve`. Raises `ApprovalNotTaken`."""
+        return await self._decide(approval_id, lambda found: self._rejection(_as_seen(found, seen), approver, reason))
 
     async def go_on(self, found: StoredApproval) -> None:
         """Do what is to be done about an approval that waits no more."""
@@ -181,18 +189,18 @@ class ApprovalService:
             else approval_fault(call, tool, self.rules_of(call))
         )
         if isinstance(tool, ToolResult) or fault is not None:
-            line = JournalLine(at=now, what="rejected", by="fleet", reason=str(fault), before=request.binding)
+            line = _decided("rejected", approver, str(fault), now)
+            line = line.model_copy(update={"by": "fleet", "before": request.binding})
             return ApprovalChange("rejected", request, call, votes, [*journal, line])
         if arguments:
             call = self._edited(call, {**call.arguments, **arguments}, tool, request.rules)
             assert call.approval is not None  # noqa: S101 - `_edited` has made it
-            line = JournalLine(
-                at=now, what="edited", by=approver.name, before=request.binding, after=call.approval.binding
-            )
+            line = _decided("edited", approver, "", now)
+            line = line.model_copy(update={"before": request.binding, "after": call.approval.binding})
             journal, votes = [*journal, line], []
             request = request.model_copy(update={"arguments": call.arguments, "binding": call.approval.binding})
         votes.append(_vote(request, approver, "approve", reason, now))
-        journal.append(JournalLine(at=now, what="approved", by=approver.name, reason=reason))
+        journal.append(_decided("approved", approver, reason, now))
         if not is_approved(request.rules, request.binding, votes):
             return ApprovalChange("waiting", request, call, votes, journal)
         assert call.approval is not None  # noqa: S101 - as above
@@ -205,13 +213,15 @@ class ApprovalService:
         self._check(found, approver, rejects=True)
         now = fleet_clock.now()
         votes = [*found.votes, _vote(found.request, approver, "reject", reason, now)]
-        line = JournalLine(at=now, what="rejected", by=approver.name, reason=reason)
+        line = _decided("rejected", approver, reason, now)
         return ApprovalChange("rejected", found.request, found.call, votes, [*found.journal, line])
 
     def _check(self, found: StoredApproval, approver: Approver, *, rejects: bool = False) -> None:
         """Whoever has approved may still reject; and nobody is kept from rejecting a call of their own."""
         votes = () if rejects else found.votes
-        request = found.request
+        request, delivery = found.request, approver.delivery
+        if delivery is not None and any(line.delivery == delivery for line in found.journal):
+            raise ApprovalNotTaken(found.approval_id, "repeated")
         if rejects and approver.user_id is not None and approver.user_id in {request.user_id, request.caller.user_id}:
             return
         if (refusal := refusal_of_approver(request, approver, votes)) is not None:
@@ -248,6 +258,19 @@ def approval_service(
 
 Asked = tuple[AskedApproval, Refusal | None]
 """What people are asked about a call; and why it does not wait for them, if it does not."""
+
+
+def _as_seen(found: StoredApproval, seen: str | None) -> StoredApproval:
+    """Whoever was asked about other arguments has said nothing of these."""
+    if seen is not None and seen != found.request.binding:
+        raise ApprovalNotTaken(found.approval_id, "changed")
+    return found
+
+
+def _decided(
+    what: Literal["approved", "rejected", "edited"], approver: Approver, reason: str, at: float
+) -> JournalLine:
+    return JournalLine(at=at, what=what, by=approver.name, reason=reason, delivery=approver.delivery)
 
 
 def _vote(request: AskedApproval, approver: Approver, verdict: Any, reason: str, at: float) -> ApprovalVote:

@@ -50,6 +50,8 @@ class ShownApproval(BaseModel):
     """When it has asked."""
     expires_at: float
     """When the call is denied if people have not decided."""
+    binding: str
+    """The digest of all that is approved, as it is now. Who sends it with a decision decides about nothing else."""
     missing: int
     """How many more have to approve, at least."""
     may_decide: bool
@@ -65,7 +67,7 @@ def shown(found: StoredApproval, viewer: Approver) -> ShownApproval:
     sees_all = is_own or level_of_caller(viewer.permission) >= Permission.OWNER
     return ShownApproval(
         id=found.approval_id,
-        state="withdrawn" if is_open and found.place == "done" else found.state,
+        state="withdrawn" if found.is_withdrawn else found.state,
         tool=request.tool_name,
         arguments=request.arguments if sees_all else redacted(request.arguments, request.sensitive),
         effect=found.call.effect,
@@ -74,6 +76,7 @@ def shown(found: StoredApproval, viewer: Approver) -> ShownApproval:
         conversation_id=request.conversation_id,
         requested_at=request.requested_at,
         expires_at=request.expires_at,
+        binding=request.binding,
         missing=missing_votes(request.rules, request.binding, found.votes) if is_open else 0,
         may_decide=is_open and found.place != "done" and may_decide(request, viewer),
         journal=[ShownStep(at=line.at, what=line.what, by=line.by, reason=line.reason) for line in found.journal],

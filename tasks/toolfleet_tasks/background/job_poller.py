@@ -14,6 +14,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.app import FleetApp
+from toolfleet_tasks.approvals.notices import ApprovalNotices
 from toolfleet_tasks.approvals.records import ApprovalRecords
 from toolfleet_tasks.approvals.settling import settle_due
 from toolfleet_tasks.background.session import worker_session
@@ -58,9 +59,9 @@ class WorkerJobs:
         try:
             async with self._bench() as bench:
                 webhooks = bench.send_webhooks(seconds)
-                settling = bench.settle_approvals(seconds)
+                approvals = bench.settle_approvals(seconds), bench.tell_of_approvals(seconds)
                 await asyncio.gather(
-                    self._tick_alone(bench, seconds), self._deliver(bench, seconds), webhooks, settling
+                    self._tick_alone(bench, seconds), self._deliver(bench, seconds), webhooks, *approvals
                 )
         except Exception:  # the next tick will do; a defect must not end up in Celery's store for results
             log.exception("jobs_not_resumed")
@@ -186,6 +187,7 @@ class _Bench:
         around = around_tries(owner._app.tracing, self.records)  # noqa: SLF001 - as above
         self.wakes = WakeupOutbox(connection, settings, around=around)
         self._approvals = ApprovalRecords(connection, settings)
+        self._notices = ApprovalNotices(connection, self._approvals, settings)
         self._owner, self._here, self._settings, self._stack = owner, here, settings, stack
         self.mover = JobEngine(
             self.records,
@@ -213,6 +215,14 @@ class _Bench:
                         await settle_due(session.approvals, seconds=seconds * _PART, lease_seconds=seconds)
         except (OSError, ResponseError, FleetUnavailable) as exc:  # the next tick will do
             log.warning("approvals_not_settled", error=str(exc) or repr(exc))
+
+    async def tell_of_approvals(self, seconds: float) -> None:
+        """Put what has happened to approvals into the outbox of webhooks, if there are any."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._notices.put()
+        except (OSError, ResponseError, FleetUnavailable) as exc:  # as above
+            log.warning("approval_webhooks_not_fed", error=str(exc) or repr(exc))
 
     async def aclose(self) -> None:
         """End what is under way."""

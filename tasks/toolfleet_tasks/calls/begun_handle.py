@@ -45,6 +45,11 @@ class BegunHandle:
         return isinstance(self._started, PendingCall) and self._started.expires_at is not None
 
     @property
+    def has_ended(self) -> bool:
+        """Whether its end is known here."""
+        return isinstance(self._started, ToolResult) or self._started.ending.done()
+
+    @property
     def has_joined(self) -> bool:
         """Whether it brings the end of a call that was begun before, with the same idempotency key."""
         return isinstance(self._started, Joined)

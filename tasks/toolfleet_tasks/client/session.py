@@ -27,6 +27,7 @@ from toolfleet_tasks.admission.control import AdmissionControl
 from toolfleet_tasks.admission.limits import Within, limits_among
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.aio.fork_safety import Sockets, leave_behind
+from toolfleet_tasks.approvals.feed import ApprovalFeed
 from toolfleet_tasks.approvals.service import approval_service
 from toolfleet_tasks.approvals.waiting import CallsToApprove
 from toolfleet_tasks.calls.answers import InputAnswers
@@ -105,6 +106,7 @@ class Session:
         self._dispatcher = self._make_dispatcher(admission, known)
         approvals = self._connection, self._ledger, self._dispatcher, self.preparation, admission, settings
         self.approvals, followed = approval_service(*approvals), (self._follow, self._listener.listening)
+        self.approval_feed = ApprovalFeed(self._connection, self.approvals.records, self._listener.watches.watching)
         self._waiting = CallsToApprove(self.approvals, self._keyed_calls, *followed, self.begun.write)
         self.steps = JobSteps(self.preparation, self._dispatcher, self.approvals, self.trail, settings, self.tracing)
         self.jobs = self._service(self._gate if has_agent else None)

@@ -175,14 +175,14 @@ class KeptWakes:
 
 
 def _subject(wake: KeptWake) -> str:
-    """A conversation, the tool of a call, or what has happened in the registry."""
+    """A conversation, the tool of a call, or what has happened to a tool, or to an approval of a call of it."""
     if wake.kind != REGISTRY:
         return wake.text_field("tool_name" if wake.kind == "call" else "conversation_id") or "-"
     payload = (wake.body or {}).get("payload")
     data = payload.get("data") if isinstance(payload, dict) else None
     if not isinstance(payload, dict) or not isinstance(data, dict):
         return "-"
-    return " ".join(str(one) for one in (payload.get("type"), data.get("tool_name")) if one)
+    return " ".join(str(one) for one in (payload.get("type"), data.get("tool_name") or data.get("tool")) if one)
 
 
 def _object(text: str | bytes) -> dict[str, Any] | None:

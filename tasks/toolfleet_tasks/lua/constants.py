@@ -48,6 +48,9 @@ REPLICAS_SINCE = 2
 APPROVALS_SINCE = 3
 """The first version whose workers know that people may have to approve a call."""
 
+APPROVAL_EVENTS_KEPT, APPROVAL_EVENTS_SECONDS = 10_000, 7 * 86_400
+"""So many of the last events of approvals are there for whoever comes again, and for so long after the last."""
+
 ANSWERED_THERE_SINCE = 3
 """The first version whose workers give what a call asks that its module goes on with its answer there."""
 
@@ -70,6 +73,8 @@ IN_LUA: dict[str, float | str] = {
     "DEFERENCE_MS": DEFERENCE_MS,
     "FIRST_PAUSE_MS": FIRST_PAUSE_MS,
     "FRESH_MS": FRESH_MS,
+    "APPROVAL_EVENTS_KEPT": APPROVAL_EVENTS_KEPT,
+    "APPROVAL_EVENTS_SECONDS": APPROVAL_EVENTS_SECONDS,
     "GLANCE_MS": GLANCE_MS,
     "GROWTH": GROWTH,
     "KEPT_SECONDS": KEPT_SECONDS,

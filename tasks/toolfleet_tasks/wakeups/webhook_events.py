@@ -1,4 +1,4 @@
-"""Writes events of the registry as the outbox of webhooks keeps them, and as they are sent."""
+"""Writes events of the registry, and notices of approvals, as the outbox of webhooks keeps them, and as they are sent."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ from typing import Any, Final
 from toolfleet_registry.manifests.specs import RegistryEvent
 
 REGISTRY: Final = "registry"
-"""The kind of such news in the outbox."""
+"""The kind of such news in the outbox, of whichever source."""
 
 _LONGEST_TEXT = 1_000  # characters: names and versions are others', and of any length
 _RECEIVER_DIGITS = 16
@@ -16,6 +16,11 @@ _RECEIVER_DIGITS = 16
 def receiver_of(url: str) -> str:
     """Names a receiver in Redis and in logs: 16 hexadecimal digits of its URL's SHA-256, for a URL may hold a token."""
     return hashlib.sha256(url.encode()).hexdigest()[:_RECEIVER_DIGITS]
+
+
+def approval_receiver_of(url: str) -> str:
+    """The same of a receiver of approvals, also if it is told of the registry at this URL, too."""
+    return receiver_of(f"approvals {url}")
 
 
 def outbox_id(event_id: str, receiver: str) -> str:
@@ -34,6 +39,12 @@ def outbox_body(event: RegistryEvent, receiver: str) -> str:
     fields = {name: _bounded(value) for name, value in event.model_dump(mode="json").items()}
     payload = {"type": f"registry.{event.kind}", "timestamp": fields["at"], "data": fields}
     kept = {"wake_id": outbox_id(event.id, receiver), "kind": REGISTRY, "payload": payload}
+    return json.dumps(kept, separators=(",", ":"))
+
+
+def notice_body(event_id: str, receiver: str, payload: dict[str, Any]) -> str:
+    """The notice of an approval as the outbox keeps it: JSON with what is to be sent, and for whom."""
+    kept = {"wake_id": outbox_id(event_id, receiver), "kind": REGISTRY, "payload": payload}
     return json.dumps(kept, separators=(",", ":"))
 
 

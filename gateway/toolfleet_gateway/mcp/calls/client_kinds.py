@@ -22,6 +22,12 @@ def kinds_of(capabilities: Mapping[str, Any]) -> frozenset[InputMethod]:
     return frozenset(method for method, name in _CAPABILITIES.items() if isinstance(capabilities.get(name), dict))
 
 
+def takes_forms(capabilities: Mapping[str, Any]) -> bool:
+    """Whether a client that declares this can have a person fill in a form; one that says no more of elicitation can."""
+    declared = capabilities.get("elicitation")
+    return isinstance(declared, dict) and (not declared or isinstance(declared.get("form"), dict))
+
+
 def in_its_place(request: InputRequest) -> dict[str, Any] | None:
     """The answer for a client that cannot be asked; `None`: nothing can stand for one."""
     given = _NOT_GIVEN.get(request.method)

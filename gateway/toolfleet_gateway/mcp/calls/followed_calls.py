@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from toolfleet_gateway.calls.attaching import attached
+from toolfleet_gateway.mcp.approvals.client_approvals import CallApproval, ClientApprovals
 from toolfleet_gateway.mcp.calls.call_results import call_result
 from toolfleet_gateway.mcp.calls.running_calls import CANCEL_TOOL, STATUS_TOOL, WAIT_TOOL, running_result
 from toolfleet_gateway.mcp.view import McpView
@@ -42,10 +43,11 @@ FOLLOWING_TOOLS: Final[Mapping[str, Mapping[str, Any]]] = {
 class FollowedCalls:
     """Answers for the clients of one gateway; calls that another one has begun are as good."""
 
-    def __init__(self, fleet: ToolFleet, settings: GatewaySettings) -> None:
+    def __init__(self, fleet: ToolFleet, settings: GatewaySettings, approvals: ClientApprovals) -> None:
         self._fleet = fleet
+        self._approvals = approvals
         self._longest = settings.mcp_wait_seconds
-        self._answers: dict[str, Callable[[BegunHandle, Any], Awaitable[dict[str, Any]]]] = {
+        self._answers: dict[str, Callable[[McpView, BegunHandle, Any], Awaitable[dict[str, Any]]]] = {
             STATUS_TOOL: self._state,
             WAIT_TOOL: self._wait,
             CANCEL_TOOL: self._cancel,
@@ -63,23 +65,32 @@ class FollowedCalls:
         if handle is None:
             return text_result("There is no such call: it is unknown, or was forgotten.", is_error=True)
         try:
-            return await self._answers[name](handle, seconds)
+            return await self._answers[name](view, handle, seconds)
         finally:
             handle.leave()
 
-    async def _wait(self, handle: BegunHandle, seconds: float) -> dict[str, Any]:
+    async def _wait(self, view: McpView, handle: BegunHandle, seconds: float) -> dict[str, Any]:
         result = await handle.end_within(min(max(seconds, 0), self._longest))
-        return running_result(handle) if result is None else call_result(result, handle.id)
+        if result is not None:
+            return call_result(result, handle.id)
+        return running_result(handle, await self._waits(view, handle, str(await handle.status())))
 
-    async def _state(self, handle: BegunHandle, _: float) -> dict[str, Any]:
+    async def _waits(self, view: McpView, handle: BegunHandle, status: str) -> CallApproval | None:
+        return await self._approvals.waited_for(view, handle) if status == "waiting_approval" else None
+
+    async def _state(self, view: McpView, handle: BegunHandle, _: float) -> dict[str, Any]:
         status = await handle.status()
+        waits = await self._waits(view, handle, str(status))
         state: dict[str, Any] = {"call_id": handle.id, "tool_name": handle.tool_name, "state": str(status)}
         if status.progress is not None:
             state["progress"] = status.progress.model_dump(mode="json")
+        if waits is not None:
+            state["approval"] = waits.facts
         said = "has ended: wait for it to have its result" if status == "done" else f"is {status}"
-        return {**text_result(f"Call {handle.id} of {handle.tool_name} {said}."), "structuredContent": state}
+        more = "" if waits is None else f" {waits.sentence}"
+        return {**text_result(f"Call {handle.id} of {handle.tool_name} {said}.{more}"), "structuredContent": state}
 
-    async def _cancel(self, handle: BegunHandle, _: float) -> dict[str, Any]:
+    async def _cancel(self, _view: McpView, handle: BegunHandle, _: float) -> dict[str, Any]:
         if handle.is_guest and await handle.end_within(0) is None:
             return text_result("Somebody else has begun the call, and it is theirs to take back.", is_error=True)
         await handle.cancel()

@@ -1,4 +1,4 @@
-"""Carries what a call's module asks to the client, and the answers back, in rounds of one request (SEP-2322)."""
+"""Carries what a call's module asks to the client, or whether it may begin, and the answers back, in rounds of one request (SEP-2322)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,6 +7,8 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
 from toolfleet_gateway.calls.attaching import attached, owner_of
+from toolfleet_gateway.mcp.approvals.client_approvals import CallApproval, ClientApprovals
+from toolfleet_gateway.mcp.approvals.forms import APPROVAL
 from toolfleet_gateway.mcp.calls.client_kinds import capability_of, in_its_place
 from toolfleet_gateway.mcp.calls.sealed_state import AskedRound, SealedStates, WrongState
 from toolfleet_gateway.mcp.view import McpView
@@ -28,9 +30,10 @@ def lacks(method: InputMethod) -> MCPError:
 class InputRounds:
     """The rounds of one gateway's clients; another gateway goes on with them."""
 
-    def __init__(self, fleet: ToolFleet, states: SealedStates) -> None:
+    def __init__(self, fleet: ToolFleet, states: SealedStates, approvals: ClientApprovals) -> None:
         self._fleet = fleet
         self._states = states
+        self._approvals = approvals
 
     async def ask(
         self, view: McpView, handle: BegunHandle, asked: PendingInput, kinds: Kinds, arguments: Mapping[str, Any]
@@ -45,10 +48,20 @@ class InputRounds:
         requests = {key: request.model_dump(mode="json") for key, request in shown.items()}
         return {"resultType": "input_required", "inputRequests": requests, "requestState": state}
 
+    async def ask_approval(
+        self, view: McpView, handle: BegunHandle, asked: CallApproval, arguments: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The result that asks the client whether its call may begin. The state is good for what it is shown, and for nothing else."""
+        state = await self._states.seal(AskedRound(handle.id, 0, asked.binding), view, handle.tool_name, arguments)
+        requests = {} if asked.question is None else {APPROVAL: asked.question.model_dump(mode="json")}
+        return {"resultType": "input_required", "inputRequests": requests, "requestState": state}
+
     async def resume(
         self, view: McpView, tool: str, arguments: Mapping[str, Any], state: str, responses: Mapping[str, Any]
-    ) -> BegunHandle:
+    ) -> tuple[BegunHandle, bool]:
         """The call that a client goes on with, once it has its answers; those that are missing are asked for again.
+
+        True beside it: the client has said what it has to say about the call's approval, and is not asked again.
 
         Raises `WrongState` and `FleetUnavailable`, and `MCPError` where it was answered otherwise before.
         """
@@ -56,14 +69,24 @@ class InputRounds:
         handle = await attached(self._fleet, view.who, answered.call_id)
         if handle is None:
             raise WrongState("The call of this requestState is unknown, or was forgotten.")
-        asked = await handle.next_stop(0)
-        if isinstance(asked, PendingInput) and asked.round == answered.number:
-            try:
+        try:
+            if answered.binding:
+                return handle, await self._voted(view, handle, answered.binding, responses)
+            asked = await handle.next_stop(0)
+            if isinstance(asked, PendingInput) and asked.round == answered.number:
                 await self.answer(view, handle, asked, responses)
-            except BaseException:
-                handle.leave()
-                raise
-        return handle
+        except BaseException:
+            handle.leave()
+            raise
+        return handle, False
+
+    async def _voted(self, view: McpView, handle: BegunHandle, binding: str, responses: Mapping[str, Any]) -> bool:
+        if APPROVAL not in responses:
+            return False
+        try:
+            return await self._approvals.vote(view, handle.id, binding, responses[APPROVAL])
+        except ValueError as exc:
+            raise MCPError(types.INVALID_PARAMS, f"inputResponses: {exc}.") from None
 
     async def answer(
         self, view: McpView, handle: BegunHandle, asked: PendingInput, responses: Mapping[str, Any]

@@ -25,10 +25,11 @@ class WrongState(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AskedRound:
-    """Which question of which call is answered."""
+    """Which question of which call is answered. `binding`: of the approval that was asked for; '': it was a question of the module's."""
 
     call_id: str
     number: int
+    binding: str = ""
 
 
 class SealedStates:
@@ -41,19 +42,22 @@ class SealedStates:
 
     async def seal(self, asked: AskedRound, view: McpView, tool: str, arguments: Mapping[str, Any]) -> str:
         """The state for this caller and this request. Raises `FleetUnavailable`."""
-        facts = [asked.call_id, asked.number, _about(view, tool, arguments), fleet_clock.now() + _LASTS_SECONDS]
+        until = fleet_clock.now() + _LASTS_SECONDS
+        facts: list[Any] = [asked.call_id, asked.number, _about(view, tool, arguments), until]
+        if asked.binding:  # older gateways know four facts: they refuse what they cannot have asked
+            facts.append(asked.binding)
         return (await self._opened()).seal(json.dumps(facts).encode())
 
     async def unseal(self, state: str, view: McpView, tool: str, arguments: Mapping[str, Any]) -> AskedRound:
         """What was sealed. Raises `WrongState` and `FleetUnavailable`."""
         codec = await self._opened()
         try:
-            call_id, number, about, until = json.loads(codec.unseal(state))
+            call_id, number, about, until, *more = json.loads(codec.unseal(state))
         except (InvalidRequestState, ValueError):
             raise WrongState("requestState is none that was given here.") from None
         if about != _about(view, tool, arguments) or fleet_clock.now() > until:
             raise WrongState("requestState is of another request, or too old.")
-        return AskedRound(call_id, number)
+        return AskedRound(call_id, number, *more[:1])
 
     async def _opened(self) -> AESGCMRequestStateCodec:
         if self._codec is None:

@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from mcp.shared.exceptions import MCPError
 
 from toolfleet_gateway.calls.attaching import owner_of
+from toolfleet_gateway.mcp.approvals.client_approvals import CallApproval, ClientApprovals
 from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
 from toolfleet_gateway.mcp.calls.call_keys import call_key, client_key
 from toolfleet_gateway.mcp.calls.call_results import call_result
@@ -39,6 +40,8 @@ MESSAGE: Final = "notifications/message"
 Ask = Callable[[PendingInput], Awaitable[dict[str, Any]]]
 """Asks the client, and brings its answers by the requests' keys. Raises `MCPError`."""
 
+Stop = ToolResult | PendingInput | CallApproval | None
+
 _CONFIRMATION_SECONDS = 5.0  # for Redis to say that it has a call that becomes a task
 _TIMES, _AGAIN_SECONDS = 10, 0.1  # that a call is begun anew which others have left again and again
 _NO_SUCH_TOOL = frozenset({"unknown_tool", "unknown_module", "invalid_tool_name"})
@@ -56,7 +59,7 @@ class UnknownTool(Exception):
 class McpCall:
     """What a client asks for. `progress_token`: it wants to know how far the call is; `takes_tasks`: it can follow a task.
 
-    `log_level`: which log messages it wants. `kinds`: what it can be asked; `state` and `responses`: what it goes on with; `ask`: how an older one is asked. `began` is told the call's id once it is under way.
+    `takes_forms`: its person can be asked whether the call may begin. `log_level`: which log messages it wants. `kinds`: what it can be asked; `state` and `responses`: what it goes on with; `ask`: how an older one is asked. `began` is told the call's id once it is under way.
     """
 
     name: str
@@ -65,6 +68,7 @@ class McpCall:
     progress_token: str | int | None = None
     log_level: LogLevel | None = None
     takes_tasks: bool = False
+    takes_forms: bool = False
     kinds: Kinds = frozenset()
     state: str | None = None
     responses: Mapping[str, Any] = field(default_factory=dict)
@@ -82,7 +86,9 @@ class ToolCalls:
         abandoned: AbandonedCalls,
         window: RepeatWindow,
         rounds: InputRounds,
+        approvals: ClientApprovals,
     ) -> None:
+        self._approvals = approvals
         self._window = window
         self._rounds = rounds
         self._fleet = fleet
@@ -99,7 +105,8 @@ class ToolCalls:
             raise lacks_tasks()
         try:
             if asked.state is not None:
-                handle = await self._rounds.resume(view, name, asked.arguments, asked.state, asked.responses)
+                handle, has_voted = await self._rounds.resume(view, name, asked.arguments, asked.state, asked.responses)
+                asked = replace(asked, takes_forms=asked.takes_forms and not has_voted)
                 return await self._waited(view, handle, asked, report, has_key=True)  # the state names it
             return await self._called(view, name, asked, report)
         except FleetUnavailable as exc:
@@ -183,16 +190,29 @@ class ToolCalls:
         where = conversation_in(asked.meta, who.conversation_id)
         return await self._fleet.begun_calls.begin(call, who.caller, owner_of(who), conversation=where)
 
-    async def _stop(
-        self, view: McpView, handle: BegunHandle, asked: McpCall, report: Report
-    ) -> ToolResult | PendingInput | None:
+    async def _stop(self, view: McpView, handle: BegunHandle, asked: McpCall, report: Report) -> Stop:
         """Where the call has come to: its end, or what it asks; `None` while it goes on for longer than a client waits."""
         seconds = self._seconds(asked)
         async with _telling(handle, asked, report):
+            waits = await self._waits(view, handle, asked)
+            if waits is not None and asked.takes_tasks:
+                return waits  # people take longer than anybody waits for a task
+            if waits is not None and waits.question is not None and asked.takes_forms:
+                if asked.ask is None:
+                    return waits
+                await self._approvals.ask_older(view, handle, waits, asked.ask)
             stop = await (handle.next_stop(seconds) if asked.kinds else handle.end_within(seconds))
             while isinstance(stop, PendingInput) and asked.ask is not None:
                 stop = await self._asked(view, handle, stop, asked.ask, seconds)
         return stop
+
+    async def _waits(self, view: McpView, handle: BegunHandle, asked: McpCall) -> CallApproval | None:
+        """The approval that it waits for. Of a call that was just begun that is known without Redis."""
+        if not handle.waits_for_approval and not handle.has_joined and asked.state is None:
+            return None
+        if not handle.waits_for_approval and await handle.status() != "waiting_approval":
+            return None
+        return await self._approvals.waited_for(view, handle)
 
     def _seconds(self, asked: McpCall) -> float:
         return self._settings.mcp_task_seconds if asked.takes_tasks else self._settings.mcp_wait_seconds
@@ -202,24 +222,33 @@ class ToolCalls:
         view: McpView,
         handle: BegunHandle,
         asked: McpCall,
-        stop: ToolResult | PendingInput | None,
+        stop: Stop,
         *,
         has_key: bool,
     ) -> dict[str, Any]:
         """What the client is told of it."""
+        if isinstance(stop, CallApproval) and not asked.takes_tasks:
+            return await self._rounds.ask_approval(view, handle, stop, asked.arguments)
         if isinstance(stop, PendingInput):
             return await self._rounds.ask(view, handle, stop, asked.kinds, asked.arguments)
-        if stop is not None:
+        if isinstance(stop, ToolResult):
             return _ended(handle, stop)
         is_kept = await handle.is_kept_within(_CONFIRMATION_SECONDS)
         if (result := await handle.end_within(0)) is not None:
             return _ended(handle, result)
         if not is_kept:
             return call_result(_unconfirmed(handle, has_key=has_key), handle.id)
+        return await self._going_on(view, handle, asked, stop)
+
+    async def _going_on(
+        self, view: McpView, handle: BegunHandle, asked: McpCall, waits: CallApproval | None
+    ) -> dict[str, Any]:
+        """What a client is told of a call that has not ended: that it is a task, or where it asks for it."""
         if not asked.takes_tasks:
-            return running_result(handle)
+            return running_result(handle, await self._waits(view, handle, asked))
         kept_seconds = self._settings.gateway_result_kept_seconds
-        facts = task_facts(handle, "working", now=fleet_clock.now(), kept_seconds=kept_seconds)
+        message = None if waits is None else waits.sentence
+        facts = task_facts(handle, "working", now=fleet_clock.now(), kept_seconds=kept_seconds, message=message)
         return {"resultType": "task", **facts}
 
 
@@ -236,7 +265,7 @@ async def _telling(handle: BegunHandle, asked: McpCall, report: Report) -> Async
         yield
 
 
-def _was_taken_back(stop: ToolResult | PendingInput | None) -> bool:
+def _was_taken_back(stop: Stop) -> bool:
     return isinstance(stop, ToolResult) and stop.error_code == "cancelled" and stop.effect_state == "none"
 
 

@@ -28,8 +28,9 @@ _ENDED = frozenset({"completed", "failed", "cancelled"})
 class TaskChanges:
     """The tasks of one stream, by their ids; `states` is where each is, as `tasks/get` says it."""
 
-    def __init__(self, tasks: TaskMethods) -> None:
+    def __init__(self, tasks: TaskMethods, view: McpView, *, takes_forms: bool) -> None:
         self._tasks = tasks
+        self._view, self._takes_forms = view, takes_forms
         self._handles = dict[str, BegunHandle]()
         self.states = dict[str, dict[str, Any]]()
 
@@ -38,14 +39,14 @@ class TaskChanges:
         """Those that there are for this client: an unknown id and somebody else's look alike."""
         return list(self._handles)
 
-    async def find(self, view: McpView, asked: object) -> None:
+    async def find(self, asked: object) -> None:
         """Find the tasks with these ids. Raises `MCPError` for what is no list of them, and where Redis does not answer."""
         if not isinstance(asked, Sequence) or isinstance(asked, str) or not all(map(_is_id, asked)):
             raise MCPError(types.INVALID_PARAMS, "taskIds must be a list of tasks' ids.")
         if len(asked) > _MOST_TASKS:
             raise MCPError(types.INVALID_PARAMS, f"At most {_MOST_TASKS} tasks can be listened to on one stream.")
         for task_id in dict.fromkeys(asked):
-            handle = await self._tasks.find(view, task_id)
+            handle = await self._tasks.find(self._view, task_id)
             if handle is not None:
                 self._handles[task_id] = handle
 
@@ -67,7 +68,7 @@ class TaskChanges:
         handle, said = self._handles[task_id], None
         while True:
             try:
-                state = await self._tasks.state(handle)
+                state = await self._tasks.state(self._view, handle, takes_forms=self._takes_forms)
             except FleetUnavailable:
                 await asyncio.sleep(_POLL_SECONDS)
                 continue

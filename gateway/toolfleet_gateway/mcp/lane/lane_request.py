@@ -9,7 +9,7 @@ import mcp_types as types
 from mcp_types.version import LATEST_MODERN_VERSION
 
 from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION
-from toolfleet_gateway.mcp.calls.client_kinds import kinds_of
+from toolfleet_gateway.mcp.calls.client_kinds import kinds_of, takes_forms
 from toolfleet_gateway.mcp.calls.tool_calls import McpCall
 from toolfleet_registry.contracts.logs.log_message import is_log_level
 
@@ -66,7 +66,8 @@ def lane_request(body: bytes, name: str) -> LaneRequest | None:
     takes_tasks = EXTENSION in (declared.get("extensions") or {})
     kinds, token = kinds_of(declared), meta.get(_PROGRESS)
     level = meta.get(types.LOG_LEVEL_META_KEY)
-    call = McpCall(name, arguments, meta, token, level, takes_tasks=takes_tasks, kinds=kinds)
+    has_forms = takes_forms(declared)
+    call = McpCall(name, arguments, meta, token, level, takes_tasks=takes_tasks, takes_forms=has_forms, kinds=kinds)
     return LaneRequest(number, call)
 
 

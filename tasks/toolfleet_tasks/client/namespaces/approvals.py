@@ -1,12 +1,13 @@
 """Lists calls that wait for people, and takes what they decide: `fleet.approvals`."""
 
 import builtins
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.changes import ApprovalChanges
+from toolfleet_tasks.approvals.feed import ApprovalEvent
 from toolfleet_tasks.approvals.records import StoredApproval
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
@@ -37,19 +38,40 @@ class FleetApprovals:
         *,
         arguments: Mapping[str, Any] | None = None,
         reason: str = "",
+        seen: str | None = None,
     ) -> StoredApproval:
         """Approve a call, which begins with the last approval that it needs; perhaps with other `arguments`, by their names.
 
-        After such a change what others have approved counts no more. Raises `ApprovalNotTaken`, and `ValueError` for arguments that
+        After such a change what others have approved counts no more. `seen`: the `binding` of the request that the approver was
+        shown; if it is another one now, the decision is not taken (`changed`). Raises `ApprovalNotTaken`, and `ValueError` for arguments that
         the tool does not take.
         """
         async with self._changes(approver) as changes:
-            return await changes.approve(approval_id, arguments=arguments, reason=reason)
+            return await changes.approve(approval_id, arguments=arguments, reason=reason, seen=seen)
 
-    async def reject(self, approval_id: str, approver: Approver, *, reason: str = "") -> StoredApproval:
-        """Reject a call, which ends with that; its agent is told the `reason`. Raises `ApprovalNotTaken`."""
+    async def reject(
+        self, approval_id: str, approver: Approver, *, reason: str = "", seen: str | None = None
+    ) -> StoredApproval:
+        """Reject a call, which ends with that; its agent is told the `reason`. `seen` as of `approve`. Raises `ApprovalNotTaken`."""
         async with self._changes(approver) as changes:
-            return await changes.reject(approval_id, reason=reason)
+            return await changes.reject(approval_id, reason=reason, seen=seen)
+
+    async def events(self, after: str | None = None) -> AsyncGenerator[ApprovalEvent]:
+        """Follow what happens to approvals, all of them, from now on or since the event of the id `after`.
+
+        The first one is `following`, or `events_lost` where events are gone that nobody has read. While Redis is away it waits.
+        """
+        session = await self._sessions.opened()
+        async with aclosing(session.approval_feed.follow(after)) as events:
+            async for event in events:
+                yield event
+
+    async def steps(self, approval_id: str, is_over: Callable[[], bool]) -> AsyncGenerator[StoredApproval]:
+        """Follow one approval: as it is, and after each step, until people have decided or `is_over`. Of none there is nothing."""
+        session = await self._sessions.opened()
+        async with aclosing(session.approval_feed.of(approval_id, is_over)) as steps:
+            async for step in steps:
+                yield step
 
     @asynccontextmanager
     async def _changes(self, approver: Approver) -> AsyncGenerator[ApprovalChanges]:
@@ -65,3 +87,11 @@ class SyncFleetApprovals(SyncFace[FleetApprovals]):
     show = blocking(FleetApprovals.show)
     approve = blocking(FleetApprovals.approve)
     reject = blocking(FleetApprovals.reject)
+
+    def events(self, after: str | None = None) -> Generator[ApprovalEvent]:
+        """As `FleetApprovals.events`."""
+        return self._each(self._face.events(after))
+
+    def steps(self, approval_id: str, is_over: Callable[[], bool]) -> Generator[StoredApproval]:
+        """As `FleetApprovals.steps`."""
+        return self._each(self._face.steps(approval_id, is_over))

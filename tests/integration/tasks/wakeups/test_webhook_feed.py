@@ -284,7 +284,7 @@ async def test_a_receiver_that_was_taken_away_is_sent_nothing(bed: Bed, redis: R
     assert await wakes.send_webhooks(seconds=10) == 1
     ids = list(await scores(redis, KEYS.webhooks_due(receiver_of(follower.url))))
     error = await redis.hget(KEYS.wake(ids[0]), "error")
-    assert error == "No URL of TOOLFLEET_REGISTRY_WEBHOOKS is its receiver."
+    assert error == "No URL of TOOLFLEET_REGISTRY_WEBHOOKS is its receiver, nor a webhook of TOOLFLEET_APPROVALS."
 
     await hurry(redis, follower)
     again = await bed.sender(both)

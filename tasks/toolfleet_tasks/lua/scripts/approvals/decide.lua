@@ -4,9 +4,10 @@
 -- request, call: as `approvals/request` has them, for they may have been edited.
 -- approved: what the ledger keeps for the worker that begins the call, sealed; '' unless it is approved now.
 -- fleet_ms: by the clock of whoever decides. seconds: how long record and approval live from now on.
--- keys: approval, record, waiting
--- args: call_id, revision, state, votes, journal, request, call, approved, fleet_ms, seconds, channel
--- include: now
+-- kinds: what has happened by it, in words with a space between, for `events`.
+-- keys: approval, record, waiting, events
+-- args: call_id, revision, state, votes, journal, request, call, approved, fleet_ms, seconds, channel, kinds
+-- include: now, approvals/event
 
 local found = redis.call('HMGET', approval, 'state', 'revision', 'expires_ms')
 if not found[1] then return 'unknown' end
@@ -26,6 +27,9 @@ if state == 'approved' then
   redis.call('HDEL', record, 'token', 'lease', 'as', 'granted')
   redis.call('EXPIRE', record, seconds)
 end
-if state ~= 'waiting' then redis.call('ZADD', waiting, fleet_ms, call_id) end -- there is something to do about it
-redis.call('PUBLISH', channel, call_id)
+if state ~= 'waiting' then
+  redis.call('ZADD', waiting, fleet_ms, call_id) -- there is something to do about it
+  redis.call('HDEL', record, 'approval_events', 'approval_channel')
+end
+for kind in string.gmatch(kinds, '%S+') do approval_event(events, channel, call_id, kind) end
 return 'taken'

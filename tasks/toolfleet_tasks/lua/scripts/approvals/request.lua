@@ -3,10 +3,11 @@
 -- waiting: the calls that wait for something, by when (ms) somebody has to look at them. most: how many may.
 -- deadline: until when (s) the call waits. request: what people see of it; call: it, as it is published; both sealed.
 -- expires_ms: by the fleet's clock. seconds: how long record and approval live. channel: where others hear of it.
--- keys: record, intent, approval, waiting
+-- events: the stream of what happens to approvals, which the record names until people have decided.
+-- keys: record, intent, approval, waiting, events
 -- args: call_id, deadline, intention, intent_seconds, request, call, expires_ms, seconds, effect, most, channel
 -- constants: APPROVALS_SINCE
--- include: admission/intention
+-- include: admission/intention, approvals/event
 -- lazily: admission/joins(joins), admission/run_id(run_id)
 
 if redis.call('HGET', approval, 'state') == 'waiting' then return {'waiting'} end -- the answer was lost
@@ -16,7 +17,7 @@ if redis.call('EXISTS', record) == 1 or redis.call('EXISTS', approval) == 1 then
 local count = redis.call('ZCARD', waiting)
 if count >= tonumber(most) then return {'crowd', count} end
 redis.call('HSET', record, 'token', 'approval', 'lease', expires_ms, 'begun', 0, 'effect', effect, 'as', 'busy', 'granted',
-  'approval', 'v', APPROVALS_SINCE)
+  'approval', 'v', APPROVALS_SINCE, 'approval_events', events, 'approval_channel', channel)
 redis.call('HSET', approval, 'state', 'waiting', 'revision', 1, 'request', request, 'call', call, 'expires_ms', expires_ms)
 redis.call('EXPIRE', record, seconds)
 redis.call('EXPIRE', approval, seconds)
@@ -24,5 +25,5 @@ redis.call('ZADD', waiting, expires_ms, call_id)
 if digest then
   redis.call('SET', intent, call_id .. ' ' .. digest .. ' ' .. deadline .. ' ' .. run_id(), 'EX', intent_seconds)
 end
-redis.call('PUBLISH', channel, call_id)
+approval_event(events, channel, call_id, 'asked')
 return {'waiting'}

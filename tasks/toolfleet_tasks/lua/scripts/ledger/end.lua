@@ -10,6 +10,7 @@
 -- args: token, call_id, mode, data, result_seconds, record_seconds, unbegun, undone, unknown, letter, letters_kept
 -- args: line, line_unbegun, line_undone, line_unknown, lines_kept, yields
 -- include: now, ledger/kept_success, ledger/ended
+-- lazily: approvals/event(approval_event)
 
 local found = redis.call('HMGET', record, 'state', 'begun', 'token', 'so_far', 'result', 'log', 'as', 'by', 'known',
   'known_line', 'may_begin')
@@ -25,9 +26,13 @@ if is_open then log = log .. found[2] .. ' never_closed 0;' end
 local nothing_happened = not is_open and (found[4] or 'none') == 'none'
 local is_whole = data == '*' or data ~= '' and redis.call('GET', data_id) == data
 if not found[2] and not is_whole then nothing_happened = mode == 'refused' end
+if found[3] == 'approval' then -- taken back while people decide; once they have, the record names no stream any more
+  local where = redis.call('HMGET', record, 'approval_events', 'approval_channel')
+  if where[1] then approval_event(where[1], where[2], call_id, 'withdrawn') end
+end
 redis.call('HSET', record, 'state', 'done', 'by', token, 'log', log)
 redis.call('HDEL', record, 'token', 'lease', 'as', 'last', 'last_signature', 'known', 'known_line', 'question', 'message',
-  'approved', 'may_begin')
+  'approved', 'may_begin', 'approval_events', 'approval_channel')
 local value, line_end = unknown, line_unknown
 if nothing_happened and begun then
   value, line_end = undone, line_undone

@@ -1,0 +1,1 @@
+"""Declares by which channels approvals are asked for and decided outside of the fleet."""

@@ -1,0 +1,19 @@
+"""Reads the secrets that sign what channels of approvals send and receive."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from toolfleet_registry.config.host_specs import SecretSource
+from toolfleet_registry.config.job_settings import secret_fault
+from toolfleet_registry.config.secrets.secret_value import secret_value
+from toolfleet_registry.config.setting_sources import find_toml
+from toolfleet_registry.errors import SettingsError
+
+
+def channel_secret(name: str, sources: Mapping[str, SecretSource]) -> str:
+    """The secret of this name, of Standard Webhooks; relative files are beside `toolfleet.toml`. Raises `SettingsError`."""
+    toml = find_toml(Path.cwd())
+    value = secret_value(name, sources, folder=Path.cwd() if toml is None else toml.parent)
+    if (fault := secret_fault(value)) is not None:
+        raise SettingsError(f"The secret {name} {fault}.")
+    return value

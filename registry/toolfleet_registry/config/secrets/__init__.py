@@ -1,0 +1,1 @@
+"""Reads secrets that settings name."""
