@@ -215,7 +215,7 @@ class ApprovalNotTaken(FleetError):
     """A decision about a call is not taken. `reason` is one word.
 
     It waits no more: `approved`, `rejected`, `expired` or `ended`. This person may not decide: `forbidden`. Too many decide at this moment: `raced`.
-    Redis has lost the call: `lost`. There is none: `unknown`.
+    It is another call by now than they have seen: `changed`. Redis has lost the call: `lost`. There is none: `unknown`.
     """
 
     def __init__(self, approval_id: str, reason: str, text: str | None = None) -> None:
@@ -230,6 +230,7 @@ _NOT_DECIDED = {
     "rejected": "it was rejected before",
     "expired": "its time is over",
     "ended": "it has ended",
+    "changed": "its arguments were changed since",
     "raced": "too many decide about it at this moment",
     "lost": "Redis has lost it",
     "unknown": "no such call waits for an approval",

@@ -25,11 +25,18 @@ class ApprovalChanges:
             yield cls(service, trail, approver)
 
     async def approve(
-        self, approval_id: str, *, arguments: Mapping[str, Any] | None = None, reason: str = ""
+        self,
+        approval_id: str,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        reason: str = "",
+        seen: str | None = None,
     ) -> StoredApproval:
         """As `ApprovalService.approve`. The line has neither the arguments nor the reason."""
         async with self._trail.change("call_approved", approval_id) as change:
-            found = await self._service.approve(approval_id, self._approver, arguments=arguments, reason=reason)
+            found = await self._service.approve(
+                approval_id, self._approver, arguments=arguments, reason=reason, seen=seen
+            )
             change.facts |= {"call_tool": found.request.tool_name, "state": found.state, "edited": int(bool(arguments))}
             return found
 

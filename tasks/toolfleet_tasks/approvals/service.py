@@ -85,7 +85,7 @@ class ApprovalService:
 
     def rules_of(self, call: PublishedCall) -> tuple[ApprovalRule, ...]:
         """The rules that have people approve such a call, as they are now."""
-        return self._preparation.approval_rules(call)
+        return self._preparation.approval_rules(call.tool_name, call.caller)
 
     async def show(self, approval_id: str) -> StoredApproval:
         """One of them. Raises `ApprovalNotTaken` (`unknown`)."""
@@ -107,12 +107,15 @@ class ApprovalService:
         *,
         arguments: Mapping[str, Any] | None = None,
         reason: str = "",
+        seen: str | None = None,
     ) -> StoredApproval:
         """Approve a call, perhaps with other `arguments`, each of which replaces the one of its name: what others have approved before counts no more then.
 
-        With the last approval that is needed it is on its way. Raises `ApprovalNotTaken`, and `ValueError` for arguments that the tool does not take.
+        `seen`: the `binding` of what they have seen; an approval of anything else is not taken. With the last approval that is needed it is on its way. Raises `ApprovalNotTaken`, and `ValueError` for arguments that the tool does not take.
         """
-        return await self._decide(approval_id, lambda found: self._approval(found, approver, arguments, reason))
+        return await self._decide(
+            approval_id, lambda found: self._approval(_as_seen(found, seen), approver, arguments, reason)
+        )
 
     async def reject(self, approval_id: str, approver: Approver, *, reason: str = "") -> StoredApproval:
         """Deny a call; the first one who does so decides. Raises `ApprovalNotTaken`."""
@@ -244,6 +247,13 @@ def approval_service(
     return ApprovalService(
         preparation, admission, ApprovalRecords(connection, settings), ApprovedCalls(ledger, dispatcher)
     )
+
+
+def _as_seen(found: StoredApproval, seen: str | None) -> StoredApproval:
+    """The approval, if it is of what they have seen. Raises `ApprovalNotTaken` (`changed`)."""
+    if seen is not None and seen != found.request.binding:
+        raise ApprovalNotTaken(found.approval_id, "changed")
+    return found
 
 
 Asked = tuple[AskedApproval, Refusal | None]
