@@ -11,7 +11,6 @@ from langgraph.types import Command, interrupt
 
 from toolfleet_registry.contracts import Caller, Conversation, ResultFile, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.progress import Progress
-from toolfleet_registry.policy.hints import ends_run
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_tasks.adapters.calling import (
     AdapterCalls,
@@ -108,7 +107,7 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             on_progress=_writer(request),
         )
         result = await self._end_of(asked)
-        if ends_run(result):
+        if result.ends_run:
             raise FleetLimitReached(name, shown_parts(result)[0])
         return _message(request, result)
 

@@ -13,7 +13,6 @@ from agents.tool_context import ToolContext
 
 from toolfleet_registry.contracts import Caller, Conversation, ResultFile, ToolDefinition, ToolResult
 from toolfleet_registry.formats.calls import spoken_arguments
-from toolfleet_registry.policy.hints import ends_run
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.system import randomness
 from toolfleet_tasks.adapters.calling import AdapterCalls, FrameworkCall, caller_of, conversation_of, in_run
@@ -139,7 +138,7 @@ class FleetTools:
             result = await self._calls.call(asked, Decision(approves=True) if is_approved else None, approver)
         except WaitsForApproval as waits:
             result = waits.result()
-        if ends_run(result):  # the SDK ends its run with it
+        if result.ends_run:  # the SDK ends its run with it
             raise AgentsException(shown_parts(result)[0])
         return _shown(result)
 

@@ -24,7 +24,6 @@ from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, T
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.formats.calls import spoken_arguments
 from toolfleet_registry.manifests.effects import effect_of
-from toolfleet_registry.policy.hints import ends_run
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_tasks.adapters.calling import (
     AdapterCalls,
@@ -126,7 +125,7 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
             raise CallDeferred({CALL: running.call_id, TOOL: running.tool_name}) from None
         except WaitsForApproval as waits:
             raise ApprovalRequired(metadata_of(waits)) from None
-        if ends_run(result):
+        if result.ends_run:
             raise UsageLimitExceeded(result_text(result))
         if not result.success:
             raise ToolFailed(result_text(result))
