@@ -231,7 +231,7 @@ _NOT_DECIDED = {
     "rejected": "it was rejected before",
     "expired": "its time is over",
     "ended": "it has ended",
-    "changed": "it was edited meanwhile",
+    "changed": "its arguments were changed since",
     "repeated": "this very decision was taken before",
     "raced": "too many decide about it at this moment",
     "lost": "Redis has lost it",

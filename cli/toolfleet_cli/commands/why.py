@@ -7,9 +7,11 @@ import typer
 
 from toolfleet_cli.console.caller import (
     AgentOption,
+    ConversationOption,
     Level,
     ModulesOption,
     PermissionOption,
+    RunOption,
     UserOption,
     caller_of,
 )
@@ -18,7 +20,7 @@ from toolfleet_cli.direct.keys import DirectKeys
 from toolfleet_cli.processes.completion import complete_keys, complete_tools
 from toolfleet_cli.remote.fleet_options import over_fleet
 from toolfleet_cli.remote.gateway import Gateway, place
-from toolfleet_registry.contracts import Caller
+from toolfleet_registry.contracts import Caller, Conversation
 from toolfleet_registry.settings import load_settings
 
 if TYPE_CHECKING:
@@ -41,18 +43,22 @@ def why(  # noqa: PLR0913 - these are the command line's options
         str | None,
         typer.Option("--key", metavar="ID", help="For the holder of this API key.", autocompletion=complete_keys),
     ] = None,
+    conversation_id: ConversationOption = None,
+    run_id: RunOption = None,
     gateway: Gateway | None = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say which rules have a say in a call, whether each lets it pass, and where it stands. Calls nothing. Exit code 1 if it may not be made."""
     if key is not None and (user is not None or permission is not Level.OWNER or modules != "*"):
         raise typer.BadParameter("the key says that: leave --user, --permission and --modules out.", param_hint="--key")
+    where = Conversation(conversation_id=conversation_id, run_id=run_id)
     if gateway is not None:
         query = {"user_id": user, "permission": permission.value, "modules": modules, "agent": agent}
-        found = _remotely(gateway, tool, {"key": key, "agent": agent} if key is not None else query)
+        query = {"key": key, "agent": agent} if key is not None else query
+        found = _remotely(gateway, tool, {**query, "conversation_id": conversation_id, "run_id": run_id})
     else:
         caller = caller_of(user, permission, modules, agent) if key is None else _holder(key, agent)
-        found = asyncio.run(_asked(tool, caller))
+        found = asyncio.run(_asked(tool, caller, where))
     if as_json:
         say_json(found.model_dump(mode="json"))
     else:
@@ -66,11 +72,11 @@ def _remotely(gateway: Gateway, tool: str, query: dict[str, str | None]) -> "Too
     return ToolExplanation.model_validate(gateway.get(place("tools", tool, "why"), query))
 
 
-async def _asked(tool: str, caller: Caller) -> "ToolExplanation":
+async def _asked(tool: str, caller: Caller, where: Conversation) -> "ToolExplanation":
     from toolfleet import ToolFleet  # noqa: PLC0415 - as above
 
     async with progress("Asking the fleet"), ToolFleet(settings=load_settings()) as fleet:
-        return await fleet.modules.explain(tool, caller)
+        return await fleet.modules.explain(tool, caller, conversation=where)
 
 
 def _holder(key_id: str, agent: str | None) -> Caller:

@@ -14,7 +14,7 @@ from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.rights.roles import require_role
 from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.agents.explanation import ToolExplanation
-from toolfleet_registry.contracts import Caller, Level
+from toolfleet_registry.contracts import Caller, Conversation, Level
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
 
@@ -25,6 +25,8 @@ class WhyQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     agent: AgentNames | None = Field(None, description="As this agent, by its profile.")
+    run_id: str | None = Field(None, max_length=256, description="In this run: how much it has used of its limits.")
+    conversation_id: str | None = Field(None, max_length=256, description="In this conversation, likewise.")
     user_id: UserName | None = Field(None, description="Of this user; for operators, as all that follows.")
     permission: Level | None = Field(None, description="With this permission; else as a guest.")
     modules: str | None = Field(None, max_length=10_000, description="With these modules, comma-separated; `*` is all.")
@@ -53,11 +55,13 @@ class _Explaining:
     async def answer(self, request: RouteRequest[None, WhyQuery]) -> Response:
         """What operators ask for, or of the caller itself what it may know."""
         query, who, name = request.query, request.who, request.path["name"]
-        if not query.model_dump(exclude_none=True, exclude={"agent"}):
-            found = await self._fleet.modules.explain(name, who.caller_for(None, query.agent))
+        where = Conversation(run_id=query.run_id, conversation_id=query.conversation_id)
+        if not query.model_dump(exclude_none=True, exclude={"agent", "run_id", "conversation_id"}):
+            found = await self._fleet.modules.explain(name, who.caller_for(None, query.agent), conversation=where)
             return json_answer(found if who.has_role("operator") else found.for_outsiders())
         require_role(who, "operator")
-        return json_answer(await self._fleet.modules.explain(name, await self._caller(query)))
+        caller = await self._caller(query)
+        return json_answer(await self._fleet.modules.explain(name, caller, conversation=where))
 
     async def _caller(self, query: WhyQuery) -> Caller:
         if query.key is None:

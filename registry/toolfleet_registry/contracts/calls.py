@@ -183,6 +183,8 @@ class ToolResult(Message):
     """What the model may do next, in one sentence; `None` for a success."""
     files: Annotated[tuple[ResultFile, ...], Since(2)] = ()
     """The images and other files of the result, in the order of their labels."""
+    ends_run: Annotated[bool, Since(3)] = False
+    """Whether the agent's run is to end with this refusal, as an error: by the `exit_behavior` of its profile's limit."""
     audit: Audit = Audit(call_id="", tool="", ts=0)
     """What the fleet saw of the call. Every result that the fleet hands out has it."""
 

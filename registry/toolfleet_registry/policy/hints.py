@@ -27,11 +27,6 @@ def hint_for(result: ToolResult, effect: Effect | None = None) -> str | None:
     return _DONE if result.effect_state == "done" else _PERHAPS_DONE
 
 
-def ends_run(result: ToolResult) -> bool:
-    """Whether a refusal is to end the agent's run as an error, by its profile's `exit_behavior`."""
-    return result.error_code == "rate_limited" and result.hint == AT_LIMIT["error"]
-
-
 def _for_repeatable(result: ToolResult, effect: Effect | None) -> str:
     if result.error_code == "rate_limited" and result.effect_state == "none":
         return _when_free(result.retry_after_seconds)

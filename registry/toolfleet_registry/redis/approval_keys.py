@@ -1,5 +1,7 @@
 """Builds the Redis keys of approvals: each has its rule in `redis/key_rules.py`."""
 
+import hashlib
+import json
 from dataclasses import dataclass
 
 from toolfleet_registry.redis.key_rules import OURS
@@ -15,6 +17,11 @@ class ApprovalKeys:
     def approval(self, approval_id: str) -> str:
         """A hash: what people see of a call that waits for them, and what they decide. Expires a week after it is settled, at the latest."""
         return f"{self._begin}:{approval_id}"
+
+    def asked(self, user_id: str | None, idempotency_key: str) -> str:
+        """The id of a call that a framework's step has made, and that people had to approve: the step may run again after its end. Expires a week after people's time."""
+        digest = hashlib.sha256(json.dumps([user_id, idempotency_key]).encode()).hexdigest()
+        return f"{self._begin}-asked:{digest[:32]}"
 
     @property
     def waiting(self) -> str:

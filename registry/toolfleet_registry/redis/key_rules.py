@@ -85,6 +85,7 @@ RULES = (
         since=2,
     ),
     KeyRule(re.compile(rf"{OURS}approval:.+"), since=3),
+    KeyRule(re.compile(rf"{OURS}approval-asked:[0-9a-f]{{32}}"), since=3),
     KeyRule(
         re.compile(rf"{OURS}approvals-waiting"), lasting="what waits for people; it leaves with their decision", since=3
     ),

@@ -1,6 +1,6 @@
 """Offers the fleet's tools to LangChain's agents and to LangGraph, as middleware."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
@@ -11,7 +11,6 @@ from langgraph.types import Command, interrupt
 
 from toolfleet_registry.contracts import Caller, Conversation, ResultFile, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.progress import Progress
-from toolfleet_registry.policy.hints import ends_run
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_tasks.adapters.calling import (
     AdapterCalls,
@@ -22,8 +21,10 @@ from toolfleet_tasks.adapters.calling import (
     in_run,
     no_such_tool,
 )
+from toolfleet_tasks.adapters.decisions import Decision, WaitsForApproval
 from toolfleet_tasks.adapters.offers import ToolOffers
 from toolfleet_tasks.adapters.result_text import shown_parts
+from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.client.fleet import ToolFleet
 
 Answer = ToolMessage | Command[Any]
@@ -42,12 +43,14 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     `caller` and `conversation` may be functions of the run's context. `timeout`: seconds for a call. With `defer_after` a call that
     takes more seconds interrupts the graph, which needs a checkpointer for it; once it is resumed it waits for the same call.
+    With `defer_approvals` so does one that people have to approve; `approver`, who may follow from the value that it is resumed
+    with, is in whose name that is a vote.
     `where` says which tools are offered. A run that is cancelled takes its calls back.
 
     A graph of one's own takes `awrap_tool_call` for its `ToolNode`, and binds `offers` to its model.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what may be said of an agent's calls
         self,
         fleet: ToolFleet,
         caller: Caller | Callable[[Any], Caller],
@@ -55,6 +58,8 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         conversation: Conversation | Callable[[Any], Conversation | None] | None = None,
         timeout: float | None = None,
         defer_after: float | None = None,
+        defer_approvals: bool = False,
+        approver: Approver | Callable[[Mapping[str, Any]], Approver | None] | None = None,
         where: Callable[[ToolDefinition], bool] | None = None,
     ) -> None:
         super().__init__()
@@ -62,7 +67,8 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         self._conversation = conversation
         self._tools = ToolOffers(fleet, lambda tool, _: tool, where)
         self._offers = ToolOffers(fleet, _offered, where)
-        self._calls = AdapterCalls(fleet, timeout=timeout, defer_after=defer_after)
+        self._approver = approver
+        self._calls = AdapterCalls(fleet, timeout=timeout, defer_after=defer_after, defer_approvals=defer_approvals)
 
     async def offers(self, caller: Caller) -> list[dict[str, Any]]:
         """What a caller may use now, as any chat model's `bind_tools` takes it. Raises `FleetUnavailable` as `ToolFleet` does."""
@@ -100,15 +106,27 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             in_run(conversation_of(self._conversation, runtime.context), _run_id(request)),
             on_progress=_writer(request),
         )
+        result = await self._end_of(asked)
+        if result.ends_run:
+            raise FleetLimitReached(name, shown_parts(result)[0])
+        return _message(request, result)
+
+    async def _end_of(self, asked: FrameworkCall) -> ToolResult:
+        """The call's end, whenever the graph is resumed. What it was resumed with before comes again: so a decision names who has made it."""
+        decision, approver = None, None
         while True:
             try:
-                result = await self._calls.call(asked)
+                return await self._calls.call(asked, decision, approver)
             except StillRunning as running:
                 interrupt({"toolfleet_call_id": running.call_id, "tool_name": running.tool_name})
-            else:
-                if ends_run(result):
-                    raise FleetLimitReached(name, shown_parts(result)[0])
-                return _message(request, result)
+            except WaitsForApproval as waits:
+                known = {"toolfleet_call_id": waits.found.approval_id, "tool_name": waits.found.request.tool_name}
+                value = interrupt({**known, "toolfleet_approval": waits.question()})
+                decision = Decision.of(value)
+                approver = self._approver_of(value) if decision is not None else None
+
+    def _approver_of(self, value: Mapping[str, Any]) -> Approver | None:
+        return self._approver(value) if callable(self._approver) else self._approver
 
 
 def _offered(tool: ToolDefinition, name: str) -> dict[str, Any]:

@@ -3,23 +3,28 @@
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
-from pydantic_ai import AbstractToolset, BinaryContent, CallDeferred, CustomEvent, RunContext, ToolReturn
+from pydantic_ai import (
+    AbstractToolset,
+    ApprovalRequired,
+    BinaryContent,
+    CallDeferred,
+    CustomEvent,
+    RunContext,
+    ToolApproved,
+    ToolReturn,
+)
 from pydantic_ai.exceptions import ToolFailed, UsageLimitExceeded
 from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults
 from pydantic_ai.tools import ToolDefinition as OfferedTool
 from pydantic_ai.toolsets import ToolsetTool
-from pydantic_core import from_json
 
 from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.formats.calls import spoken_arguments
 from toolfleet_registry.manifests.effects import effect_of
-from toolfleet_registry.policy.hints import ends_run
 from toolfleet_registry.schemas.definition import input_schema
-from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.adapters.calling import (
     AdapterCalls,
     FrameworkCall,
@@ -28,12 +33,20 @@ from toolfleet_tasks.adapters.calling import (
     conversation_of,
     in_run,
 )
+from toolfleet_tasks.adapters.decisions import WaitsForApproval
 from toolfleet_tasks.adapters.offers import ToolOffers
+from toolfleet_tasks.adapters.pydantic_calls import (
+    CALL,
+    TOOL,
+    AnyArguments,
+    asked_by,
+    decision_of,
+    metadata_of,
+    seconds_left,
+)
 from toolfleet_tasks.adapters.result_text import result_text, shown_parts
+from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.client.fleet import ToolFleet
-
-_CALL = "toolfleet_call_id"
-_TOOL = "toolfleet_tool"
 
 
 @dataclass(kw_only=True)
@@ -51,7 +64,9 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
 
     `caller` and `conversation` may be functions of the run's context, for agents with many users. `timeout`: seconds for a call,
     which also ends by the run's own deadline. With `defer_after` a call that takes more seconds ends the run with
-    `DeferredToolRequests`, which must be among the agent's output types; `deferred_results` brings what the next run needs.
+    `DeferredToolRequests`, which must be among the agent's output types; `deferred_results` brings what the next run needs. With
+    `defer_approvals` so does a call that people have to approve; `approver`, who may follow from the run that goes on, is in whose
+    name what it is resumed with is a vote.
     `where` says which tools are offered. A run that is cancelled takes its calls back.
     """
 
@@ -63,13 +78,16 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         conversation: Conversation | Callable[[RunContext[AgentDepsT]], Conversation | None] | None = None,
         timeout: float | None = None,
         defer_after: float | None = None,
+        defer_approvals: bool = False,
+        approver: Approver | Callable[[RunContext[AgentDepsT]], Approver | None] | None = None,
         where: Callable[[ToolDefinition], bool] | None = None,
         id: str = "toolfleet",  # noqa: A002 - the framework's word
     ) -> None:
         self._caller = caller
         self._conversation = conversation
         self._offers = ToolOffers(fleet, self._offered, where)
-        self._calls = AdapterCalls(fleet, timeout=timeout, defer_after=defer_after)
+        self._approver = approver
+        self._calls = AdapterCalls(fleet, timeout=timeout, defer_after=defer_after, defer_approvals=defer_approvals)
         self._id = id
 
     @property
@@ -84,45 +102,75 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[AgentDepsT], tool: ToolsetTool[AgentDepsT]
     ) -> Any:
-        """Run a call. Raises `ToolFailed` for one that failed, which the framework shows its model and does not repeat, and `CallDeferred`.
+        """Run a call. Raises `ToolFailed` for one that failed, which the framework shows its model and does not repeat.
 
-        Raises `UsageLimitExceeded` where the profile's `exit_behavior` ends the run.
+        Raises `CallDeferred`, `ApprovalRequired`, and `UsageLimitExceeded` where the profile's `exit_behavior` ends the run.
         """
         definition = _definition_of(tool)
+        run_id, arguments = asked_by(ctx, name, tool_args)
         asked = FrameworkCall(
             definition,
             name,
-            tool_args,
+            arguments,
             caller_of(self._caller, ctx),
-            ctx.run_id,
+            run_id,
             ctx.tool_call_id,
             in_run(conversation_of(self._conversation, ctx), ctx.run_id),
-            _seconds_left(ctx.deadline),
+            seconds_left(ctx.deadline),
             functools.partial(_emit, ctx),
         )
         try:
-            result = await self._calls.call(asked)
+            result = await self._result_of(ctx, asked, tool_args)
         except StillRunning as running:
-            raise CallDeferred({_CALL: running.call_id, _TOOL: running.tool_name}) from None
-        if ends_run(result):
+            raise CallDeferred({CALL: running.call_id, TOOL: running.tool_name}) from None
+        except WaitsForApproval as waits:
+            raise ApprovalRequired(metadata_of(waits)) from None
+        if result.ends_run:
             raise UsageLimitExceeded(result_text(result))
         if not result.success:
             raise ToolFailed(result_text(result))
         return _shown(result)
 
-    async def deferred_results(self, requests: DeferredToolRequests, caller: Caller) -> DeferredToolResults:
+    async def deferred_results(
+        self,
+        requests: DeferredToolRequests,
+        caller: Caller,
+        decided: DeferredToolResults | None = None,
+        approver: Approver | None = None,
+    ) -> DeferredToolResults:
         """Wait for the calls that a run has deferred, in any process: for `agent.run(deferred_tool_results=…)`.
 
+        What is `decided` about those that wait for people is the vote of `approver`. One that waits on is asked for again by the run.
         Never makes a call anew: one that the fleet has forgotten has an unknown outcome. Raises `FleetUnavailable`.
         """
-        results = DeferredToolResults()
-        for call in requests.calls:
+        results = DeferredToolResults(metadata=dict(requests.metadata))
+        votes = {} if decided is None else decided.to_tool_call_results()
+        for call in (*requests.calls, *requests.approvals):
             known = requests.metadata.get(call.tool_call_id, {})
-            if _CALL in known:
-                result = await self._calls.result_of(str(known[_CALL]), str(known[_TOOL]), caller)
+            if CALL not in known:
+                continue
+            decision = decision_of(votes.get(call.tool_call_id), known, spoken_arguments(call.args))
+            named = str(known[CALL]), str(known[TOOL]), caller
+            try:
+                result = await self._calls.result_of(*named, decision, approver)
+            except WaitsForApproval as waits:
+                results.approvals[call.tool_call_id] = ToolApproved()
+                results.metadata[call.tool_call_id] = metadata_of(waits, is_decided=False)
+            else:
                 shown = _shown(result) if result.success else ToolFailed(result_text(result))
                 results.calls[call.tool_call_id] = shown
         return results
+
+    async def _result_of(self, ctx: RunContext[AgentDepsT], asked: FrameworkCall, approved: Any) -> ToolResult:
+        """The end of a call that is made, or was made before the run went on."""
+        if not ctx.tool_call_approved:
+            return await self._calls.call(asked)
+        known = ctx.tool_call_metadata or {}
+        approver = self._approver(ctx) if callable(self._approver) else self._approver
+        decision = decision_of(ToolApproved(override_args=approved), known, asked.arguments)
+        if CALL not in known:
+            return await self._calls.call(asked, decision, approver)
+        return await self._calls.result_of(str(known[CALL]), asked.tool.name, asked.caller, decision, approver)
 
     def _offered(self, tool: ToolDefinition, name: str) -> "ToolsetTool[AgentDepsT]":
         offered = OfferedTool(
@@ -132,9 +180,7 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
             strict=False,  # else the schema may be rewritten for its provider
             metadata={"tool_name": tool.name, "tags": tool.tags, "effect": effect_of(tool)},
         )
-        return _FleetTool(
-            toolset=self, tool_def=offered, max_retries=0, args_validator=_AnyArguments(), definition=tool
-        )
+        return _FleetTool(toolset=self, tool_def=offered, max_retries=0, args_validator=AnyArguments(), definition=tool)
 
 
 @dataclass(kw_only=True)
@@ -142,37 +188,10 @@ class _FleetTool(ToolsetTool[AgentDepsT]):
     definition: ToolDefinition
 
 
-class _AnyArguments:
-    """Takes whatever a model has written: the fleet judges it, and says in one sentence what is wrong."""
-
-    def validate_json(
-        self,
-        input: str | bytes | bytearray,  # noqa: A002 - the framework's word
-        *,
-        allow_partial: bool | Literal["off", "on", "trailing-strings"] = False,
-        **_: Any,
-    ) -> Any:
-        """What the JSON says; what is no JSON stays as it is."""
-        if allow_partial not in {False, "off"}:
-            return from_json(input, allow_partial="trailing-strings")
-        return spoken_arguments(input if isinstance(input, str) else bytes(input).decode(errors="replace"))
-
-    def validate_python(self, input: Any, **_: Any) -> Any:  # noqa: A002 - as above
-        """The same."""
-        return input
-
-
 def _definition_of(tool: ToolsetTool[Any]) -> ToolDefinition:
     if not isinstance(tool, _FleetTool):
         raise TypeError(f"{tool.tool_def.name!r} is no tool of this toolset.")
     return tool.definition
-
-
-def _seconds_left(deadline: datetime | None) -> float | None:
-    if deadline is None:
-        return None
-    aware = deadline if deadline.tzinfo is not None else deadline.astimezone(UTC)
-    return (aware - machine_clock.utc_now()).total_seconds()
 
 
 async def _emit(ctx: RunContext[Any], progress: Progress) -> None:
@@ -183,4 +202,4 @@ def _shown(result: ToolResult) -> ToolReturn[Any]:
     text, files = shown_parts(result)
     parts = [BinaryContent(file.read(), media_type=file.media_type) for file in files]
     value: Any = [text, *parts] if result.files else result.result
-    return ToolReturn(value, metadata={_CALL: result.audit.call_id, "attempts": result.audit.attempts})
+    return ToolReturn(value, metadata={CALL: result.audit.call_id, "attempts": result.audit.attempts})

@@ -218,7 +218,9 @@ def _over_total(tool_name: str, total: CallTotal) -> ToolResult:
     where = "run" if total.kind == "run" else "conversation"
     calls = "1 call" if total.most == 1 else f"{total.most} calls"
     text = f"Tool call refused: its agent may make {calls} of this kind in a {where}, and has made them."
-    return ToolResult.refused(tool_name, "rate_limited", text, hint=AT_LIMIT[total.exit_behavior])
+    result = ToolResult.refused(tool_name, "rate_limited", text, hint=AT_LIMIT[total.exit_behavior])
+    # Whoever names a run, without which nothing is counted, can read the field.
+    return result.model_copy(update={"ends_run": True}) if total.exit_behavior == "error" else result
 
 
 def _use(limit: Limit, used: int, rest_ms: int, now_ms: int) -> LimitUse:

@@ -214,6 +214,17 @@ class ApprovalRecords:
         )
         await run(self._connection, SETTLE, parameters)
 
+    async def keep_asked(self, user_id: str | None, idempotency_key: str, request: AskedApproval) -> None:
+        """Keep which call the user's key has stood for, also after its end, which opens the key again."""
+        seconds = math.ceil(max(request.expires_at - fleet_clock.now(), 0)) + KEPT_SECONDS
+        key = self.keys.asked(user_id, idempotency_key)
+        await self._connection.execute("SET", key, request.approval_id, "EX", str(seconds))
+
+    async def asked(self, user_id: str | None, idempotency_key: str) -> str | None:
+        """Which call that was; `None` for none."""
+        found: bytes | None = await self._connection.execute("GET", self.keys.asked(user_id, idempotency_key))
+        return None if found is None else found.decode()
+
     async def ids(self, *, settled: bool, limit: int, offset: int) -> list[str]:
         """Of those that wait the next to expire first; of those that are settled the last first."""
         key, command = (self.keys.settled, "ZREVRANGE") if settled else (self.keys.waiting, "ZRANGE")

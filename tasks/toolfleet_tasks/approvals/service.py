@@ -85,7 +85,7 @@ class ApprovalService:
 
     def rules_of(self, call: PublishedCall) -> tuple[ApprovalRule, ...]:
         """The rules that have people approve such a call, as they are now."""
-        return self._preparation.approval_rules(call)
+        return self._preparation.approval_rules(call.tool_name, call.caller)
 
     async def show(self, approval_id: str) -> StoredApproval:
         """One of them. Raises `ApprovalNotTaken` (`unknown`)."""

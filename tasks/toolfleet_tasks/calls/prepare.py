@@ -135,9 +135,9 @@ class CallPreparation:
         )
         return with_approval(published, judged)
 
-    def approval_rules(self, call: PublishedCall) -> tuple[ApprovalRule, ...]:
+    def approval_rules(self, tool_name: str, caller: Caller) -> tuple[ApprovalRule, ...]:
         """The rules of the agent's profile that have people approve such a call, as they are now; none without a profile."""
-        judged = self._catalog.reached(call.tool_name, call.caller)
+        judged = self._catalog.reached(tool_name, caller)
         return () if judged is None else approval_rules(*judged)
 
     async def _judged(

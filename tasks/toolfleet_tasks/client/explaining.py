@@ -1,46 +1,76 @@
 """Tells why a caller may call a tool, or may not: by the catalog's own judgement, and what the limits say now."""
 
+import asyncio
+from collections.abc import Sequence
+
 from toolfleet_registry.agents.explanation import ExplainedTool, ToolExplanation, ToolRule, rules_about
 from toolfleet_registry.agents.reach import reach_of
 from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.contracts import Caller, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.limits import limits_of, terms_for
-from toolfleet_tasks.client.quota import refusal_now
+from toolfleet_tasks.admission.limits import NOWHERE, Limit, Within, limits_of, terms_for
+from toolfleet_tasks.client.quota import read_remaining, refusal_now
 from toolfleet_tasks.redis.connection import PipelinedConnection
 
 _SECONDS = 2.0
 
 
 async def explained(
-    catalog: Catalog, connection: PipelinedConnection, settings: Settings, tool_name: str, caller: Caller
+    catalog: Catalog,
+    connection: PipelinedConnection,
+    settings: Settings,
+    tool_name: str,
+    caller: Caller,
+    within: Within = NOWHERE,
 ) -> ToolExplanation:
-    """Everything that has a say. Where Redis does not answer in time, limits are taken to let it pass, as they do."""
+    """Everything that has a say; `within`: in which run and conversation a call would be made. Where Redis does not answer in time, limits are taken to let it pass, as they do."""
     usable = catalog.usable(ToolCall(tool_name=tool_name), caller)
     tool = ExplainedTool(tool_name, tool_name.partition(".")[0] in catalog.modules, catalog.find(tool_name))
     rules = list(rules_about(tool, caller, catalog.profiles, settings))
-    refusal = (
-        usable if isinstance(usable, ToolResult) else await _limited(catalog, connection, settings, usable, caller)
-    )
-    if isinstance(usable, ToolDefinition) and refusal is not None:
-        said = refusal.error or "A limit is used up."
-        rule = ToolRule(about="limits", passes=False, says=said, place="what was used today")
+    if isinstance(usable, ToolResult):
+        refusal: ToolResult | None = usable
+    else:
+        limits = _limits(catalog, settings, usable, caller, within)
+        refusal = await refusal_now(connection, tool_name, limits, intent=None, seconds=_SECONDS)
+        more = await _totals(connection, limits, within)
+        if refusal is not None and all(rule.passes for rule in more):
+            said = refusal.error or "A limit is used up."
+            more.append(ToolRule(about="limits", passes=False, says=said, place="what was used today"))
         after = [place for place, each in enumerate(rules) if each.about in _AFTER_LIMITS]
-        rules.insert(after[0] if after else len(rules), rule)
+        first = after[0] if after else len(rules)
+        rules[first:first] = more
     reason = None if refusal is None else refusal.error
     return ToolExplanation(
         tool_name=tool_name, caller=caller, is_allowed=refusal is None, reason=reason, rules=tuple(rules)
     )
 
 
-async def _limited(
-    catalog: Catalog, connection: PipelinedConnection, settings: Settings, tool: ToolDefinition, caller: Caller
-) -> ToolResult | None:
-    """What the limits have against a call now. Nothing is counted."""
+def _limits(
+    catalog: Catalog, settings: Settings, tool: ToolDefinition, caller: Caller, within: Within
+) -> tuple[Limit, ...]:
+    """Those in which a call would count. Nothing is counted."""
     profile = reach_of(caller, catalog.profiles, settings.default_guest_modules).profile
     terms = terms_for(tool, None if profile is None else profile.rules(tool).terms, settings)
-    limits = limits_of(tool.name, caller.user_id, terms, settings)
-    return await refusal_now(connection, tool.name, limits, intent=None, seconds=_SECONDS)
+    return limits_of(tool.name, caller.user_id, terms, settings, within)
+
+
+async def _totals(connection: PipelinedConnection, limits: Sequence[Limit], within: Within) -> list[ToolRule]:
+    """How much of each limit the run and the conversation have used; nothing where Redis does not say."""
+    found = list[ToolRule]()
+    for limit in limits:
+        if (total := limit.total) is None:
+            continue
+        try:
+            async with asyncio.timeout(_SECONDS):
+                (use,) = (await read_remaining(connection, [limit])).totals.values()
+        except (FleetUnavailable, TimeoutError):
+            break
+        what, name = ("Run", within.run_id) if total.kind == "run" else ("Conversation", within.thread_id)
+        says = f"{what} {name!r} has made {use.used} of its {total.most} calls of this kind."
+        place = "what the run has used" if total.kind == "run" else "what the conversation has used"
+        found.append(ToolRule(about="limits", passes=use.used < total.most, says=says, place=place))
+    return found
 
 
 _AFTER_LIMITS = {"gate", "approval", "pii", "retry", "own"}

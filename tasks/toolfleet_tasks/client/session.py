@@ -190,9 +190,10 @@ class Session:
             self._updates.close_idle()
         return self._catalog.statuses()
 
-    async def explain(self, tool_name: str, caller: Caller) -> ToolExplanation:
+    async def explain(self, tool_name: str, caller: Caller, conversation: Conversation | None) -> ToolExplanation:
         """As `FleetModules.explain`."""
-        return await explained(self._catalog, self._connection, self.settings, tool_name, caller)
+        within = Within.of_conversation(conversation or Conversation())
+        return await explained(self._catalog, self._connection, self.settings, tool_name, caller, within)
 
     async def refresh(self) -> dict[str, ModuleStatus]:
         """As `ToolFleet.refresh`."""

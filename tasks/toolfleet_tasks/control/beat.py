@@ -17,6 +17,7 @@ from toolfleet_tasks.control.registry_feed import RegistryFeed
 ROLE = "beat"
 
 _PAUSE_SECONDS = 1.0  # between two tries to connect: jobs wait for it, and Celery's own grow to half a minute
+_STEP_SECONDS = 1.0  # a clock that is slewed is less off between two ticks
 
 log = get_logger(__name__)
 
@@ -31,6 +32,7 @@ class FleetScheduler(Scheduler):  # type: ignore[misc] # Celery ships no types
     def __init__(self, *args: Any, **options: Any) -> None:
         self._rests_until = machine_clock.monotonic()
         self._waits_for_broker = False
+        self._lead = _lead()
         super().__init__(*args, **options)
 
     @cached_property
@@ -39,7 +41,11 @@ class FleetScheduler(Scheduler):  # type: ignore[misc] # Celery ships no types
         return confirming(self.app)
 
     def tick(self, *args: Any, **options: Any) -> float:
-        """As Celery's: seconds until the next one."""
+        """As Celery's: seconds until the next one. A machine's clock that was set back holds nothing up."""
+        lead = _lead()
+        if lead < self._lead - _STEP_SECONDS:
+            self._count_anew(self._lead - lead)
+        self._lead = lead
         delay: float = super().tick(*args, **options)
         self._rests_until = machine_clock.monotonic() + (delay or 0)
         return delay
@@ -83,6 +89,13 @@ class FleetScheduler(Scheduler):  # type: ignore[misc] # Celery ships no types
         """Why it sends nothing."""
         return "beat waits for its broker" if self._waits_for_broker else None
 
+    def _count_anew(self, seconds: float) -> None:
+        """Have each task sent an interval from now on: by the clock that it had it would be sent for the next time so much later."""
+        log.warning("beat_clock_set_back", seconds=round(seconds, 1))
+        for entry in (self.schedule or {}).values():
+            entry.last_run_at = entry.default_now()
+        self._heap = None  # Celery's next look fills it
+
     def _disconnect(self) -> None:
         """Forget Celery's producer and connection, which it makes when it needs them."""
         self.__dict__.pop("producer", None)
@@ -96,6 +109,11 @@ class FleetScheduler(Scheduler):  # type: ignore[misc] # Celery ships no types
             )
         finally:
             self._waits_for_broker = False
+
+
+def _lead() -> float:
+    """Of the clock that Celery's schedules go by before the one that nobody sets."""
+    return machine_clock.wall() - machine_clock.monotonic()
 
 
 def _say_away(exc: Exception, seconds: float) -> None:

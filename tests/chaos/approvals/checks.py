@@ -11,7 +11,7 @@ _Fact = tuple[str, str]
 
 def check_cases(cases: Sequence[Case], journal: Journal) -> Mapping[str, list[Violation]]:
     """Every check by its name, with what it found."""
-    checks = (_ended, _approved_only, _once, _honest)
+    checks = (_ended, _in_time, _approved_only, _once, _honest)
     found = {(check.__doc__ or "").rstrip("."): [*check(cases, journal)] for check in checks}
     return {name: [Violation(name, text, None, ref) for text, ref in facts] for name, facts in found.items()}
 
@@ -20,19 +20,26 @@ def _ended(cases: Sequence[Case], _: Journal) -> Iterator[_Fact]:
     """Each case was decided, and its agent was told."""
     for case in cases:
         yield from ((f"{case.kind} {case.ref}: {text}", case.ref) for text in case.trouble)
-        if case.decided is None and not case.trouble:
+        if case.state is None and not case.trouble:
             yield f"{case.kind} {case.ref}: nobody knows what became of it", case.ref
+
+
+def _in_time(cases: Sequence[Case], _: Journal) -> Iterator[_Fact]:
+    """Nothing expired before its time, whatever clocks were set to."""
+    for case in cases:
+        if case.state == "expired" and case.kind != "expired":
+            yield f"{case.kind} {case.ref}: expired, within minutes of the ten that it had", case.ref
 
 
 def _approved_only(cases: Sequence[Case], journal: Journal) -> Iterator[_Fact]:
     """The modules' journal shows nothing that nobody has approved, nor what was edited away."""
     for case in cases:
-        state = None if case.decided is None else case.decided.state
+        state = case.state
         is_edited = state == "approved" and case.kind == "edited"
         allowed = {case.edited} if is_edited else {case.ref} if state == "approved" else set[str]()
         for ref in (case.ref, case.edited):
             done = journal.effects_of_ref.get(ref, [])
-            if done and ref not in allowed and case.decided is not None:
+            if done and ref not in allowed and state is not None:
                 yield f"{case.kind} {case.ref}: {state}, and {ref} was executed {len(done)} times", case.ref
 
 

@@ -7,7 +7,7 @@ import random
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from chaos.plan import LEASE_SECONDS, LIMIT_SECONDS, MODULES
 from chaos.processes import module
 from chaos.processes.programs import Program
+from support.clocks import WallClock
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.worker_process import READY as WORKER_READY
 from support.worker_process import TESTS
@@ -39,7 +40,8 @@ class Scene:
     """`urls` are the gateways', `key` is what they let in. `ended_alone`: what ended without anybody's doing, or not as it was told.
 
     `streams`: what ends a stream that a client has open. `struck` counts faults by kind, `refusals` starts of gateways at a Redis
-    that did not answer: they end with that sentence, for whoever supervises them to start them again.
+    that did not answer: they end with that sentence, for whoever supervises them to start them again. `clocks`: of the programs that
+    have one of their own, by name.
     """
 
     folder: Path
@@ -54,6 +56,7 @@ class Scene:
     ended_alone: list[str] = field(default_factory=list)
     streams: set[Callable[[], object]] = field(default_factory=set)
     struck: Counter[str] = field(default_factory=Counter)
+    clocks: dict[str, WallClock] = field(default_factory=dict)
     refusals: int = 0
     redis_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -64,6 +67,11 @@ class Scene:
     @property
     def programs(self) -> tuple[Program, ...]:
         return (*self.gateways, *self.workers, *self.modules, *self.beats)
+
+    def env_of(self, name: str) -> dict[str, str]:
+        """What a program of the fleet is started with: its settings, and its clock if it has its own."""
+        clock = self.clocks.get(name)
+        return environment_of(self.settings) | ({} if clock is None else clock.env)
 
     def look_for_ends(self) -> None:
         """Note what has ended by itself."""
@@ -78,9 +86,10 @@ async def scene(
     *,
     gateways: int = GATEWAYS,
     has_beat: bool = False,
+    clocked: Collection[str] = (),
     more: Mapping[str, Any] = MappingProxyType({}),
 ) -> AsyncGenerator[Scene]:
-    """Everything, up. `more`: of the fleet's settings."""
+    """Everything, up. `more`: of the fleet's settings. `clocked`: names of programs whose clocks can be set; needs libfaketime."""
     services = {name: f"http://127.0.0.1:{free_port()}" for name in MODULES}
     with faulty_redis(folder) as redis:
         settings = Settings(
@@ -94,6 +103,7 @@ async def scene(
             **more,
         )
         here = Scene(folder, redis, settings, new_key_text().text)
+        here.clocks.update({name: WallClock(folder) for name in clocked})
         _describe(here, gateways, has_beat=has_beat)
         try:
             for program in here.programs:
@@ -112,14 +122,17 @@ def _describe(here: Scene, gateways: int, *, has_beat: bool) -> None:
         words = [name, str(urlsplit(url).port), str(here.journal)]
         command = [sys.executable, "-m", module.__name__, *words]
         here.modules.append(Program(name, command, module.READY, here.folder, {"PYTHONPATH": path}))
-    env = environment_of(here.settings)
     for number in range(_WORKERS):
         name = f"worker-{number}"
         *command, _ = worker_command("all")
-        here.workers.append(Program(name, [*command, f"{name}@%h"], WORKER_READY, here.folder, env))
-    own = {**env, "TOOLFLEET_GATEWAY_KEY": here.key, "TOOLFLEET_GATEWAY_LEAVE_SECONDS": _LEAVE_SECONDS}
+        here.workers.append(Program(name, [*command, f"{name}@%h"], WORKER_READY, here.folder, here.env_of(name)))
+    own = {
+        **environment_of(here.settings),
+        "TOOLFLEET_GATEWAY_KEY": here.key,
+        "TOOLFLEET_GATEWAY_LEAVE_SECONDS": _LEAVE_SECONDS,
+    }
     if has_beat:
-        here.beats.append(Program("beat", beat_command(), _BEAT_READY, here.folder, env))
+        here.beats.append(Program("beat", beat_command(), _BEAT_READY, here.folder, here.env_of("beat")))
     for number in range(gateways):
         port = free_port()
         command = [sys.executable, "-m", "toolfleet_cli", "gateway", "--port", str(port)]

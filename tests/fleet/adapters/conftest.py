@@ -13,6 +13,11 @@ from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 
+# An agent whose calls of `owls.echo` people have to approve, and one of whose calls two of them have to.
+ASKS: dict[str, object] = {
+    name: {"middleware": [{"name": "human_in_the_loop", "approve_tools": ["owls.echo"], "quorum": quorum}]}
+    for name, quorum in (("asks", 1), ("asks-two", 2))
+}
 # An agent whose runs have one call of `owls.echo` each.
 SPENT = {
     "spent": {
@@ -40,7 +45,7 @@ def owls(talker: Talker) -> Iterator[ModuleServer]:
 def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
     """Another Redis than that of other tests, whose module has fewer tools."""
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
-        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), {"agents": SPENT})
+        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), {"agents": {**SPENT, **ASKS}})
 
 
 @pytest.fixture(scope="package")
@@ -67,6 +72,18 @@ def ada() -> Caller:
 def spent(ada: Caller) -> Caller:
     """Ada, asking as an agent whose second call of a run ends the run as an error."""
     return ada.model_copy(update={"agent": "spent"})
+
+
+@pytest.fixture
+def asking(ada: Caller) -> Caller:
+    """Ada, asking as an agent whose calls of `owls.echo` people have to approve."""
+    return ada.model_copy(update={"agent": "asks"})
+
+
+@pytest.fixture
+def asking_two(ada: Caller) -> Caller:
+    """Ada, asking as an agent whose calls two people have to approve."""
+    return ada.model_copy(update={"agent": "asks-two"})
 
 
 @pytest.fixture

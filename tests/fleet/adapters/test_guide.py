@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from agents import set_tracing_disabled
 from agents.testing import ScriptedModel, assistant_message, function_call
-from pydantic_ai import ToolCallPart
+from pydantic_ai import ToolApproved, ToolCallPart
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
 
 from support.documents import programs
 from support.frameworks.chat_script import script
@@ -14,7 +15,7 @@ from support.frameworks.pydantic_script import PydanticScript
 from support.frameworks.written_program import import_program
 from support.local_tools.talkers import Talker
 from support.module_server import ModuleServer
-from toolfleet import ToolFleet
+from toolfleet import Approver, ToolFleet
 
 GUIDE = programs("docs/guides/agent-frameworks.md")
 
@@ -65,3 +66,38 @@ async def test_the_program_that_defers_makes_a_long_call_once(
 
     assert await program.ask(fleet, model, "Talk.") == "done"
     assert len(owls.calls("talk")) == 1
+
+
+BOB = Approver("web", "bob", "admin")
+
+
+async def _pydantic_word(requests: DeferredToolRequests) -> tuple[DeferredToolResults, Approver]:
+    return DeferredToolResults(approvals={"c1": ToolApproved(override_args={"text": "hoo", "n": 2})}), BOB
+
+
+async def _openai_word(asked: dict[str, Any]) -> tuple[dict[str, Any], Approver]:
+    named = {"id": asked["id"], "digest": asked["digest"]}
+    return {"decision": "approve", "arguments": {"n": 2}, **named}, BOB
+
+
+async def _langchain_word(asked: dict[str, Any]) -> dict[str, Any]:
+    return {"arguments": {"n": 2}, "by": "bob"}
+
+
+@pytest.mark.parametrize(
+    ("text", "make_model", "decide"),
+    [
+        (GUIDE["pydantic-ai-approvals"], _pydantic_model, _pydantic_word),
+        (GUIDE["openai-agents-approvals"], _openai_model, _openai_word),
+        (GUIDE["langchain-approvals"], _langchain_model, _langchain_word),
+    ],
+    ids=["pydantic-ai", "openai-agents", "langchain"],
+)
+async def test_the_program_that_asks_people_goes_on_with_their_word(
+    fleet: ToolFleet, owls: ModuleServer, tmp_path: Path, text: str, make_model: Any, decide: Any
+) -> None:
+    """The call begins with somebody's approval, once, with the arguments that they have written."""
+    program = import_program(text.replace('agent="production"', 'agent="asks"'), tmp_path)
+
+    assert await program.ask(fleet, make_model(), "Ask the owl.", decide) == "done"
+    assert [call["arguments"] for call in owls.calls("echo")] == [{"text": "hoo", "n": 2}]

@@ -59,6 +59,10 @@ async def test_a_rest_client_names_run_and_conversation(gateway: KeyedGateway) -
     refusal = said[2].json()
     assert (refusal["error_code"], refusal["effect_state"], refusal["retryable"]) == ("rate_limited", "none", False)
     assert "run_id" in said[3].json()["detail"]
+    path, run = "/tools/owls.echo/why", {"run_id": "one", "conversation_id": "talk"}
+    why = [(await gateway.get("bob", path, params=params)).json() for params in (run, {"run_id": "three"})]
+    assert [each["is_allowed"] for each in why] == [False, True]
+    assert "Run 'one' has made 1 of its 1 calls of this kind." in [rule["says"] for rule in why[0]["rules"]]
 
 
 async def test_an_mcp_client_names_run_and_conversation(gateway: KeyedGateway) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from redis import Redis
 
+from support.clocks import WallClock
 from support.fleet import TestBed, program
 from support.module_server import serve
 from support.owls import make_module
@@ -62,3 +63,24 @@ def test_a_beat_alone_feeds_the_directory(tmp_path: Path) -> None:
 
     assert left == []
     assert "due task" not in said
+
+
+def test_a_clock_that_is_set_back_holds_nothing_up(tmp_path: Path) -> None:
+    """Beat goes on by the clock that it has by then, and says that this was set."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    clock = WallClock(tmp_path)
+    with redis_server(tmp_path / "redis") as url, Redis.from_url(url) as redis:
+        bed = TestBed(url, (), logs)
+
+        def sends(moment: str) -> None:
+            before = redis.llen(CONTROL)
+            wait_until_sync(lambda: redis.llen(CONTROL) >= before + 2, f"beat sends its tasks {moment}")
+
+        with program(bed, beat_command(), "beat", ready="beat: Starting", env=clock.env) as beat:
+            sends("by the right clock")
+            clock.set_ahead(400)
+            sends("by a clock that is ahead")
+            clock.set_ahead(0)
+            sends("by one that was set back")
+            assert "beat_clock_set_back" in beat.said()

@@ -5,6 +5,8 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
+from toolfleet_registry.contracts import Caller
+from toolfleet_registry.contracts.approvals.terms import ApprovalRule
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.changes import ApprovalChanges
 from toolfleet_tasks.approvals.feed import ApprovalEvent
@@ -21,6 +23,15 @@ class FleetApprovals:
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
+
+    async def keep_asked(self, user_id: str | None, idempotency_key: str, found: StoredApproval) -> None:
+        """Keep which call a user's key has stood for: whoever repeats a step after that has ended finds its end, and asks nobody anew."""
+        session = await self._sessions.opened()
+        await session.approvals.records.keep_asked(user_id, idempotency_key, found.request)
+
+    async def asked(self, user_id: str | None, idempotency_key: str) -> str | None:
+        """The id of that call; `None` for none."""
+        return await (await self._sessions.opened()).approvals.records.asked(user_id, idempotency_key)
 
     async def list(self, *, settled: bool = False, limit: int = 50, offset: int = 0) -> builtins.list[StoredApproval]:
         """List at most `limit` of those that wait, the next to expire first; or of the last that were `settled`, the last first."""
@@ -73,6 +84,10 @@ class FleetApprovals:
             async for step in steps:
                 yield step
 
+    async def rules(self, tool_name: str, caller: Caller) -> tuple[ApprovalRule, ...]:
+        """The rules by which people have to approve such a call of the caller's, as they are now; none: it needs nobody. From memory."""
+        return (await self._sessions.opened()).preparation.approval_rules(tool_name, caller)
+
     @asynccontextmanager
     async def _changes(self, approver: Approver) -> AsyncGenerator[ApprovalChanges]:
         session = await self._sessions.opened()
@@ -95,3 +110,5 @@ class SyncFleetApprovals(SyncFace[FleetApprovals]):
     def steps(self, approval_id: str, is_over: Callable[[], bool]) -> Generator[StoredApproval]:
         """As `FleetApprovals.steps`."""
         return self._each(self._face.steps(approval_id, is_over))
+
+    rules = blocking(FleetApprovals.rules)

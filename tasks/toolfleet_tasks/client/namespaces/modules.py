@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from toolfleet_registry.agents.explanation import ToolExplanation
 from toolfleet_registry.catalog.registry_events import RegistryEvents
-from toolfleet_registry.contracts import Caller, ModuleStatus
+from toolfleet_registry.contracts import Caller, Conversation, ModuleStatus
 from toolfleet_registry.manifests.specs import RegistryEvent
 from toolfleet_registry.store.port import ToolRegistry
 from toolfleet_tasks.client.sessions import Sessions
@@ -26,9 +26,14 @@ class FleetModules:
         """Ask every module now for what it offers."""
         return await (await self._sessions.opened()).refresh()
 
-    async def explain(self, tool_name: str, caller: Caller) -> ToolExplanation:
-        """Say why the caller may call a tool, or may not: each rule that has a say, in order, and where it stands. Counts nothing."""
-        return await (await self._sessions.opened()).explain(tool_name, caller)
+    async def explain(
+        self, tool_name: str, caller: Caller, *, conversation: Conversation | None = None
+    ) -> ToolExplanation:
+        """Say why the caller may call a tool, or may not: each rule that has a say, in order, and where it stands. Counts nothing.
+
+        `conversation`: of which run and conversation the call would be: how much these have used of their profile's limits.
+        """
+        return await (await self._sessions.opened()).explain(tool_name, caller, conversation)
 
     def events(self, after: str | None = None) -> RegistryEvents:
         """Follow what happens to the fleet's tools: `async for event in fleet.modules.events()`.

@@ -1,6 +1,7 @@
 """`toolfleet why`, beside a fleet and over a gateway."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,8 @@ from support.command import Run
 from support.fleet import TestBed
 from support.gateways.keyed_gateway import KeyedGateway, keyed_gateway
 from support.worker_process import WorkerProcess
+from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.redis_server import redis_server
 
 
 @pytest.fixture
@@ -44,6 +47,42 @@ def test_it_is_about_a_keys_holder(why: Run, bed: TestBed) -> None:
     assert by_options["is_allowed"]
     assert why("owls.echo", "--key", "nobody").code == 1
     assert why("owls.echo", "--key", key, "--user", "ada").code == 2
+
+
+def test_it_says_how_much_a_run_has_used(
+    run: Run, bed: TestBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`toolfleet call --run-id` counts in the run that it names, and `why --run-id` says how far that is; likewise conversations."""
+    kinds = {"run_limit": 1, "thread_limit": 3}
+    limits = [{"name": "tool_call_limit", "tools": ["owls.echo"], kind: most} for kind, most in kinds.items()]
+    agents, named = {"brief": {"middleware": limits}}, ("owls.echo", "--agent", "brief", "--conversation-id", "talk")
+    with redis_server(tmp_path / "redis") as url:
+        own = TestBed(url, bed.modules, bed.folder, {"agents": agents})
+        for name, value in environment_of(own.settings).items():
+            monkeypatch.setenv(name, value)
+        with own.worker():
+            calls = [run("call", *named, "--run-id", each, "--json") for each in ("one", "one", "two")]
+            unnamed = run("call", *named, "--json")
+            one, three = (json.loads(run("why", *named, "--run-id", each, "--json").out) for each in ("one", "three"))
+
+    assert [(each.code, json.loads(each.out)["error_code"]) for each in (*calls, unnamed)] == [
+        (0, None),
+        (1, "rate_limited"),
+        (0, None),
+        (1, "rate_limited"),
+    ]
+    assert "'run_id'" in json.loads(unnamed.out)["error"]
+    used = [[rule["says"] for rule in each["rules"] if "has made" in rule["says"]] for each in (one, three)]
+    assert sorted(used[0]) == [
+        "Conversation 'talk' has made 2 of its 3 calls of this kind.",
+        "Run 'one' has made 1 of its 1 calls of this kind.",
+    ]
+    assert "Run 'three' has made 0 of its 1 calls of this kind." in used[1]
+    assert (one["is_allowed"], one["reason"], three["is_allowed"]) == (
+        False,
+        json.loads(calls[1].out)["error"],
+        True,
+    )
 
 
 def _over(gateway: KeyedGateway, why: Run, *words: str) -> str:

@@ -83,7 +83,7 @@ def run(run_id: str | None, thread: str | None = None) -> Conversation:
     return Conversation(run_id=run_id, conversation_id=thread)
 
 
-def at_limit(result: ToolResult) -> tuple[str, str]:
+def at_limit(result: ToolResult, *, ends_run: bool = False) -> tuple[str, str]:
     """What it says, and what the model is to do, once all else was found right."""
     assert (result.error_code, result.effect_state, result.retryable, result.retry_after_seconds) == (
         "rate_limited",
@@ -91,6 +91,7 @@ def at_limit(result: ToolResult) -> tuple[str, str]:
         False,
         None,
     ), result
+    assert result.ends_run == ends_run
     return result.error or "", result.hint or ""
 
 
@@ -113,7 +114,8 @@ async def test_a_thread_counts_over_all_of_its_runs(make: Make, worker: HandWork
     async with ToolFleet(settings=make()) as fleet:
         for number in range(3):
             await fleet.submit(ASK, ADA, conversation=run(f"run-{number}", "thread"))
-        text, hint = at_limit(await fleet.call(ASK, ADA, conversation=run("another", "thread")))
+        refused = await fleet.call(ASK, ADA, conversation=run("another", "thread"))
+        text, hint = at_limit(refused, ends_run=True)
         assert "3 calls of this kind in a conversation" in text
         assert hint.endswith("the run ends here, as an error.")
         await fleet.submit(ASK, ADA, conversation=run(None, "another thread"))

@@ -1,0 +1,76 @@
+"""Reads what a run of Pydantic AI's asks for, and what people have decided about it."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic_ai import ModelResponse, RunContext, ToolApproved, ToolCallPart, ToolDenied
+from pydantic_core import from_json
+
+from toolfleet_registry.formats.calls import spoken_arguments
+from toolfleet_registry.time import machine_clock
+from toolfleet_tasks.adapters.decisions import Decision, WaitsForApproval
+
+CALL = "toolfleet_call_id"
+TOOL = "toolfleet_tool"
+_APPROVAL = "toolfleet_approval"
+_WAITS = "toolfleet_waits"  # nobody has decided: the run that goes on only asks again
+
+
+def asked_by(ctx: RunContext[Any], name: str, arguments: Any) -> tuple[str | None, Any]:
+    """The run whose model has asked for the call, and with which arguments: a run that goes on is another, and people may edit them."""
+    for message in reversed(ctx.messages):
+        for part in message.parts if isinstance(message, ModelResponse) else ():
+            if isinstance(part, ToolCallPart) and (part.tool_call_id, part.tool_name) == (ctx.tool_call_id, name):
+                asked = spoken_arguments(part.args) if ctx.tool_call_approved else arguments
+                return message.run_id or ctx.run_id, asked
+    return ctx.run_id, arguments
+
+
+def decision_of(said: object, known: Mapping[str, Any], asked: Any) -> Decision | None:
+    """What people have decided, `known` being the call's metadata, and `asked` its arguments; `None` for nothing."""
+    seen = known.get(_APPROVAL, {}).get("digest")
+    if isinstance(said, ToolDenied):
+        return Decision(approves=False, reason=said.message)
+    if not isinstance(said, ToolApproved) or known.get(_WAITS):
+        return None
+    before: Mapping[str, Any] = asked if isinstance(asked, dict) else {}
+    edited = said.override_args if isinstance(said.override_args, dict) else before
+    gone = sorted(before.keys() - edited.keys())
+    fault = f"Nothing can be left out of the arguments: {', '.join(gone)}." if gone else None
+    changed = {key: value for key, value in edited.items() if key not in before or before[key] != value}
+    return Decision(approves=True, arguments=changed or None, seen=seen, fault=fault)
+
+
+def metadata_of(waits: WaitsForApproval, *, is_decided: bool = True) -> dict[str, Any]:
+    """What an application is told of a call that waits for people; a run that goes on before they have decided asks again."""
+    known = {CALL: waits.found.approval_id, TOOL: waits.found.request.tool_name, _APPROVAL: waits.question()}
+    return known if is_decided else {**known, _WAITS: True}
+
+
+def seconds_left(deadline: datetime | None) -> float | None:
+    """Until a run's deadline; `None` for none."""
+    if deadline is None:
+        return None
+    aware = deadline if deadline.tzinfo is not None else deadline.astimezone(UTC)
+    return (aware - machine_clock.utc_now()).total_seconds()
+
+
+class AnyArguments:
+    """Takes whatever a model has written: the fleet judges it, and says in one sentence what is wrong."""
+
+    def validate_json(
+        self,
+        input: str | bytes | bytearray,  # noqa: A002 - the framework's word
+        *,
+        allow_partial: bool | Literal["off", "on", "trailing-strings"] = False,
+        **_: Any,
+    ) -> Any:
+        """What the JSON says; what is no JSON stays as it is."""
+        if allow_partial not in {False, "off"}:
+            return from_json(input, allow_partial="trailing-strings")
+        return spoken_arguments(input if isinstance(input, str) else bytes(input).decode(errors="replace"))
+
+    def validate_python(self, input: Any, **_: Any) -> Any:  # noqa: A002 - as above
+        """The same."""
+        return input
