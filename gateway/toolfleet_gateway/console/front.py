@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -29,6 +29,7 @@ from toolfleet_gateway.http.entrance import Entrance
 from toolfleet_gateway.http.problem_answers import problem_of
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_gateway.rights.roles import require_role
+from toolfleet_registry.errors import FleetUnavailable
 
 _STATIC, _THEME = "/static/", "/theme"
 _THEMES = frozenset({"auto", "light", "dark"})
@@ -87,23 +88,29 @@ class ConsoleFront:
         return who
 
     async def _page(self, request: Request, below: str, session: ConsoleSession, who: Identity) -> Response:
-        form = FormFields()
-        if request.method == "POST":
-            form = await read_form(request)
-            if not session.is_own(form.pop("csrf", "")):
-                raise Problem(403, "wrong_form", "This form is not one of your session: load its page anew.")
-            if below == "/logout":
-                return self._signed_out(request)
-            if below == _THEME:
-                return self._themed(request, form)
-        page, parts = self.paths.find("POST" if request.method == "POST" else "GET", below)
-        query = fields_of(request.scope["query_string"].decode("latin-1"))
-        visit = Visit(who, session, self.routes, request, parts, query, form)
+        visit = Visit(who, session, self.routes, request, {}, FormFields(), FormFields())
         try:
+            form = FormFields()
+            if request.method == "POST":
+                form = await self._own_form(request, session)
+                if below == "/logout":
+                    return self._signed_out(request)
+                if below == _THEME:
+                    return self._themed(request, form)
+            page, parts = self.paths.find("POST" if request.method == "POST" else "GET", below)
+            query = fields_of(request.scope["query_string"].decode("latin-1"))
+            visit = replace(visit, path=parts, query=query, form=form)
             require_role(who, page.role)
             return await self._outcome(visit, await page.handle(visit))
-        except Problem as exc:
-            return self._problem_page(request, exc, visit)
+        except (Problem, FleetUnavailable) as exc:
+            return self._problem_page(request, problem_of(exc), visit)
+
+    @staticmethod
+    async def _own_form(request: Request, session: ConsoleSession) -> FormFields:
+        form = await read_form(request)
+        if not session.is_own(form.pop("csrf", "")):
+            raise Problem(403, "wrong_form", "This form is not one of your session: load its page anew.")
+        return form
 
     async def _outcome(self, visit: Visit, outcome: Outcome) -> Response:
         if isinstance(outcome, Response):

@@ -28,7 +28,8 @@ class PageTemplates:
             "brief": formats.brief,
             "part": lambda text: quote(str(text), safe=""),
         }
-        self._templates.globals |= {"at": self.at, "asset": lambda name: path + asset(name)}
+        own: dict[str, Callable[..., str]] = {"at": self.at, "asset": lambda name: path + asset(name)}
+        self._templates.globals.update(own)
 
     def write(self, name: str, values: Mapping[str, Any]) -> str:
         """The page, or a part of one."""
