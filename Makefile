@@ -7,7 +7,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server demo test test-fleet test-unit test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-gateway bench-hosts bench-zoo bench-redis bench-jobs bench-pii bench-autoscale test-versions test-clients conformance explore proofs load-proofs chaos pauses soak leak-check release-check clean
+.PHONY: help install redis-server demo test test-fleet test-unit test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-gateway bench-hosts bench-zoo bench-redis bench-jobs bench-pii bench-autoscale test-versions test-clients test-console conformance explore proofs load-proofs chaos pauses soak leak-check release-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -57,6 +57,13 @@ test-versions: $(READY) ## A short tier with each other version of Python that i
 
 test-clients: $(READY) ## Real clients, each in an environment of its own: one in TypeScript, generated from the gateway's document; MCP clients in Python and TypeScript; Claude Code by its agent SDK (170 MB the first time); and Schemathesis, which must find nothing (ten minutes)
 	@$(BIN)/pytest -q -m clients tests/clients
+
+.venv/.playwright: $(READY) tests/console/requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --requirement tests/console/requirements.lock
+	@touch $@
+
+test-console: .venv/.playwright ## The console in a real browser: Playwright (160 MB the first time) with Chromium of the system (four minutes; PICTURES=docs/images/console)
+	@CONSOLE_PICTURES=$(PICTURES) $(BIN)/pytest -q -m console tests/console
 
 conformance: $(READY) ## The conformance suite of MCP, at a gateway with a server behind it and at the host of MCP servers (three minutes; CONFORMANCE="--only server")
 	@PYTHONPATH=tests $(BIN)/python -m conformance $(CONFORMANCE)

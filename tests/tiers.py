@@ -15,6 +15,7 @@ TARGETS = {
     "slow": "proofs",
     "load": "load-proofs",
     "clients": "test-clients",
+    "console": "test-console",
     "release": "release-check",
 }
 """The tiers, each with the target that runs it. Each is a mark."""
@@ -24,6 +25,7 @@ TIERS = {
     "chaos": "usual",
     "clients": "clients",
     "conformance": "fleet",
+    "console": "console",
     "examples": "usual",
     "examples/claude_code/test_claude_code_crashes.py": "fleet",
     "examples/code_executor/test_code_executor_isolation.py": "fleet",

@@ -15,6 +15,7 @@ from toolfleet_gateway.auth.opening import authenticating
 from toolfleet_gateway.calls.begin import BeginningRoutes
 from toolfleet_gateway.calls.calling import Calling
 from toolfleet_gateway.calls.follow import FollowingRoutes
+from toolfleet_gateway.console.building import CONSOLE_PATHS, console_of
 from toolfleet_gateway.conversations.routes import conversation_routes
 from toolfleet_gateway.events.routes import event_routes
 from toolfleet_gateway.hooks.approval_routes import approval_hook_routes
@@ -86,7 +87,8 @@ async def serve_gateway(
         routes += metadata_routes(authenticator.resource)
         entrance = Entrance(authenticator, limits)
         front = McpFront(fleet, settings, redis, entrance, streams, closing, tracing)
-        apps: dict[str, ASGIApp] = dict.fromkeys(PATHS, front)
+        console = console_of(fleet, settings, redis, entrance, streams, routes)
+        apps: dict[str, ASGIApp] = {**dict.fromkeys(PATHS, front), **dict.fromkeys(CONSOLE_PATHS, console)}
         app = build_app(routes, entrance, settings, is_ready=is_ready, apps=apps, tracing=tracing)
         server = make_server(app, settings, leaving=closing.begin, listening=ready)
         watching = asyncio.create_task(streams.watch(), name="toolfleet-streams")

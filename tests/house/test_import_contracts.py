@@ -20,7 +20,8 @@ STRICT = {
 SOURCES = sorted(path for room in ("registry", "tasks", "workers", "gateway") for path in (ROOT / room).rglob("*.py"))
 
 CLOCKS = {
-    "gateway/toolfleet_gateway/mcp/calls/sealed_state.py": "makes the key of states, which nobody shall guess",
+    "gateway/toolfleet_gateway/auth/fleet_codec.py": "makes the key of what is sealed, which nobody shall guess",
+    "gateway/toolfleet_gateway/console/session/sessions.py": "marks a session's forms as nobody shall guess",
     "gateway/toolfleet_gateway/mcp/old_era/client_questions.py": "names a question as nobody shall guess",
     "gateway/toolfleet_gateway/mcp/old_era/client_sessions.py": "names a session as nobody shall guess",
     "registry/toolfleet_registry/time/fleet_clock.py": "the port to the fleet's time",

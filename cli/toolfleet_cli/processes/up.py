@@ -153,6 +153,7 @@ async def _introduce(fleet: LocalFleet, folder: Path) -> None:
     say(f"Flower  {fleet.flower_url}")
     if fleet.gateway_url is not None:
         say(f"Gateway {fleet.gateway_url}")
+        say(f"Console {fleet.gateway_url}/console")
         say(f"Key     {fleet.gateway_key or 'the TOOLFLEET_GATEWAY_KEY that is set here'}")
     say(f"Logs    {folder / FOLDER / 'logs'}")
     say("")

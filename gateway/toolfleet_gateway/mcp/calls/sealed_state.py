@@ -2,17 +2,14 @@
 
 import hashlib
 import json
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mcp.server.request_state import AESGCMRequestStateCodec, InvalidRequestState
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
+from toolfleet_gateway.auth.fleet_codec import FleetCodec, NotSealedHere
 from toolfleet_gateway.mcp.view import McpView
-from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
 from toolfleet_registry.time import fleet_clock
 
@@ -36,9 +33,7 @@ class SealedStates:
     """Seals for one fleet: what one gateway has sealed another opens. The key is the fleet's signing key, or lies in its Redis."""
 
     def __init__(self, redis: Redis, keys: GatewayKeys, signing_keys: tuple[str, ...]) -> None:
-        self._redis = redis
-        self._keys = keys
-        self._codec = AESGCMRequestStateCodec([_long(key) for key in signing_keys]) if signing_keys else None
+        self._codec = FleetCodec(redis, keys, signing_keys)
 
     async def seal(self, asked: AskedRound, view: McpView, tool: str, arguments: Mapping[str, Any]) -> str:
         """The state for this caller and this request. Raises `FleetUnavailable`."""
@@ -46,35 +41,19 @@ class SealedStates:
         facts: list[Any] = [asked.call_id, asked.number, _about(view, tool, arguments), until]
         if asked.binding:  # older gateways know four facts: they refuse what they cannot have asked
             facts.append(asked.binding)
-        return (await self._opened()).seal(json.dumps(facts).encode())
+        return await self._codec.seal(json.dumps(facts).encode())
 
     async def unseal(self, state: str, view: McpView, tool: str, arguments: Mapping[str, Any]) -> AskedRound:
         """What was sealed. Raises `WrongState` and `FleetUnavailable`."""
-        codec = await self._opened()
         try:
-            call_id, number, about, until, *more = json.loads(codec.unseal(state))
-        except (InvalidRequestState, ValueError):
+            call_id, number, about, until, *more = json.loads(await self._codec.unseal(state))
+        except (NotSealedHere, ValueError):
             raise WrongState("requestState is none that was given here.") from None
         if about != _about(view, tool, arguments) or fleet_clock.now() > until:
             raise WrongState("requestState is of another request, or too old.")
         return AskedRound(call_id, number, *more[:1])
 
-    async def _opened(self) -> AESGCMRequestStateCodec:
-        if self._codec is None:
-            try:
-                await self._redis.set(self._keys.mcp_state_key, secrets.token_hex(32), nx=True)
-                key = await self._redis.get(self._keys.mcp_state_key)
-            except (RedisError, OSError) as exc:
-                raise FleetUnavailable("Redis does not answer.") from exc
-            self._codec = AESGCMRequestStateCodec([key if isinstance(key, bytes) else str(key)])
-        return self._codec
-
 
 def _about(view: McpView, tool: str, arguments: Mapping[str, Any]) -> str:
     said = json.dumps([view.who.name, view.who.caller.user_id, tool, arguments], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(said.encode()).hexdigest()
-
-
-def _long(key: str) -> bytes:
-    """As long as the codec wants it, whatever the operator has chosen."""
-    return hashlib.sha256(key.encode()).digest()

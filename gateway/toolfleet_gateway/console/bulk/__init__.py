@@ -1,0 +1,1 @@
+"""Handles many letters by a filter, step by step."""

@@ -1,0 +1,1 @@
+"""Asks the gateway's own routes, as a client of it would."""

@@ -1,0 +1,1 @@
+"""Reads how the fleet is doing, for all who watch."""

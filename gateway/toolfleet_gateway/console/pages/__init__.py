@@ -1,0 +1,1 @@
+"""Answers the requests of each page, a concern a file."""

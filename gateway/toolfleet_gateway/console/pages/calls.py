@@ -1,0 +1,80 @@
+"""Shows calls that have ended by a filter, and what happened to one of them and when."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
+from toolfleet_gateway.console.serving.form_body import FormFields
+from toolfleet_gateway.console.visits.page import ConsolePage, Outcome, Shown, Visit
+from toolfleet_gateway.console.visits.paging import PER_PAGE
+from toolfleet_gateway.http.problems import invalid_request
+
+_NAMES: Final = ("module", "tool", "user", "outcome", "error")
+_MOMENTS: Final = ("since", "until")
+_COMPLETED = 50  # values that a field proposes
+
+
+def call_pages() -> list[ConsolePage]:
+    """The pages."""
+    return [ConsolePage("GET", "/calls", _listed), ConsolePage("GET", "/calls/{call_id}", _shown)]
+
+
+async def _listed(visit: Visit) -> Outcome:
+    wanted = visit.query.chosen(*_NAMES, *_MOMENTS)
+    cursor = visit.query.chosen("cursor")
+    chosen = {**visit.query.chosen(*_NAMES), **_milliseconds(visit.query)}
+    found = await visit.ask("listCalls", RouteQuestion(query={**chosen, **cursor, "limit": PER_PAGE}))
+    values = {
+        "calls": found["calls"],
+        "found": found["found"],
+        "next": found.get("next"),
+        "is_whole": found["is_whole"],
+        "wanted": wanted,
+        "is_first": not cursor,
+        "proposals": {name: await _proposals(visit, name) for name in _NAMES},
+    }
+    return Shown("calls", "Calls", values)
+
+
+async def _shown(visit: Visit) -> Outcome:
+    call_id = visit.path["call_id"]
+    story = await visit.ask("showCall", RouteQuestion({"call_id": call_id}))
+    line = story["lines"][-1] if story["lines"] else {}
+    return Shown("call", "Call", {"story": story, "line": line, "spans": _drawn(story["spans"])})
+
+
+async def _proposals(visit: Visit, name: str) -> list[str]:
+    values = (await visit.ask("completeCallField", RouteQuestion(query={"field": name, "limit": _COMPLETED})))["values"]
+    return [each["value"] for each in values]
+
+
+def _milliseconds(query: FormFields) -> dict[str, int]:
+    """The moments of the filter, in UTC as browsers write them. Raises `Problem`."""
+    moments = dict[str, int]()
+    for name, text in query.chosen(*_MOMENTS).items():
+        try:
+            at = datetime.fromisoformat(text)
+            at = at if at.tzinfo else at.replace(tzinfo=UTC)
+            moments[name] = max(round(at.timestamp() * 1000), 0)
+        except (ValueError, OverflowError):
+            raise invalid_request("A moment is written as 2026-01-31T12:00, in UTC.") from None
+    return moments
+
+
+def _drawn(spans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each part of the call's time, with where its bar begins and how wide it is, in per cent of the whole."""
+    if not spans:
+        return []
+    first = spans[0]["begins"]
+    whole = max(spans[-1]["ends"] - first, 0.001)
+    return [
+        {
+            "phase": span["phase"],
+            "at": span["begins"] / 1000,
+            "ms": span["ends"] - span["begins"],
+            "left": round((span["begins"] - first) / whole * 100, 3),
+            "width": max(round((span["ends"] - span["begins"]) / whole * 100, 3), 0.3),
+        }
+        for span in spans
+    ]

@@ -1,0 +1,1 @@
+"""Writes pages out of templates, and forms out of schemas."""

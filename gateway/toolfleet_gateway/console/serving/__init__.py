@@ -1,0 +1,1 @@
+"""Reads what browsers send, and sends files and headers."""

@@ -1,0 +1,1 @@
+"""Keeps who is signed in: in a sealed cookie, so that any gateway takes it."""

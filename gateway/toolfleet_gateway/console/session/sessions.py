@@ -1,0 +1,62 @@
+"""Seals a session into a cookie and opens it: the key or token that somebody has signed in with, and until when."""
+
+import hmac
+import json
+import secrets
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from toolfleet_gateway.auth.fleet_codec import FleetCodec, NotSealedHere
+from toolfleet_registry.time import fleet_clock
+
+COOKIE: Final = "toolfleet_console"
+"""Holds the session."""
+
+LASTS_SECONDS: Final = 12 * 3600
+"""A working day: then a person signs in again."""
+
+LONGEST_COOKIE: Final = 3_900
+"""Characters: browsers drop a cookie of more than 4,096 bytes with its name and attributes."""
+
+
+class CredentialTooLong(ValueError):
+    """A token does not fit into a cookie."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSession:
+    """Who is signed in. `csrf` is in each of their forms, and nobody else knows it."""
+
+    credential: str = field(repr=False)
+    csrf: str = field(repr=False)
+    until: float
+
+    def is_own(self, csrf: str) -> bool:
+        """Whether a form is one that this session was shown."""
+        return hmac.compare_digest(self.csrf.encode(), csrf.encode("utf-8", "replace"))
+
+
+class ConsoleSessions:
+    """Keeps nothing: a session is what its cookie says, and ends early with its key, which each request is checked by."""
+
+    def __init__(self, codec: FleetCodec) -> None:
+        self._codec = codec
+
+    async def begin(self, credential: str) -> str:
+        """The cookie of a new session. Raises `CredentialTooLong` and `FleetUnavailable`."""
+        facts = {"key": credential, "csrf": secrets.token_urlsafe(24), "until": fleet_clock.now() + LASTS_SECONDS}
+        sealed = await self._codec.seal(zlib.compress(json.dumps(facts).encode()))
+        if len(sealed) > LONGEST_COOKIE:
+            raise CredentialTooLong("The token is too long for a session: sign in with an API key.")
+        return sealed
+
+    async def find(self, cookies: Mapping[str, str]) -> ConsoleSession | None:
+        """The session of these cookies, if it is one and has not ended. Raises `FleetUnavailable`."""
+        try:
+            facts = json.loads(zlib.decompress(await self._codec.unseal(cookies[COOKIE])))
+            session = ConsoleSession(facts["key"], facts["csrf"], facts["until"])
+        except (KeyError, TypeError, ValueError, NotSealedHere, zlib.error):
+            return None
+        return session if fleet_clock.now() < session.until else None

@@ -1,0 +1,1 @@
+"""Describes pages, and requests of who is signed in."""

@@ -1,0 +1,24 @@
+"""What tests in a browser share: a gateway of a fleet that has something to show."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.console.console_fleet import console_bed
+from support.console.real_browser import browser_path
+from support.fleet import TestBed
+from support.gateways.keyed_gateway import KeyedGateway, keyed_gateway
+from support.worker_process import WorkerProcess
+
+
+@pytest.fixture(scope="session")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
+    browser_path()
+    with console_bed(tmp_path_factory.mktemp("console")) as bed:
+        yield bed
+
+
+@pytest.fixture(scope="session")
+def gateway(bed: TestBed, worker: WorkerProcess) -> Iterator[KeyedGateway]:
+    with keyed_gateway(bed) as gateway:
+        yield gateway
