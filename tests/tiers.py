@@ -15,6 +15,7 @@ TARGETS = {
     "slow": "proofs",
     "load": "load-proofs",
     "clients": "test-clients",
+    "chart": "test-chart",
     "release": "release-check",
 }
 """The tiers, each with the target that runs it. Each is a mark."""
@@ -22,6 +23,7 @@ SHORT = ("usual", "fleet")
 """The tiers that a file is in as a whole. In the others is what is marked."""
 TIERS = {
     "chaos": "usual",
+    "chart": "chart",
     "clients": "clients",
     "conformance": "fleet",
     "examples": "usual",
