@@ -7,7 +7,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server demo test test-fleet test-unit test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-gateway bench-hosts bench-zoo bench-redis bench-jobs bench-pii bench-autoscale test-versions test-clients test-console conformance explore proofs load-proofs chaos pauses soak leak-check release-check clean
+.PHONY: help install redis-server demo test test-fleet test-unit test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-gateway bench-hosts bench-zoo bench-redis bench-jobs bench-pii bench-autoscale test-versions test-clients test-chart test-console conformance explore proofs load-proofs chaos pauses soak leak-check release-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -64,6 +64,9 @@ test-clients: $(READY) ## Real clients, each in an environment of its own: one i
 
 test-console: .venv/.playwright ## The console in a real browser: Playwright (160 MB the first time) with Chromium of the system (four minutes; PICTURES=docs/images/console)
 	@CONSOLE_PICTURES=$(PICTURES) $(BIN)/pytest -q -m console tests/console
+
+test-chart: $(READY) ## The Kubernetes chart, rendered and held against the schemas of the API, with faults that must be found (an environment of its own, 180 MB)
+	@$(BIN)/pytest -q -m chart tests/chart
 
 conformance: $(READY) ## The conformance suite of MCP, at a gateway with a server behind it and at the host of MCP servers (three minutes; CONFORMANCE="--only server")
 	@PYTHONPATH=tests $(BIN)/python -m conformance $(CONFORMANCE)

@@ -11,4 +11,4 @@ if __name__ == "__main__":
             continue
         if not page.exists() or page.read_text() != text:
             page.write_text(text)
-            sys.stdout.write(f"docs/{name}\n")
+            sys.stdout.write(f"{page.resolve().relative_to(DOCS.parent)}\n")

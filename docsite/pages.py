@@ -1,7 +1,8 @@
-"""Lists the pages of docs/ that are generated from the code."""
+"""Lists what is generated from the code: pages of docs/, and the schema of the chart's values."""
 
 from pathlib import Path
 
+from docsite.chart_schema import chart_schema
 from docsite.cli_page import cli_page
 from docsite.error_codes import error_codes_page
 from docsite.map import architecture_page
@@ -12,12 +13,14 @@ from docsite.settings_page import settings_page
 from docsite.tutorial import tutorial_pages
 
 DOCS = Path(__file__).parents[1] / "docs"
+CHART_SCHEMA = "../ops/chart/values.schema.json"
 MAP = "concepts/architecture.md"
 
 
 def generated() -> dict[str, str]:
-    """Return each generated page by its path in docs/."""
+    """Return each generated text by its path from docs/."""
     return {
+        CHART_SCHEMA: chart_schema(),
         MAP: architecture_page(),
         "operations/settings.md": settings_page(),
         "reference/cli.md": cli_page(),

@@ -16,6 +16,7 @@ TARGETS = {
     "load": "load-proofs",
     "clients": "test-clients",
     "console": "test-console",
+    "chart": "test-chart",
     "release": "release-check",
 }
 """The tiers, each with the target that runs it. Each is a mark."""
@@ -23,6 +24,7 @@ SHORT = ("usual", "fleet")
 """The tiers that a file is in as a whole. In the others is what is marked."""
 TIERS = {
     "chaos": "usual",
+    "chart": "chart",
     "clients": "clients",
     "conformance": "fleet",
     "console": "console",

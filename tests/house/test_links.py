@@ -24,7 +24,7 @@ DOCUMENTS = sorted(
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?!https?:)([^)\s#]*)(#[^)\s]+)?\)")
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
-_PATH = re.compile(r"`((?:registry|modules|tasks|workers|gateway|cli|tests|benchmarks|docs)/?[\w/.-]*)`")
+_PATH = re.compile(r"`((?:registry|modules|tasks|workers|gateway|cli|ops|tests|benchmarks|docs)(?:/[\w/.-]*)?)`")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -1,4 +1,4 @@
-r"""Rules out personal data in a JSON value by one pass over its JSON: most values of most calls have nothing that any detector starts from.
+r"""Checks in one pass over its JSON whether a value may have personal data: most have nothing that any detector starts from.
 
 It never says that there is nothing where a detector would find something: each of its alternatives is a part of what a
 detector's finding must have, and none of these parts can have a quote, a comma or a bracket of JSON in it. What it cannot

@@ -1,0 +1,136 @@
+"""The units of systemd, as far as they can be judged without a machine that systemd has started."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.deployment.command_lines import parse
+from support.documents import ROOT
+from toolfleet_registry.settings import Settings
+
+UNITS = sorted((ROOT / "ops" / "systemd").glob("*.service"))
+PROGRAM = "/opt/toolfleet/bin/toolfleet"
+PAGE = (ROOT / "docs" / "operations" / "systemd.md").read_text()
+MOST_EXPOSED = 4.0
+"""Of 10, as `systemd-analyze security` counts: what it calls OK."""
+_SECONDS = 30
+
+
+def values(unit: Path, key: str) -> list[str]:
+    """All values of a key, in their order."""
+    return re.findall(rf"(?m)^{key}=(.*)$", unit.read_text())
+
+
+def named(unit: Path) -> str:
+    """Its text as one of its instances has it."""
+    instance = "fast" if "worker" in unit.name else "owls"
+    return unit.read_text().replace("%i", instance)
+
+
+@pytest.fixture
+def analyze() -> str:
+    """The program that knows units."""
+    found = shutil.which("systemd-analyze")
+    if found is None:
+        pytest.skip("no systemd-analyze here")
+    return found
+
+
+def test_there_is_one_for_each_process() -> None:
+    """Workers and hosts by their names, beat and gateway once."""
+    assert [unit.name for unit in UNITS] == [
+        "toolfleet-beat.service",
+        "toolfleet-gateway.service",
+        "toolfleet-host@.service",
+        "toolfleet-worker@.service",
+    ]
+    assert [unit.name for unit in UNITS if unit.name.partition(".")[0] not in PAGE] == []
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_each_runs_a_command_of_ours(unit: Path) -> None:
+    """Its words are those of the command line, and it ends by SIGTERM."""
+    (command,) = re.findall(r"(?m)^ExecStart=(.*)$", named(unit))
+    found, _ = parse(command.split())
+
+    assert command.startswith(PROGRAM)
+    assert (
+        found
+        == {"beat": "beat", "gateway": "gateway", "host@": "host run", "worker@": "worker"}[
+            unit.stem.removeprefix("toolfleet-")
+        ]
+    )
+    assert values(unit, "KillSignal") == ["SIGTERM"]
+    assert values(unit, "Restart") == ["always"]
+
+
+def test_none_is_killed_while_it_drains() -> None:
+    """A worker has its drain and 20 s, a gateway the time of its requests."""
+    settings = Settings(redis_url="redis://localhost")
+    seconds = {unit.stem: float(values(unit, "TimeoutStopSec")[0]) for unit in UNITS}
+
+    assert seconds["toolfleet-worker@"] >= settings.drain_seconds + 20
+    assert seconds["toolfleet-gateway"] >= settings.gateway_stop_seconds + settings.gateway_leave_seconds + 10
+
+
+def test_no_host_has_the_fleets_secrets() -> None:
+    """It runs as another user, with variables of its own."""
+    (host,) = [unit for unit in UNITS if "host" in unit.name]
+    others = {user for unit in UNITS if unit != host for user in values(unit, "User")}
+
+    assert others == {"toolfleet"}
+    assert values(host, "User") == ["toolfleet-host"]
+    assert values(host, "EnvironmentFile") == ["/etc/toolfleet/host-%i.env"]
+
+
+def verified(analyze: str, folder: Path, name: str, text: str) -> str:
+    """What systemd says of a unit, whose program is one that is there."""
+    unit = folder / name.replace("@", "@fast")
+    unit.write_text(text.replace(PROGRAM, shutil.which("true") or "/bin/true"))
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=_SECONDS, check=False
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_systemd_takes_each(analyze: str, tmp_path: Path, unit: Path) -> None:
+    """It has nothing to say of it."""
+    assert verified(analyze, tmp_path, unit.name, unit.read_text()) == ""
+
+
+PLANTED = [
+    ("Restart=always", "Restat=always", "Restat"),
+    ("TimeoutStopSec=160", "TimeoutStopSec=for ever", "for ever"),
+    ("KillSignal=SIGTERM", "KillSignal=SIGTERN", "SIGTERN"),
+    ("SystemCallFilter=@system-service", "SystemCallFilter=@owls", "@owls"),
+]
+"""Faults, and what systemd says of them."""
+
+
+@pytest.mark.parametrize(("right", "wrong", "said"), PLANTED)
+def test_a_fault_is_found(analyze: str, tmp_path: Path, right: str, wrong: str, said: str) -> None:
+    """Each of these is, so that the check is one."""
+    text = (ROOT / "ops" / "systemd" / "toolfleet-worker@.service").read_text()
+
+    assert right in text
+    assert said in verified(analyze, tmp_path, "toolfleet-worker@.service", text.replace(right, wrong))
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_each_can_do_little_else(analyze: str, unit: Path) -> None:
+    """As systemd counts what a process could do to its machine."""
+    done = subprocess.run(
+        [analyze, "security", "--offline=yes", "--no-pager", str(unit)],
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+    )
+    level = re.search(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
+
+    assert level is not None, done.stderr
+    assert float(level[1]) <= MOST_EXPOSED
