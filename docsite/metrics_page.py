@@ -29,13 +29,12 @@ _TITLES: Final[dict[Source, tuple[str, str]]] = {
         "Each gateway, of the whole fleet, as Redis says it: all gateways say the same, so take `max`, not `sum`.",
     ),
 }
-_BUCKETS: Final = {SOON: "SOON", TOOL: "TOOL", BRIEF: "BRIEF"}
+_BUCKETS: Final[dict[tuple[float, ...], str]] = {SOON: "SOON", TOOL: "TOOL", BRIEF: "BRIEF"}
 
 
 def metrics_page() -> str:
-    """Return the page: a table for each kind of process. Raises KeyError for a kind without a title."""
-    sources = dict.fromkeys(family.source for family in FAMILIES)
-    return wrapped("\n".join([_HEAD, *(_chapter(source, *_TITLES[source]) for source in sources), _bounds()]))
+    """Return the page: a table for each kind of process."""
+    return wrapped("\n".join([_HEAD, *(_chapter(source, *title) for source, title in _TITLES.items()), _bounds()]))
 
 
 def _chapter(source: Source, title: str, who: str) -> str:

@@ -18,7 +18,7 @@ from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.http.module_client import HttpClientPort
 from toolfleet_workers.executors.http_client.client import HttpClient
 from toolfleet_workers.executors.routed import RoutedExecutor
-from toolfleet_workers.metrics.worker_metrics import AnsweredMetrics
+from toolfleet_workers.metrics import worker_metrics
 from toolfleet_workers.middleware.agent_profile import ProfileCheck
 from toolfleet_workers.middleware.call_log import CallLog
 from toolfleet_workers.middleware.own_middleware import OwnMiddleware
@@ -81,7 +81,7 @@ def make_worker_app(settings: Settings) -> FleetApp:
     )
     app.jobs = LazyJobs(app)
     bootsteps.install(app)
-    app.steps["worker"].add(AnsweredMetrics)
+    worker_metrics.install(app)
     return app
 
 

@@ -11,7 +11,7 @@ from toolfleet_gateway.metrics.gateway_metrics import GatewayMetrics
 from toolfleet_gateway.rights.roles import needing
 from toolfleet_registry.metrics.exposition import CONTENT_TYPE
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.metrics.fleet_facts import LANES
+from toolfleet_tasks.metrics.fleet_facts import LANES, Lane
 from toolfleet_tasks.metrics.lane_load import LaneLoad, lane_load
 
 
@@ -41,7 +41,7 @@ def metrics_routes(metrics: GatewayMetrics, settings: Settings) -> list[AnyRoute
         return Response(await metrics.text(), media_type=None, headers={"content-type": CONTENT_TYPE})
 
     async def scale(request: RouteRequest[None, None]) -> Response:
-        lane = next((lane for lane in LANES if lane == request.path["lane"]), None)
+        lane: Lane | None = next((lane for lane in LANES if lane == request.path["lane"]), None)
         if lane is None:
             raise Problem(404, "unknown_lane", "There are the lanes fast and slow.")
         facts = await metrics.fleet.facts()

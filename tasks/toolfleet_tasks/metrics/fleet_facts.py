@@ -104,7 +104,7 @@ class FleetReader:
             self._known.take((await self._directory.read()).entries)
             self._read_at = machine_clock.monotonic()
         modules = sorted(self._known.names | self._known.served | self._known.ending)
-        lanes = {queue_of(module): lane_of(module, self._known.settings) for module in modules}
+        lanes: dict[str, Lane] = {queue_of(module): lane_of(module, self._known.settings) for module in modules}
         names, checked = [CONTROL, *lanes], [module for module in modules if module not in {LOCAL, SCHEDULER}]
         answers = await self._ask_all(checked)
         waiting = await (self._waiting_in_redis(names) if self._has_redis_broker else self._waiting_in_broker(names))
@@ -181,7 +181,7 @@ class FleetReader:
         now = fleet_clock.now()
         for part, answer in zip(_parts(names), await pipe.execute(), strict=True):
             for number, length, oldest in answer:
-                found[part[number - 1]] = (length, age_of(oldest, now))
+                found[part[int(number) - 1]] = (length, age_of(oldest, now))
         return found
 
     async def _waiting_in_broker(self, names: Sequence[str]) -> dict[str, tuple[int | None, float | None]]:
@@ -222,7 +222,7 @@ def _breakers_of(modules: Sequence[str], answers: Sequence[Sequence[Any]]) -> tu
     found = {module: BreakerFacts(module, "closed", 0) for module in modules}
     for part, answer in zip(_parts(modules), answers, strict=True):
         for number, kind, _, failures in answer:
-            module = part[number - 1]
+            module = part[int(number) - 1]
             found[module] = BreakerFacts(module, kind.decode(), int(failures))
     return tuple(found.values())
 

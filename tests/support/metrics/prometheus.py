@@ -121,6 +121,6 @@ def check_rules(file: Path) -> str:
 
 def _is_ready(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/-/ready", timeout=5, verify=PLAIN).status_code == httpx.codes.OK
+        return httpx.get(f"{url}/-/ready", timeout=5, verify=PLAIN).status_code == 200
     except httpx.HTTPError:
         return False

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any
 
-from celery import bootsteps, signals
+from celery import Celery, bootsteps, signals
 
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.metrics import families, process_recorder
@@ -17,6 +17,12 @@ from toolfleet_tasks.metrics.sampler import ProcessSampler
 from toolfleet_tasks.worker.ledgers import calls_held
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
 from toolfleet_workers.pool.health import health_of
+
+
+def install(app: Celery) -> None:
+    """Have every worker that is started from `app` answer, if a port is set."""
+    steps: Any = app.steps
+    steps["worker"].add(AnsweredMetrics)
 
 
 class AnsweredMetrics(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships no types
