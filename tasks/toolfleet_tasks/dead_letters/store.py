@@ -115,10 +115,7 @@ class DeadStore:
     async def asking(self) -> AsyncGenerator[Redis]:
         """The client, for as long as one answer may take."""
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
-            try:
-                yield self._redis
-            finally:  # asked too seldom to keep a connection
-                await self._redis.connection_pool.disconnect(inuse_connections=False)
+            yield self._redis
 
     async def _latest(self, place: Place, kinds: Collection[DeadKind], most: int) -> Sequence[Letter]:
         found = list[Letter]()

@@ -1,5 +1,6 @@
 """The store of dead letters: those of all kinds together, each kind by itself, and what earlier processes have left."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -39,6 +40,16 @@ async def letters(redis: Redis) -> None:
     await bury(redis, NEW, kind="registry", at=4)
     await bury(redis, "job-5", kind="notify", at=5)
     await bury_call(redis, "call-6", at=6)
+
+
+@pytest.mark.usefixtures("letters")
+async def test_many_who_ask_at_once_are_all_answered(dead: DeadEntries) -> None:
+    """Nobody loses a connection to another who has just been answered."""
+
+    async def ask() -> list[int]:
+        return [len(await dead.list()) for _ in range(60)]
+
+    assert await asyncio.gather(*(ask() for _ in range(8))) == [[6] * 60] * 8
 
 
 @pytest.mark.usefixtures("letters")
