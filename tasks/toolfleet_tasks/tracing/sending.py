@@ -30,6 +30,14 @@ async def sent(tracing: Tracing, call: PublishedCall, system: str, post: Awaitab
         return result
 
 
+def created(tracing: Tracing, call: PublishedCall, system: str) -> TraceContext:
+    """Where a message that is made now, and sent by others later, is in its trace: in a span of its own below the current one."""
+    started = start_sending(tracing, call, system, "create")
+    if not isinstance(started, TraceContext):
+        started.end()
+    return context_of_span(started)
+
+
 def start_sending(tracing: Tracing, call: PublishedCall, system: str, operation: str) -> Started:
     """Begin the span of a message that is sent, or of one that is only made for later (`create`)."""
     queue = queue_for(call)

@@ -96,6 +96,18 @@ def test_a_job_and_what_it_wakes_are_in_its_makers_trace(
     assert core.headers[0]["traceparent"].startswith(f"00-{wake.trace_id}-{wake.span_id}-")
 
 
+def test_links_of_a_canvas_are_below_what_made_them(agent: TracedAgent, collector: OtlpReceiver) -> None:
+    """Each has a `create` span in the place of `send`: Celery, or a worker, publishes it later."""
+    said = agent.call("owls.read", {"chain": True}, name="link")
+    collector.wait(lambda: len(_processed(collector, said["trace_id"])) == 2, "both links")
+    spans = collector.trace(said["trace_id"])
+    made = [span for span in spans if span.name == "create tools.owls"]
+
+    assert said["success"]
+    assert [span.parent_id for span in made] == [said["span_id"]] * 2
+    assert [span.parent_id for span in _processed(collector, said["trace_id"])] == [span.span_id for span in made]
+
+
 def _processed(collector: OtlpReceiver, trace_id: str) -> list[ReceivedSpan]:
     return [span for span in collector.trace(trace_id) if span.name == "process tools.owls"]
 

@@ -15,11 +15,14 @@ from contextlib import contextmanager
 from subprocess import Popen
 from typing import Any
 
+from celery import chain
+
 from support.processes import next_line, python_program
 from support.worker_process import TESTS
 from toolfleet import Caller, Conversation, Poll, ToolCall, ToolFleet, ToolResult
 
 SPAN = "invoke_agent owl_watcher"
+ANN = Caller(user_id="ann", permission="admin", allowed_modules="*")
 
 
 def _own_provider() -> Any:
@@ -36,10 +39,27 @@ def _own_provider() -> Any:
     return provider
 
 
+async def _made(fleet: ToolFleet, asked: dict[str, Any]) -> ToolResult:
+    """A call, a chain of two, or a job, of which only its id is known."""
+    if "job" in asked:
+        name = asked["job"]["tool_name"]
+        poll = Poll(tool_name=name, until=None, interval_seconds=0.1, **asked["poll"])
+        job = await fleet.jobs.start(
+            ToolCall(**asked["job"]), poll, conversation=Conversation(conversation_id="c-1"), caller=ANN
+        )
+        return ToolResult.ok("job", job.job_id)
+    call = ToolCall(**asked["call"])
+    if asked["options"] != {"chain": True}:
+        return await fleet.call(call, ANN, **asked["options"])
+    links = [await fleet.canvas.signature(call, ANN) for _ in range(2)]
+    await asyncio.to_thread(chain(*links).apply_async)  # Celery publishes by blocking
+    result = await fleet.canvas.result_of(links[1], timeout=30)
+    return result or ToolResult.failed(call.tool_name, "timed_out", "It has not ended.", effect_state="unknown")
+
+
 async def _main() -> None:
     own = os.environ.get("AGENT_PROVIDER") == "own"
     provider = _own_provider() if own else None
-    caller = Caller(user_id="ann", permission="admin", allowed_modules="*")
     async with ToolFleet() as fleet:
         loop = asyncio.get_running_loop()
         print("ready", flush=True)  # noqa: T201
@@ -48,16 +68,7 @@ async def _main() -> None:
             span = provider.get_tracer("owls").start_as_current_span(SPAN) if provider else contextlib.nullcontext()
             began = time.monotonic()
             with span as current:
-                if "job" in asked:
-                    job = await fleet.jobs.start(
-                        ToolCall(**asked["job"]),
-                        Poll(tool_name=asked["job"]["tool_name"], until=None, interval_seconds=0.1, **asked["poll"]),
-                        conversation=Conversation(conversation_id="c-1"),
-                        caller=caller,
-                    )
-                    result = ToolResult.ok("job", job.job_id)
-                else:
-                    result = await fleet.call(ToolCall(**asked["call"]), caller, **asked.get("options", {}))
+                result = await _made(fleet, asked)
             context = current.get_span_context() if current is not None else None
             said = {
                 "call_id": result.audit.call_id,

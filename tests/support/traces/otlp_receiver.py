@@ -90,10 +90,11 @@ class OtlpReceiver:
         """The spans of these names, once each is there; of one trace."""
 
         def found() -> list[ReceivedSpan]:
-            of_trace = self.spans if trace_id is None else self.trace(trace_id)
-            return [next((span for span in of_trace if span.name == name), None) for name in names]  # type: ignore[misc]
+            of_trace = list(self.spans) if trace_id is None else self.trace(trace_id)
+            first = [next((span for span in of_trace if span.name == name), None) for name in names]
+            return [span for span in first if span is not None]
 
-        self.wait(lambda: None not in found(), f"spans {names}")
+        self.wait(lambda: len(found()) == len(names), f"spans {names}")
         return found()
 
     def shown(self) -> str:
@@ -124,7 +125,7 @@ def otlp_receiver() -> Generator[OtlpReceiver]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
             """Say nothing."""
 
     with served(Handler) as receiver.url:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from toolfleet_registry.contracts import Caller, Conversation, PublishedCall, ToolCall, ToolResult
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.tracing.trace_context import TraceContext
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
 from toolfleet_tasks.messages import fleet_results
@@ -12,6 +13,7 @@ from toolfleet_tasks.messages.envelope import TASK, args_shown, seconds_kept
 from toolfleet_tasks.queues import nets_around, queue_for
 from toolfleet_tasks.results import stored
 from toolfleet_tasks.results.end_check import Meta
+from toolfleet_tasks.tracing.sending import created, system_of
 
 if TYPE_CHECKING:
     from celery.canvas import Signature
@@ -96,7 +98,9 @@ class FleetCanvas:
         prepared = await session.prepare(call, caller, conversation, seconds)
         if isinstance(prepared, ToolResult):
             raise CallRefused(prepared)
-        return _signed(self._app.get(), prepared)
+        system = system_of(session.settings.broker)
+        trace = None if session.tracing is None else created(session.tracing, prepared, system)
+        return _signed(self._app.get(), prepared, trace)
 
     async def result_of(
         self,
@@ -123,7 +127,8 @@ class SyncFleetCanvas(SyncFace[FleetCanvas]):
     result_of = blocking(FleetCanvas.result_of)
 
 
-def _signed(app: "FleetApp", call: PublishedCall) -> "Signature":
+def _signed(app: "FleetApp", call: PublishedCall, trace: TraceContext | None) -> "Signature":
+    traced: dict[str, Any] = {} if trace is None else {"headers": trace.headers}
     soft_limit, hard_limit = nets_around(call.limit_seconds)
     return app.signature(
         TASK,
@@ -137,6 +142,7 @@ def _signed(app: "FleetApp", call: PublishedCall) -> "Signature":
         expiration=seconds_kept(call),
         argsrepr=args_shown(call),
         kwargsrepr="{}",
+        **traced,
     )
 
 
