@@ -23,6 +23,8 @@ _COMMANDS: Mapping[str, Sequence[str]] = {
     "toolfleet_cli.processes.logs": ["logs", "restart"],
     "toolfleet_cli.commands.config": ["config"],
     "toolfleet_cli.commands.status": ["status"],
+    "toolfleet_cli.commands.doctor": ["doctor"],
+    "toolfleet_cli.commands.capacity": ["capacity"],
     "toolfleet_cli.processes.redis_cli": ["redis-cli"],
     "toolfleet_cli.commands.call": ["call"],
     "toolfleet_cli.commands.why": ["why"],

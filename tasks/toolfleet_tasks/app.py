@@ -19,6 +19,7 @@ from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.tracing.port import Tracing
 from toolfleet_tasks.broker.kombu_queues import make_queue
 from toolfleet_tasks.control import jobs_tick, refresh, startup_checks
+from toolfleet_tasks.control.canaries import canary_task
 from toolfleet_tasks.messages.signing import Seal, seal_of
 from toolfleet_tasks.ports import JobPoller, Runner, ServedModulesPort
 from toolfleet_tasks.publish.kombu_publisher import KombuPublisher
@@ -101,6 +102,7 @@ def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = T
     call_task.register(app)
     refresh.register(app, settings)
     jobs_tick.register(app)
+    canary_task.register(app)
     startup_checks.install(app)
     return app
 

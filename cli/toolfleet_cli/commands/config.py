@@ -2,34 +2,19 @@
 
 import asyncio
 import json
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from toolfleet_cli.console.output import add_row, note, progress, say, say_json, show_table, shown_url, table
+from toolfleet_cli.console.output import add_row, note, progress, say, say_json, show_table, table
+from toolfleet_cli.console.shown_settings import shown_value
 from toolfleet_registry.config.setting_sources import PREFIX, SettingOrigin, origin_of
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.policy.reach import newly_reached
 from toolfleet_registry.settings import Settings, load_settings
 
-SECRETS = frozenset(
-    {
-        "signing_key",
-        "signing_keys_old",
-        "core_secret",
-        "gateway_key",
-        "registry_webhooks",
-        "registry_webhooks_secret",
-        "approvals",
-        "module_headers",
-    }
-)
-"""Settings that are shown to nobody: of webhooks, the path may be a token. Of other URLs the passwords are not shown."""
-
-_HIDDEN = "(hidden)"
 _ASK_SECONDS = 2.5
 _EVERYBODY = Caller(permission="owner", allowed_modules="*")
 
@@ -49,7 +34,9 @@ def config(
     Lists the tools that callers above a guest reach without naming modules, and did not by an earlier rule.
     """
     settings = load_settings()
-    rows = {name: (_value(settings, name), origin_of(name, start=Path.cwd())) for name in sorted(Settings.model_fields)}
+    rows = {
+        name: (shown_value(settings, name), origin_of(name, start=Path.cwd())) for name in sorted(Settings.model_fields)
+    }
     reached, fault = asyncio.run(_newly_reached(settings))
     if as_json:
         say_json({"settings": [_as_json(name, *row) for name, row in rows.items()], "newly_reached_tools": reached})
@@ -81,21 +68,6 @@ async def _newly_reached(settings: Settings) -> tuple[list[str] | None, str]:
     except (FleetError, OSError) as exc:
         return None, f"Which tools are reached is not known: {str(exc) or 'Redis does not answer.'}"
     return [tool.name for tool in newly_reached(tools, settings.default_guest_modules)], ""
-
-
-def _value(settings: Settings, name: str) -> Any:
-    value: Any = settings.model_dump(mode="json", include={name})[name]
-    if value == math.inf:
-        return "inf"  # JSON has no such number
-    if name in SECRETS:
-        return _HIDDEN if value else value
-    return _without_passwords(sorted(value) if isinstance(getattr(settings, name), frozenset) else value)
-
-
-def _without_passwords(value: Any) -> Any:
-    if isinstance(value, str):
-        return shown_url(value)
-    return {name: _without_passwords(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 def _text(value: Any) -> str:

@@ -83,15 +83,23 @@ def likeliest(name: str, settings: Collection[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, settings, n=1, cutoff=_LIKENESS)), None)
 
 
-def warn_of_misspelt(settings: Collection[str], environ: Mapping[str, str] = os.environ) -> None:
-    """Log each variable that begins as ours do and is none of these settings, once a process."""
+def misspelt(settings: Collection[str], environ: Mapping[str, str] = os.environ) -> dict[str, str | None]:
+    """The variables that begin as ours do and are none of these settings, each with the one that was probably meant, if any is like it."""
     known = {f"{PREFIX}{name.upper()}" for name in settings}
+    found = dict[str, str | None]()
     for variable in environ:
         name = variable.upper()
         if not name.startswith(PREFIX) or name in known or name in _OTHERS or _KUBERNETES.fullmatch(name):
             continue
+        like = likeliest(name.removeprefix(PREFIX).lower(), settings)
+        found[variable] = None if like is None else f"{PREFIX}{like.upper()}"
+    return found
+
+
+def warn_of_misspelt(settings: Collection[str], environ: Mapping[str, str] = os.environ) -> None:
+    """Log each variable that `misspelt` finds, once a process."""
+    for variable, like in misspelt(settings, environ).items():
         if variable not in _warned:
             _warned.add(variable)
-            like = likeliest(name.removeprefix(PREFIX).lower(), settings)
-            advice = "." if like is None else f"; did you mean {PREFIX}{like.upper()}?"
+            advice = "." if like is None else f"; did you mean {like}?"
             _log.warning("%s is no setting, and changes nothing%s", variable, advice)

@@ -37,6 +37,7 @@ RULES = (
     KeyRule(re.compile(rf"{OURS}modes")),
     KeyRule(re.compile(rf"{OURS}data-id"), lasting="says that nothing was lost as long as it is there", since=2),
     KeyRule(re.compile(rf"{OURS}clock(-notes)?"), since=2),
+    KeyRule(re.compile(rf"{OURS}canary:[0-9a-f]{{32}}"), since=3),
     KeyRule(
         re.compile(rf"{OURS}bell:(tools\..+|toolfleet\.control)"),
         lasting="at most one token a queue; it goes when the queue is read",

@@ -23,15 +23,24 @@ log = get_logger(__name__)
 _OLDEST = (6, 2)  # whose commands the scripts need
 _SECONDS = 2.0  # for an answer: an agent's start waits for it
 _REST_SECONDS = 5.0
+_NO_EVICTION = "toolfleet redis-cli config set maxmemory-policy noeviction, and the same in redis.conf"
+_APPEND_ONLY = "toolfleet redis-cli config set appendonly yes, then appendfsync always, and the same in redis.conf"
+_SEE_DISK = "Make room on Redis's disk: `df -h` there."
+_SEE_REPLICAS = "toolfleet redis-cli info replication"
 _LATE_SECONDS = 10  # of a replica, for its master's last sign of it
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with a server, as a sentence. `is_fatal`: a worker must not start there."""
+    """What is wrong with a server, as a sentence. `is_fatal`: a worker must not start there.
+
+    `why` it matters and what `mends` it, as far as the sentence does not say it.
+    """
 
     text: str
     is_fatal: bool = False
+    why: str = "Calls may be lost, or run twice."
+    mend: str = ""
 
 
 async def faults_of(settings: Settings, redis: Redis | None = None) -> list[Fault]:
@@ -106,13 +115,16 @@ def faults_in(info: Mapping[str, Any], name: str, *, allows_eviction: bool) -> l
 def _eviction(info: Mapping[str, Any], name: str, is_allowed: bool) -> list[Fault]:  # noqa: FBT001 - of one caller
     policy = info.get("maxmemory_policy")
     if policy is None:
-        return [Fault(f"{name} does not say whether it deletes keys when its memory is full (maxmemory-policy).")]
+        text = f"{name} does not say whether it deletes keys when its memory is full (maxmemory-policy)."
+        return [Fault(text, mend=_NO_EVICTION)]
     if policy == "noeviction":
         return []
     text = f"{name} deletes keys when its memory is full (maxmemory-policy {policy}), and forgets with them what was executed: "
     if is_allowed:
-        return [Fault(f"{text}it may be executed twice. TOOLFLEET_ALLOW_EVICTION has workers start all the same.")]
-    return [Fault(f"{text}set `maxmemory-policy noeviction`, or TOOLFLEET_ALLOW_EVICTION=1.", is_fatal=True)]
+        text += "it may be executed twice. TOOLFLEET_ALLOW_EVICTION has workers start all the same."
+        return [Fault(text, mend=_NO_EVICTION)]
+    text += "set `maxmemory-policy noeviction`, or TOOLFLEET_ALLOW_EVICTION=1."
+    return [Fault(text, is_fatal=True, mend=_NO_EVICTION)]
 
 
 def _age(info: Mapping[str, Any], name: str) -> list[Fault]:
@@ -121,7 +133,8 @@ def _age(info: Mapping[str, Any], name: str) -> list[Fault]:
     if not numbers or numbers >= _OLDEST:
         return []
     oldest = ".".join(map(str, _OLDEST))
-    return [Fault(f"{name} is too old ({version}): the fleet needs {oldest} or later.", is_fatal=True)]
+    text = f"{name} is too old ({version}): the fleet needs {oldest} or later."
+    return [Fault(text, is_fatal=True, why="Workers do not start there.", mend="Upgrade Redis.")]
 
 
 def _persistence(info: Mapping[str, Any], name: str) -> list[Fault]:
@@ -129,11 +142,12 @@ def _persistence(info: Mapping[str, Any], name: str) -> list[Fault]:
         return [
             Fault(
                 f"{name} keeps no append-only file: when it ends it forgets calls that had begun, which are begun again. "
-                "Set `appendonly yes` and `appendfsync always`."
+                "Set `appendonly yes` and `appendfsync always`.",
+                mend=_APPEND_ONLY,
             )
         ]
     if info.get("aof_last_write_status", "ok") != "ok":
-        return [Fault(f"{name} cannot write its append-only file: see its log.")]
+        return [Fault(f"{name} cannot write its append-only file: see its log.", mend=_SEE_DISK)]
     return []
 
 
@@ -144,7 +158,10 @@ def _replicas(info: Mapping[str, Any], name: str) -> list[Fault]:
     if not late:
         return []
     return [
-        Fault(f"{late} of the {count} replicas of {name} lag behind: a failover to one forgets what was confirmed.")
+        Fault(
+            f"{late} of the {count} replicas of {name} lag behind: a failover to one forgets what was confirmed.",
+            mend=_SEE_REPLICAS,
+        )
     ]
 
 

@@ -96,11 +96,17 @@ def message(
     )
 
 
-def control_message(task: str, args: Sequence[str], queue: str, *, origin: str) -> str:
-    """A message of one of our own tasks, whose arguments are ids. Its limits are those that the task is registered with."""
-    task_id = str(randomness.uuid4())
+def control_message(
+    task: str, args: Sequence[str], queue: str, *, origin: str, task_id: str | None = None, expires: str | None = None
+) -> str:
+    """A message of one of our own tasks, whose arguments are ids. Its limits are those that the task is registered with.
+
+    `expires` (ISO 8601, UTC): from then on no worker begins with it.
+    """
+    task_id = task_id or str(randomness.uuid4())
     unset = ("shadow", "eta", "expires", "group", "group_index", "parent_id", "stamped_headers")
     headers: dict[str, Any] = dict.fromkeys(unset)
+    headers["expires"] = expires
     headers |= {"lang": "py", "task": task, "id": task_id, "root_id": task_id, "retries": 0, "timelimit": [None, None]}
     headers |= {"argsrepr": repr(tuple(args)), "kwargsrepr": "{}", "origin": origin, "ignore_result": True}
     headers |= {"replaced_task_nesting": 0, "stamps": {}}

@@ -3,10 +3,7 @@
 Every read is bounded, and all of them together end within three seconds.
 """
 
-import asyncio
-import contextlib
 import json
-import threading
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +22,7 @@ from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url, is_redis_url
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.aio.abandoned_thread import in_abandoned_thread
 from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.lua.fleet_status import BREAKERS, NOW, QUEUES
 from toolfleet_tasks.presence.consumers import workers_by_queue
@@ -265,31 +263,9 @@ async def _ask(redis: Redis, *words: str | float) -> Any:
 
 
 async def _in_thread(ask: Callable[[], T], *, seconds: float) -> T:
-    """In a thread that nobody waits for after that time: kombu has no deadline for an answer. Raises `FleetUnavailable` then."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: Exception | None) -> None:
-        if answer.done():
-            return
-        if error is None:
-            answer.set_result(result)  # type: ignore[arg-type] # `ask` has returned it
-        else:
-            answer.set_exception(error)
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = ask()
-        except Exception as exc:  # noqa: BLE001 - it is raised where it is awaited
-            error = exc
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(settle, result, error)
-
-    threading.Thread(target=run, daemon=True).start()
+    """In a thread that nobody waits for after that time. Raises `FleetUnavailable` then."""
     try:
-        async with asyncio.timeout(seconds):
-            return await answer
+        return await in_abandoned_thread(ask, seconds=seconds)
     except TimeoutError as exc:
         raise FleetUnavailable(f"The broker does not answer within {seconds:g} s.") from exc
 

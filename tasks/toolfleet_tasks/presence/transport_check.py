@@ -20,9 +20,16 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.lua import queues
 
 _BEAT_SECONDS = 5.0
-_COUNTS_SECONDS = 20  # a worker that has been silent for so long has died
+
+COUNTS_SECONDS = 20
+"""A worker that has been silent for so long has died."""
 
 log = get_logger(__name__)
+
+
+def mode_of(settings: Settings) -> str:
+    """Which transport and lease workers with these settings use."""
+    return f"{'fast' if settings.is_fast else 'stock'}/{settings.lease_seconds}s"
 
 
 class Presence:
@@ -30,7 +37,7 @@ class Presence:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._mode = f"{'fast' if settings.is_fast else 'stock'}/{settings.lease_seconds}s"
+        self._mode = mode_of(settings)
         url = settings.broker
         self._url = url if url is not None and is_redis_url(url) else None
         self._worker = f"{socket.gethostname()}:{os.getpid()}"
@@ -64,7 +71,7 @@ class Presence:
 
     async def _note(self, redis: Redis) -> None:
         names = {"mode": self._mode, "worker": self._worker}
-        parameters = queues.ANNOUNCE.parameters(modes=self._settings.keys.modes, **names, seconds=_COUNTS_SECONDS)
+        parameters = queues.ANNOUNCE.parameters(modes=self._settings.keys.modes, **names, seconds=COUNTS_SECONDS)
         other = await redis.eval(queues.ANNOUNCE.text, *parameters)
         if other is not None:
             mode, _, worker = other.decode().partition(" ")

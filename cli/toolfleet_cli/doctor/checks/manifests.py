@@ -1,0 +1,88 @@
+"""Finds modules whose manifest is missing, old, or not what is in effect, and modules that calls do not reach."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from toolfleet_cli.console.output import age
+from toolfleet_cli.doctor.check import Patient
+from toolfleet_cli.doctor.finding import CheckResult, Diagnosis, error, remark, warning
+from toolfleet_registry.catalog.operator import Difference, operating
+from toolfleet_tasks.operations.fleet_status import ModuleTrouble, read_status
+
+_UNREACHED = frozenset({"away", "unreachable"})
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestCheck:
+    """Goes by what workers have found, and asks no module itself."""
+
+    name: str = "manifests"
+    asks_redis: bool = True
+    seconds: float = 15.0
+
+    async def examine(self, patient: Patient) -> CheckResult:
+        """See the module."""
+        settings = patient.settings
+        status = await read_status(settings)
+        async with operating(settings) as operator:
+            differences, closed = await operator.differences(), await operator.closed()
+        findings = [*(_trouble(one) for one in status.troubles), *_drift(differences), *_closed(closed, differences)]
+        facts: dict[str, Any] = {
+            "troubles": [asdict(one) for one in status.troubles],
+            "drifted": {one.tool_name: one.kind for one in differences},
+            "closed": dict(closed),
+        }
+        return CheckResult(tuple(findings), facts)
+
+
+def _trouble(one: ModuleTrouble) -> Diagnosis:
+    reason = f": {one.error}" if one.error else ""
+    if one.trouble == "stale":
+        return warning(
+            f"The manifest of module {one.module} is {age(one.seconds)} old{reason}.",
+            "Agents are offered tools as they were; those that it has lost fail.",
+            "See that beat runs (`toolfleet beat`), and `toolfleet modules refresh` asks all modules at once.",
+        )
+    if one.trouble in {"failing", "coming back"}:
+        text = f"Module {one.module} is {one.trouble} ({one.failures} calls in a row without an answer)."
+        return warning(
+            text,
+            "Its calls fail, or are let in a few at a time.",
+            f"toolfleet modules list; see the log of {one.module}",
+        )
+    if one.trouble == "away":
+        return error(
+            f"Module {one.module} is left alone: it did not answer{reason}.",
+            "Its calls are refused until a worker reaches it.",
+            f"Start {one.module}, or correct its address: toolfleet modules list",
+        )
+    return error(
+        f"There is no manifest of module {one.module} ({one.trouble}{reason}).",
+        "Agents are offered none of its tools.",
+        "toolfleet modules refresh; if that finds nothing, start the module, and see that beat runs",
+    )
+
+
+def _drift(differences: Iterable[Difference]) -> Iterable[Diagnosis]:
+    by_module = dict[str, list[Difference]]()
+    for one in differences:
+        by_module.setdefault(one.tool_name.partition(".")[0], []).append(one)
+    for module, found in sorted(by_module.items()):
+        names = ", ".join(sorted(one.tool_name for one in found)[:5])
+        yield warning(
+            f"Module {module} offers {len(found)} tools otherwise than they are in effect: {names}.",
+            "They are closed, or called as they were, until somebody approves the change.",
+            f"toolfleet tools diff {module}, then toolfleet tools approve TOOL",
+        )
+
+
+def _closed(closed: Mapping[str, str], differences: Iterable[Difference]) -> Iterable[Diagnosis]:
+    others = set(closed) - {one.tool_name for one in differences}
+    if others:
+        names = ", ".join(sorted(others)[:5])
+        yield remark(
+            f"{len(others)} tools are closed to everybody: {names}.",
+            "Calls of them are refused.",
+            "toolfleet tools list --closed",
+        )

@@ -1,0 +1,1 @@
+"""Answers canaries in a worker, so that one sees that a queue is served."""

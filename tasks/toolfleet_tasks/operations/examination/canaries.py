@@ -1,0 +1,159 @@
+"""Sends canaries through queues, and says for each by whom and how soon it was answered.
+
+What nobody takes in time is taken out of its queue again, as far as the broker is a Redis; in any case no worker begins with it
+after its deadline.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from redis.asyncio import Redis
+
+from toolfleet_registry.redis.canary_keys import canary_key
+from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.urls import fleet_url, is_redis_url
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import randomness
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.aio.abandoned_thread import in_abandoned_thread
+from toolfleet_tasks.app import make_app
+from toolfleet_tasks.clock.synchronisation import Timekeeper
+from toolfleet_tasks.lua.queues import PUBLISH
+from toolfleet_tasks.messages.canaries import TASK, CanaryAnswer, read_answers
+from toolfleet_tasks.messages.envelope import control_message, sender, time_after
+
+_WAVE = 50  # canaries at once: each has a worker connect to Redis, and to a module
+_PAUSE_SECONDS = 0.02
+_UNKNOWN = b"NotRegistered"  # what Celery stores of a task that a worker does not know
+
+Fate = Literal["answered", "waiting", "silent", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryFlight:
+    """What became of one canary. Times are seconds; `queued` is until a worker took it, `total` until its answer was there.
+
+    `waiting`: nobody has taken it. `silent`: somebody has, and has not answered. `unknown`: by a worker of a version that knows
+    no canaries.
+    """
+
+    queue: str
+    module: str
+    fate: Fate
+    queued: float | None = None
+    total: float | None = None
+    answer: CanaryAnswer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Canary:
+    queue: str
+    module: str
+    id: str
+    text: str
+    sent_at: float
+
+
+async def fly(settings: Settings, queues: Mapping[str, str], *, seconds: float) -> list[CanaryFlight]:
+    """Send a canary through each of these queues, with the module that its worker is to ask, or ''. Takes about `seconds` a wave of 50.
+
+    Raises redis-py's errors, and `TimeoutError` where another broker does not answer.
+    """
+    url, master = fleet_url(settings.redis_url), settings.sentinel_master
+    flights, names = list[CanaryFlight](), sorted(queues)
+    async with async_client(url, master=master, timeout_seconds=seconds) as redis:
+        await Timekeeper(settings).begin(redis)
+        for start in range(0, len(names), _WAVE):
+            flights += await _wave(
+                redis, settings, {name: queues[name] for name in names[start : start + _WAVE]}, seconds
+            )
+    return flights
+
+
+async def _wave(redis: Redis, settings: Settings, queues: Mapping[str, str], seconds: float) -> list[CanaryFlight]:
+    sent = await _send(settings, queues, seconds)
+    answers = dict[str, tuple[float, CanaryAnswer]]()
+    give_up_at = asyncio.get_running_loop().time() + seconds
+    while len(answers) < len(sent) and asyncio.get_running_loop().time() < give_up_at:
+        missing = [one for one in sent if one.id not in answers]
+        for one, answer in (await _answers(redis, settings, missing)).items():
+            answers[one] = (fleet_clock.now(), answer)
+        if len(answers) < len(sent):
+            await asyncio.sleep(_PAUSE_SECONDS)
+    fates = await _fates(redis, settings, [one for one in sent if one.id not in answers])
+    return [_flight(one, answers.get(one.id), fates.get(one.id, "silent")) for one in sent]
+
+
+async def _send(settings: Settings, queues: Mapping[str, str], seconds: float) -> list[_Canary]:
+    ids = {queue: randomness.uuid4().hex for queue in queues}
+    expires = time_after(seconds).isoformat()
+    origin = sender()
+    canaries = [
+        _Canary(
+            queue,
+            module,
+            ids[queue],
+            control_message(TASK, [ids[queue], module], queue, origin=origin, task_id=ids[queue], expires=expires),
+            fleet_clock.now(),
+        )
+        for queue, module in queues.items()
+    ]
+    broker = str(settings.broker)
+    if not is_redis_url(broker):
+        await in_abandoned_thread(lambda: _send_by_kombu(settings, canaries, seconds), seconds=seconds)
+        return canaries
+    async with async_client(broker, master=settings.sentinel_master, timeout_seconds=seconds) as redis:
+        for number, one in enumerate(canaries):
+            canaries[number] = replace(one, sent_at=fleet_clock.now())
+            names = {"queue": settings.keys.queue(one.queue), "notify_key": settings.keys.notify_key(one.queue)}
+            await redis.eval(PUBLISH.text, *PUBLISH.parameters(**names, message=one.text))
+    return canaries
+
+
+def _send_by_kombu(settings: Settings, canaries: Iterable[_Canary], seconds: float) -> None:
+    app = make_app(settings, stores_results=False)
+    try:
+        with app.connection_for_write() as connection:
+            for one in canaries:
+                options: dict[str, Any] = {"queue": one.queue, "task_id": one.id, "expires": seconds}
+                app.send_task(TASK, [one.id, one.module], connection=connection, ignore_result=True, **options)
+    finally:
+        app.close()
+
+
+async def _answers(redis: Redis, settings: Settings, asked: Sequence[_Canary]) -> dict[str, CanaryAnswer]:
+    pipe = redis.pipeline(transaction=False)
+    for one in asked:
+        pipe.lrange(canary_key(settings.keys, one.id), 0, 0)
+    found = zip(asked, await pipe.execute(), strict=True)
+    return {one.id: answers[0] for one, texts in found if (answers := read_answers(texts))}
+
+
+async def _fates(redis: Redis, settings: Settings, missing: Sequence[_Canary]) -> dict[str, Fate]:
+    """What became of those that nobody has answered; those that still wait are taken out of their queues."""
+    if not missing:
+        return {}
+    pipe = redis.pipeline(transaction=False)
+    for one in missing:
+        pipe.get(settings.keys.result(one.id))
+    fates: dict[str, Fate] = {}
+    for one, stored in zip(missing, await pipe.execute(), strict=True):
+        text = stored.encode() if isinstance(stored, str) else stored or b""
+        fates[one.id] = "unknown" if _UNKNOWN in text else "silent"
+    broker = str(settings.broker)
+    if is_redis_url(broker):
+        async with async_client(broker, master=settings.sentinel_master) as there:
+            for one in missing:
+                if await there.lrem(settings.keys.queue(one.queue), 0, one.text):
+                    fates[one.id] = "waiting"
+    return fates
+
+
+def _flight(one: _Canary, answered: tuple[float, CanaryAnswer] | None, fate: Fate) -> CanaryFlight:
+    if answered is None:
+        return CanaryFlight(one.queue, one.module, fate)
+    seen_at, answer = answered
+    queued = max(0.0, answer.taken_at - one.sent_at)
+    return CanaryFlight(one.queue, one.module, "answered", queued, max(0.0, seen_at - one.sent_at), answer)

@@ -1,0 +1,250 @@
+"""The doctor finds what is planted in a real Redis, in the settings and in the environment."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from support.waiting import wait_until_sync
+from toolfleet_cli.doctor.check import Check, Patient
+from toolfleet_cli.doctor.checks.clocks import ClockCheck
+from toolfleet_cli.doctor.checks.fleet_secrets import SecretCheck
+from toolfleet_cli.doctor.checks.ignored_settings import SettingCheck
+from toolfleet_cli.doctor.checks.leases import LeaseCheck
+from toolfleet_cli.doctor.checks.manifests import ManifestCheck
+from toolfleet_cli.doctor.checks.queues import QueueCheck
+from toolfleet_cli.doctor.checks.redis_rights import RightsCheck
+from toolfleet_cli.doctor.checks.redis_server import RedisCheck
+from toolfleet_cli.doctor.checks.stored_keys import KeyCheck
+from toolfleet_cli.doctor.checks.versions import VersionCheck
+from toolfleet_cli.doctor.finding import Diagnosis, Severity
+from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_registry.redis.canary_keys import canary_key
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.settings import Settings
+
+KEYS = Keys()
+_LONG = "a long secret of more than 32 letters"
+
+
+@pytest.fixture(scope="module")
+def process_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as url:
+        yield url
+
+
+@pytest.fixture
+def server(process_url: str) -> Iterator[Redis]:
+    """A Redis whose set-up may be spoilt: empty, and as `toolfleet up` sets one up."""
+    with Redis.from_url(process_url, decode_responses=True) as redis:
+        for name, value in _AS_IT_SHOULD_BE.items():
+            redis.config_set(name, value)
+        redis.replicaof("NO", "ONE")
+        redis.flushall()
+        yield redis
+
+
+_AS_IT_SHOULD_BE = {"maxmemory": "0", "maxmemory-policy": "noeviction", "appendonly": "yes", "appendfsync": "always"}
+
+
+def settings_at(redis: Redis, **more: Any) -> Settings:
+    options = redis.connection_pool.connection_kwargs
+    url = f"redis://{options['host']}:{options['port']}/0"
+    return Settings.model_validate({"redis_url": url, "fast_transport": True, **more})
+
+
+def found_by(check: Check, settings: Settings, **patient: Any) -> list[Diagnosis]:
+    """What it finds, notes left out."""
+    given: dict[str, Any] = {"environ": {}, **patient}
+    result = asyncio.run(check.examine(Patient(settings, **given)))
+    for finding in result.findings:
+        assert all([finding.what, finding.why, finding.mend]), finding
+    return [finding for finding in result.findings if finding.weighs]
+
+
+def evict(redis: Redis) -> None:
+    redis.config_set("maxmemory-policy", "allkeys-lru")
+
+
+def forget(redis: Redis) -> None:
+    redis.config_set("appendonly", "no")
+
+
+def write_late(redis: Redis) -> None:
+    redis.config_set("appendfsync", "everysec")
+
+
+def fill(redis: Redis) -> None:
+    redis.set("toolfleet:audit", "x" * 20 * 2**20)
+    redis.config_set("maxmemory", 24 * 2**20)
+    wait_until_sync(lambda: redis.info("memory")["used_memory"] < 22 * 2**20, "Redis has freed its buffers")
+
+
+def follow(redis: Redis) -> None:
+    redis.replicaof("127.0.0.1", "1")
+
+
+@pytest.mark.parametrize(
+    ("plant", "severity", "word"),
+    [
+        (evict, Severity.ERROR, "maxmemory-policy allkeys-lru"),
+        (forget, Severity.WARNING, "append-only file"),
+        (write_late, Severity.WARNING, "appendfsync everysec"),
+        (fill, Severity.WARNING, "of the memory"),
+        (follow, Severity.ERROR, "replica"),
+    ],
+)
+def test_a_redis_that_would_lose_something_is_found(
+    server: Redis, plant: Callable[[Redis], None], severity: Severity, word: str
+) -> None:
+    """Before it does; one that is set up as the documents say has nothing."""
+    settings = settings_at(server)
+
+    assert found_by(RedisCheck(), settings) == []
+    plant(server)
+    assert [(one.severity, word in one.what) for one in found_by(RedisCheck(), settings) if word in one.what] == [
+        (severity, True)
+    ]
+
+
+def test_a_user_who_may_too_little_is_found(server: Redis) -> None:
+    """By trying what the fleet does; the user of the documents may all of it."""
+    common: dict[str, Any] = {"enabled": True, "passwords": ["+long enough, and of many letters"], "reset": True}
+    allowed = "+@read +@write +@connection +@pubsub +@transaction +@scripting +time +info".split()  # noqa: SIM905 - as documented
+    server.acl_setuser(
+        "fleet", keys=["*"], channels=["*"], commands=["-@all", *allowed[:-1], "-@dangerous", "+info"], **common
+    )
+    server.acl_setuser(
+        "reader", keys=["*"], channels=["*"], commands=["-@all", "+@read", "+@connection", "+info"], **common
+    )
+    port = server.connection_pool.connection_kwargs["port"]
+    url = "redis://{}:long%20enough%2C%20and%20of%20many%20letters@127.0.0.1:{}/0"
+
+    assert found_by(RightsCheck(), Settings(redis_url=url.format("fleet", port))) == []
+    (finding,) = found_by(RightsCheck(), Settings(redis_url=url.format("reader", port)))
+    assert "EVAL" in finding.what
+    assert "+@scripting" in finding.mend
+
+
+def test_keys_that_never_expire_are_found(server: Redis) -> None:
+    """Of those that should; what lasts by its rule does not count, and foreign keys are a note."""
+    server.set(canary_key(KEYS, "0" * 32), 1)
+    server.set(KEYS.data_id, "x")
+    server.set("somebody:else", 1)
+    (finding,) = found_by(KeyCheck(), settings_at(server))
+
+    assert finding.what.startswith("1 keys like toolfleet:canary:")
+
+
+def test_workers_with_another_lease_are_found(server: Redis) -> None:
+    """Of two kinds at once, and of another kind than these settings."""
+    now = server.time()[0]
+    server.zadd(KEYS.modes, {"fast/60s vm:1": now})
+    assert found_by(LeaseCheck(), settings_at(server)) == []
+
+    (other,) = found_by(LeaseCheck(), settings_at(server, visibility_timeout=90))
+    assert other.severity is Severity.WARNING
+    server.zadd(KEYS.modes, {"stock/7200s vm:2": now})
+    (mixed,) = found_by(LeaseCheck(), settings_at(server))
+    assert mixed.severity is Severity.ERROR
+    assert "vm:2" in mixed.what
+
+
+def test_a_drain_that_is_shorter_than_calls_is_found(server: Redis) -> None:
+    """Calls would be interrupted by each restart."""
+    (finding,) = found_by(LeaseCheck(), settings_at(server, drain_seconds=30))
+
+    assert "30 s" in finding.what
+    assert finding.mend.startswith("export TOOLFLEET_DRAIN_SECONDS=130")
+
+
+def test_workers_of_mixed_versions_are_found(server: Redis) -> None:
+    """They are named."""
+    now = server.time()[0]
+    server.zadd(KEYS.slots("fast"), {"10 vm:1 v3": now, "10 vm:2 v2": now})
+    (finding,) = found_by(VersionCheck(), settings_at(server))
+
+    assert "version 2: vm:2; version 3: vm:1" in finding.what
+
+
+def test_older_workers_are_found(server: Redis) -> None:
+    """Also where they are all alike."""
+    server.zadd(KEYS.slots("slow"), {"10 vm:1": server.time()[0]})
+    (finding,) = found_by(VersionCheck(), settings_at(server))
+
+    assert "version 1" in finding.what
+
+
+def test_a_queue_without_a_worker_is_found(server: Redis) -> None:
+    """With the command that starts one of its lane."""
+    settings = settings_at(
+        server, module_services={"owls": "http://127.0.0.1:1", "larks": "http://127.0.0.1:1"}, slow_modules=["larks"]
+    )
+    server.lpush("tools.larks", "x")
+    mends = [(one.mend, one.severity) for one in found_by(QueueCheck(), settings)]
+
+    assert mends.count(("toolfleet worker --lane slow", Severity.ERROR)) == 2
+    assert mends.count(("toolfleet worker --lane fast", Severity.ERROR)) == 2
+
+
+def test_a_lane_that_scales_from_zero_needs_no_worker(server: Redis) -> None:
+    """It starts one when a call comes."""
+    settings = settings_at(
+        server, module_services={"larks": "http://127.0.0.1:1"}, slow_modules=["larks"], scale_from_zero_lanes=["slow"]
+    )
+
+    assert [one for one in found_by(QueueCheck(), settings) if "larks" in one.what] == []
+
+
+def test_a_module_without_a_manifest_is_found(server: Redis) -> None:
+    """Agents see none of its tools."""
+    (finding,) = found_by(ManifestCheck(), settings_at(server, module_services={"owls": "http://127.0.0.1:1"}))
+
+    assert "owls" in finding.what
+
+
+def test_a_worker_whose_clock_is_wrong_is_found(server: Redis) -> None:
+    """By what it says of itself; far off, it takes no calls."""
+    server.zadd(KEYS.clock_notes, {"vm:1 0": 1, "vm:2 -40": 2, "vm:3 900": 3})
+    found = {one.what.split()[4]: one.severity for one in found_by(ClockCheck(), settings_at(server))}
+
+    assert found == {"vm:2": Severity.WARNING, "vm:3": Severity.ERROR}
+
+
+def test_a_misspelt_variable_is_found() -> None:
+    """With the name that was probably meant."""
+    environ = {"TOOLFLEET_REDIS_ULR": "redis://127.0.0.1:1", "TOOLFLEET_REDIS_URL": "redis://127.0.0.1:1", "OTHER": "1"}
+    (finding,) = found_by(SettingCheck(), Settings(redis_url="redis://127.0.0.1:1"), environ=environ)
+
+    assert finding.what.startswith("TOOLFLEET_REDIS_ULR")
+    assert "TOOLFLEET_REDIS_URL" in finding.mend
+
+
+def test_an_option_without_effect_is_found() -> None:
+    """If somebody has set it."""
+    settings = Settings(redis_url="redis://127.0.0.1:1", local_threads=5)
+
+    assert found_by(SettingCheck(), settings) == []
+    (finding,) = found_by(SettingCheck(), settings, environ={"TOOLFLEET_LOCAL_THREADS": "5"})
+    assert "TOOLFLEET_LOCAL_TOOLS is not set" in finding.what
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        ({"gateway_key": "hush"}, "short (4 characters)"),
+        ({"redis_url": "redis://:changeme@127.0.0.1:1"}, "everybody knows"),
+        ({"redis_url": "redis://redis.example:6379"}, "no password"),
+        ({"gateway_key": "a" * 40}, "few different"),
+        ({"signing_key": _LONG, "gateway_key": _LONG}, "same"),
+    ],
+)
+def test_a_weak_secret_is_found(more: dict[str, Any], word: str) -> None:
+    """And not shown."""
+    (finding,) = found_by(SecretCheck(), Settings.model_validate({"redis_url": "redis://127.0.0.1:1", **more}))
+
+    assert word in finding.what
+    for secret in ("hush", "changeme", "a" * 40, "a long secret"):
+        assert secret not in f"{finding.what} {finding.why} {finding.mend}"
