@@ -226,8 +226,9 @@ class CallIndex:
 
     async def _ask(self, *command: Any) -> list[_Entry]:
         async with answering(self._redis, seconds=_SECONDS):
-            answer: list[_Entry] = await self._redis.execute_command(*command, **_AS_BYTES)
-            return answer
+            answer: Any = await self._redis.execute_command(*command, **_AS_BYTES)
+            found: list[_Entry] = answer
+            return found
 
 
 def entry_of(text: str) -> EntryId:

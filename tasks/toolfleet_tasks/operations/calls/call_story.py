@@ -49,7 +49,7 @@ RECORD_FIELDS = ("state", "token", "begun", "log")
 
 def story_of(call_id: str, lines: list[AuditLine], values: Sequence[bytes | str | None]) -> CallStory | None:
     """What is known of a call by its lines and the values of `RECORD_FIELDS`; `None`: nothing."""
-    record = dict(zip(RECORD_FIELDS, map(_text, values), strict=True))
+    record = dict[str, str | None](zip(RECORD_FIELDS, map(_text, values), strict=True))
     if not lines and not any(record.values()):
         return None
     return CallStory(call_id, lines, _state(record), _attempts(record["log"] or ""), _spans(lines))
