@@ -99,8 +99,8 @@ def test_it_is_a_compose_file() -> None:
 
 
 def test_the_whole_fleet_is_there() -> None:
-    """Redis, both lanes, beat, Flower, a gateway and each example module."""
-    assert set(SERVICES) == {"redis", *OURS, *MODULES, *STORAGE}
+    """Redis, both lanes, beat, Flower, a gateway, Prometheus and each example module."""
+    assert set(SERVICES) == {"redis", *OURS, *MODULES, *STORAGE, "prometheus"}
     assert {example.name.replace("_", "-") for example in find_examples()} == set(MODULES)
 
 
@@ -119,11 +119,33 @@ def test_redis_keeps_what_it_was_given() -> None:
         assert SERVICES[service]["depends_on"] == {"redis": {"condition": "service_healthy"}}
 
 
-def test_only_flower_and_the_gateway_are_published_and_only_here() -> None:
-    """Nobody else on the network reaches Redis, a module, Flower or the gateway."""
+def test_only_what_people_open_is_published_and_only_here() -> None:
+    """Nobody else on the network reaches Redis, a module, Flower, the gateway or Prometheus."""
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
 
-    assert published == {"flower": ["127.0.0.1:5555:5555"], "gateway": ["127.0.0.1:8484:8484"]}
+    assert published == {
+        "flower": ["127.0.0.1:5555:5555"],
+        "gateway": ["127.0.0.1:8484:8484"],
+        "prometheus": ["127.0.0.1:9090:9090"],
+    }
+
+
+def test_prometheus_asks_who_counts() -> None:
+    """Workers, gateways and hosts at the port that the file names, with the alerts, and only where it is asked for."""
+    service = SERVICES["prometheus"]
+    asked = yaml.safe_load((ROOT / "ops" / "prometheus.yaml").read_text())
+    (found,) = asked["scrape_configs"][0]["dns_sd_configs"]
+    sources = [volume.partition(":")[0] for volume in service["volumes"] if volume.startswith("./")]
+
+    assert service["profiles"] == ["metrics"]
+    assert f"#   TOOLFLEET_METRICS_PORT={found['port']} " in TEXT
+    assert {*found["names"]} == {"worker-fast", "worker-slow", "gateway", "tools"}
+    assert all((ROOT / source).is_file() for source in sources)
+    assert asked["rule_files"] == ["alerts.yaml"]
+    for name in ("worker-fast", "worker-slow", "gateway"):
+        assert set(service["networks"]) & set(SERVICES[name]["networks"])
+        assert settings_of(name).metrics_port is None
+        assert settings_of(name).metrics_address == "0.0.0.0"  # noqa: S104 - in its container
 
 
 def test_the_gateway_asks_for_a_key_and_has_time_for_its_requests() -> None:
@@ -199,7 +221,7 @@ def test_no_service_has_more_rights_than_it_needs(name: str) -> None:
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert "privileged" not in service
     assert service.get("user", "the image's") not in {"root", "0"}
-    users = {"redis": "redis", "postgres": "postgres", "minio": None}
+    users = {"redis": "redis", "postgres": "postgres", "prometheus": "nobody", "minio": None}
     assert service.get("user") == users[name] if name in users else service["image"].startswith("toolfleet")
 
 
@@ -312,7 +334,7 @@ def test_the_storage_is_started_on_demand(name: str) -> None:
     assert ":" in service["image"]
     assert not service["image"].endswith(":latest")
     assert "files" in {environment.get("MINIO_ROOT_USER"), environment.get("POSTGRES_USER")}
-    assert not [other for other in SERVICES if other not in STORAGE and "profiles" in SERVICES[other]]
+    assert [other for other in SERVICES if other not in STORAGE and "profiles" in SERVICES[other]] == ["prometheus"]
 
 
 REFUSED = "FILES_PASSWORD is not set, or has fewer than 16 characters.\n"
@@ -362,7 +384,13 @@ def _check_host(host: dict[str, Any]) -> None:
 
     assert (shell, option, words[0]) == ("sh", "-c", "exec")
     assert {"queues", "modules"} <= set(host["networks"])
-    assert set(host["environment"]) == {"TOOLFLEET_REDIS_URL", "TOOLFLEET_MODULE_KEY", "TOOLFLEET_ANNOUNCE_KEY"}
+    assert set(host["environment"]) == {
+        "TOOLFLEET_REDIS_URL",
+        "TOOLFLEET_MODULE_KEY",
+        "TOOLFLEET_ANNOUNCE_KEY",
+        "TOOLFLEET_METRICS_PORT",
+        "TOOLFLEET_METRICS_ADDRESS",
+    }
     assert host["volumes"] == ["./tools:/tools:ro"]
     command: Any = typer.main.get_command(command_line())
     with command.commands["host"].commands["folder"].make_context("folder", words[4:]) as context:
