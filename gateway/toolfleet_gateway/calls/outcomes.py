@@ -41,4 +41,5 @@ def problem_of_refusal(result: ToolResult) -> Problem | None:
         effect_state=result.effect_state,
         retryable=result.retryable,
         retry_after_seconds=seconds,
+        ends_run=result.ends_run,
     )

@@ -37,6 +37,8 @@ class ProblemBody(BaseModel):
     """When a repeat makes sense."""
     hint: str | None = None
     """What to do next, in one sentence."""
+    ends_run: bool | None = None
+    """Whether the agent's run is to end with this refusal, by a limit of its profile; left out where it may go on."""
 
 
 class Problem(Exception):
@@ -55,6 +57,7 @@ class Problem(Exception):
         effect_state: EffectState = "none",
         retryable: bool = False,
         retry_after_seconds: float | None = None,
+        ends_run: bool = False,
         headers: dict[str, str] | None = None,
         closes: bool = False,
     ) -> None:
@@ -66,6 +69,7 @@ class Problem(Exception):
         self.effect_state: EffectState = effect_state
         self.retryable = retryable
         self.retry_after_seconds = retry_after_seconds
+        self.ends_run = ends_run
         self.headers = headers or {}
         self.closes = closes
 
@@ -82,6 +86,7 @@ class Problem(Exception):
             retryable=self.retryable,
             retry_after_seconds=self.retry_after_seconds,
             hint=self.hint,
+            ends_run=self.ends_run or None,
         )
 
     def answer(self, instance: str) -> Response:

@@ -32,6 +32,7 @@ def error_facts(result: ToolResult) -> dict[str, Any]:
         "retryable": result.retryable,
         "retry_after_seconds": result.retry_after_seconds,
         "hint": result.hint,
+        "ends_run": result.ends_run or None,
     }
     return {name: value for name, value in facts.items() if value is not None}
 
