@@ -19,6 +19,13 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
 
 
 @pytest.fixture(scope="session")
+def worker(bed: TestBed) -> Iterator[WorkerProcess]:
+    """Of this fleet: that of other tests has another Redis."""
+    with bed.worker() as worker:
+        yield worker
+
+
+@pytest.fixture(scope="session")
 def gateway(bed: TestBed, worker: WorkerProcess) -> Iterator[KeyedGateway]:
     with keyed_gateway(bed) as gateway:
         yield gateway

@@ -30,7 +30,7 @@ class ReplicaWorker:
     def __init__(self, ledger: Ledger) -> None:
         self.http = HttpExecutor({}, client=HttpClient(), max_reply_bytes=2**20)
         runner = CallRunner(self.http, [], replica_for=self.http.replica_for)
-        app = SimpleNamespace(runner=runner, settings=ledger._settings)
+        app = SimpleNamespace(runner=runner, settings=ledger._settings, tracing=None)
         request = SimpleNamespace(hostname="celery@here", retries=0)
         self._ledger = ledger
         self._task: Any = SimpleNamespace(app=app, request=request, limits=limits, is_followed=False, links=None)

@@ -102,6 +102,9 @@ class SyncFleetApprovals(SyncFace[FleetApprovals]):
     show = blocking(FleetApprovals.show)
     approve = blocking(FleetApprovals.approve)
     reject = blocking(FleetApprovals.reject)
+    rules = blocking(FleetApprovals.rules)
+    asked = blocking(FleetApprovals.asked)
+    keep_asked = blocking(FleetApprovals.keep_asked)
 
     def events(self, after: str | None = None) -> Generator[ApprovalEvent]:
         """As `FleetApprovals.events`."""
@@ -110,5 +113,3 @@ class SyncFleetApprovals(SyncFace[FleetApprovals]):
     def steps(self, approval_id: str, is_over: Callable[[], bool]) -> Generator[StoredApproval]:
         """As `FleetApprovals.steps`."""
         return self._each(self._face.steps(approval_id, is_over))
-
-    rules = blocking(FleetApprovals.rules)

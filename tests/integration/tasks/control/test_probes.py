@@ -159,7 +159,7 @@ def test_a_beat_is_alive_while_it_rests_or_waits_for_its_broker(monkeypatch: pyt
     """And no more when a tick takes too long for any other reason."""
     app = make_app(Settings(redis_url=AWAY), stores_results=False)
     now = time.monotonic()
-    clock = SimpleNamespace(monotonic=lambda: now)
+    clock = SimpleNamespace(monotonic=lambda: now, wall=lambda: now)
     monkeypatch.setattr(beat, "machine_clock", clock)
     scheduler: Any = FleetScheduler(app, lazy=True)
     monkeypatch.setattr(Scheduler, "tick", lambda _: 300.0)

@@ -98,7 +98,7 @@ async def run(ledger: Ledger, runner: Runner, call: PublishedCall = CALL) -> Any
 
 
 def task_of(ledger: Ledger, runner: Runner) -> Any:
-    app = SimpleNamespace(runner=runner, settings=ledger._settings)
+    app = SimpleNamespace(runner=runner, settings=ledger._settings, tracing=None)
     request = SimpleNamespace(hostname="celery@here")
     return SimpleNamespace(app=app, request=request, limits=limits, is_followed=False, links=None)
 
