@@ -21,6 +21,7 @@ BUILD_SECONDS = 600
 _ASSET = re.compile(r"<(?:script|img|iframe|source|link)\b[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"'\s>]+)")
 
 
+@pytest.mark.timeout(BUILD_SECONDS)
 def test_the_generated_pages_are_current() -> None:
     """`make pages` writes them anew: settings, commands, error codes, the contract, the map, the tutorial, the face."""
     pages = generated()

@@ -16,9 +16,9 @@ _PARTS = (0.5, 0.95, 0.99)
 class TimePercentiles:
     """The median, the 95th and the 99th percentile of some times, in milliseconds; `None`: no call has such a time."""
 
-    p50: float | None
-    p95: float | None
-    p99: float | None
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,5 +64,5 @@ def percentiles_of(times: Sequence[float]) -> TimePercentiles:
     """By the nearest rank: the smallest time that is at least as long as that part of all. NaN is no time."""
     known = sorted(time for time in times if not isnan(time))
     if not known:
-        return TimePercentiles(None, None, None)
+        return TimePercentiles()
     return TimePercentiles(*(known[max(-(-round(part * 100) * len(known) // 100), 1) - 1] for part in _PARTS))

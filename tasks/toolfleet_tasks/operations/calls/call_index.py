@@ -55,9 +55,9 @@ class FoundCalls:
 
     calls: list[ListedCall]
     found: int
-    next: str | None
     indexed: int
     is_whole: bool
+    next: str | None = None
 
 
 class CallIndex:
@@ -105,7 +105,7 @@ class CallIndex:
             found += len(rows)
         lines = await self._lines(entries)
         following = text_of(entries[-1]) if found > len(entries) > 0 else None
-        return FoundCalls(lines, found, following, sum(map(len, self._segments)), self._is_whole)
+        return FoundCalls(lines, found, sum(map(len, self._segments)), self._is_whole, following)
 
     async def of_call(self, call_id: str) -> list[ListedCall]:
         """The lines of one call, oldest first; empty: the index has none (yet)."""

@@ -17,7 +17,7 @@ class StoryAttempt:
 
     number: int
     outcome: str
-    ms: int | None
+    ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class CallStory:
 
     call_id: str
     lines: list[AuditLine]
-    state: str | None
     attempts: list[StoryAttempt]
     spans: list[StorySpan]
+    state: str | None = None
 
 
 RECORD_FIELDS = ("state", "token", "begun", "log")
@@ -52,7 +52,7 @@ def story_of(call_id: str, lines: list[AuditLine], values: Sequence[bytes | str 
     record = dict[str, str | None](zip(RECORD_FIELDS, map(_text, values), strict=True))
     if not lines and not any(record.values()):
         return None
-    return CallStory(call_id, lines, _state(record), _attempts(record["log"] or ""), _spans(lines))
+    return CallStory(call_id, lines, _attempts(record["log"] or ""), _spans(lines), _state(record))
 
 
 def _state(record: Mapping[str, str | None]) -> str | None:

@@ -69,6 +69,7 @@ async def test_a_call_is_kept_once_redis_has_confirmed_it(
     with tcp_proxy(urlsplit(redis_url).port or 0) as proxy:
         url = redis_url.replace(f":{urlsplit(redis_url).port}", f":{proxy.port}")
         async with _fleet(settings.model_copy(update={"redis_url": url})) as fleet, _fleet(settings) as other:
+            assert await fleet.begun_calls.ping()  # whoever was silent for a while is asked first
             proxy.hold()
             begun = await fleet.begun_calls.begin(call, CALLER, ADA, timeout=60)
             was_kept, found_before = await begun.is_kept_within(0.1), await other.begun_calls.attach(begun.id, ADA)
