@@ -127,7 +127,7 @@ restart-module: $(READY) ## Restart a module (M=research)
 proofs: $(READY) ## The tests that take long: three minutes of chaos, whole fleets whose processes die, and a Redis that is frozen, or half gone, for a while
 	@$(BIN)/pytest -q -m slow
 
-load-proofs: $(READY) ## The proofs that need the machine to themselves: eight minutes of chaos, bursts of 20,000 calls, hanging modules, stopped workers, the largest arguments, MCP servers killed a thousand times (an hour)
+load-proofs: $(READY) ## The proofs that need the machine to themselves: eight minutes of chaos, bursts of 20,000 calls, hanging modules, stopped workers, the largest arguments, MCP servers killed a thousand times, the console with 100,000 calls (an hour)
 	@$(BIN)/pytest -q -m load
 
 chaos: $(READY) ## 20,000 calls and 2,000 jobs under 200 faults, then 2,000 calls through two gateways over REST and 2,000 over MCP and by agents, under 64 each, then 10,000 that people approve or not, under 120, and what became of them (50 min; CHAOS="--seed 2 --minutes 5", or "--rabbitmq")

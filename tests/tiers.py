@@ -76,6 +76,7 @@ TIERS = {
     "integration/cli/hosting/test_shared_replies.py": "fleet",
     "integration/cli/local/test_supervisor.py": "fleet",
     "integration/cli/testing/test_testing_plugin.py": "fleet",
+    "integration/gateway/console/test_frozen_redis.py": "fleet",
     "integration/gateway/console/test_pages.py": "fleet",
     "integration/gateway/http/test_redis_away.py": "fleet",
     "integration/gateway/http/test_schemathesis.py": "fleet",

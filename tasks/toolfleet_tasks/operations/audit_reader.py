@@ -27,6 +27,7 @@ _PAUSE_SECONDS = 0.5  # before Redis is asked again that did not answer
 _PAGE = 500  # lines at once
 _MOST_PAGES = 20  # that one question may look at: whoever wants more asks again
 _ENTRY_ID = re.compile(r"[0-9]{1,19}-[0-9]{1,19}", re.ASCII)
+_PLAIN_NAME = re.compile(r"[\w.@:-]+", re.ASCII)  # JSON has it letter for letter
 _FIRST = "0-0"  # before every entry
 _AS_BYTES = {NEVER_DECODE: True}
 
@@ -54,6 +55,12 @@ class Wanted:
             and (self.outcome is None or self.outcome in {line.get("outcome"), line.get("error_code")})
             and (not self.only_changes or "change" in line)
         )
+
+    @property
+    def signs(self) -> tuple[bytes, ...]:
+        """What stands in the JSON of each of them. Whoever looks for these first need not parse most lines."""
+        names = (self.tool, self.user, self.outcome, "change" if self.only_changes else None)
+        return tuple(name.encode() for name in names if name is not None and _PLAIN_NAME.fullmatch(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +118,12 @@ class AuditReader:
             raise ValueError("it is not the id of an entry")
         if before is not None and not any(_order(before.encode())):  # Redis takes nothing that would be before all
             return AuditPage([], None, _FIRST)
-        found, end, last = list[AuditLine](), "+" if before is None else f"({before}", ""
+        found, end, last, signs = list[AuditLine](), "+" if before is None else f"({before}", "", wanted.signs
         for _ in range(_MOST_PAGES):
             entries = await self._ask("XREVRANGE", self._key, end, "-", "COUNT", _PAGE)
             last = last or (entries[0][0].decode() if entries else _FIRST)
             for entry in entries:
-                line, entry_id = _line(entry), entry[0].decode()
+                line, entry_id = _line(entry, signs), entry[0].decode()
                 if line is not None and wanted.fits(line):
                     found.append(line)
                 if len(found) == count:
@@ -190,10 +197,13 @@ class AuditReader:
             return await self._redis.execute_command(*command, **_AS_BYTES)
 
 
-def _line(entry: _Entry) -> AuditLine | None:
-    """What an entry holds; `None` if that is no line: another version's, or somebody else's."""
+def _line(entry: _Entry, signs: Sequence[bytes] = ()) -> AuditLine | None:
+    """What an entry holds; `None` if that is no line: another version's, or somebody else's; or has not all of these `signs`."""
     try:
-        line = json.loads(entry[1][FIELD.encode()])
+        text = entry[1][FIELD.encode()]
+        if any(sign not in text for sign in signs):
+            return None
+        line = json.loads(text)
     except (KeyError, ValueError, RecursionError):
         return None
     return line if isinstance(line, dict) else None

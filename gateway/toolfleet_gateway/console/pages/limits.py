@@ -27,13 +27,13 @@ class _AboutLimits:
     async def shown(self, visit: Visit) -> Outcome:
         window, user = window_of(visit.query), visit.query.get("user", "").strip()
         limited = [tool for tool in await self._tools.all() if terms_of(tool) is not None]
-        refused = await visit.ask("listAudit", RouteQuestion(query={"outcome": _REFUSALS, "limit": _SHOWN_REFUSALS}))
+        refused = await visit.ask("listCalls", RouteQuestion(query={"error": _REFUSALS, "limit": _SHOWN_REFUSALS}))
         values = {
             **window.cut(limited),
             "user": user,
             "left": await self._left(user) if user else None,
             "budgets": self._settings.cost_budgets,
-            "refused": refused["lines"],
+            "refused": [each["line"] for each in refused["calls"]],
         }
         return Shown("limits", "Limits", values)
 

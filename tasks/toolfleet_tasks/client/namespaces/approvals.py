@@ -1,5 +1,6 @@
 """Lists calls that wait for people, and takes what they decide: `fleet.approvals`."""
 
+import asyncio
 import builtins
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -7,12 +8,15 @@ from typing import Any
 
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.contracts.approvals.terms import ApprovalRule
+from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.changes import ApprovalChanges
 from toolfleet_tasks.approvals.feed import ApprovalEvent
 from toolfleet_tasks.approvals.records import StoredApproval
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
+
+_READ_SECONDS = 5.0  # for Redis to say what it has: its connection would ask again for as long as it is silent
 
 
 class FleetApprovals:
@@ -27,20 +31,26 @@ class FleetApprovals:
     async def keep_asked(self, user_id: str | None, idempotency_key: str, found: StoredApproval) -> None:
         """Keep which call a user's key has stood for: whoever repeats a step after that has ended finds its end, and asks nobody anew."""
         session = await self._sessions.opened()
-        await session.approvals.records.keep_asked(user_id, idempotency_key, found.request)
+        async with _answering():
+            await session.approvals.records.keep_asked(user_id, idempotency_key, found.request)
 
     async def asked(self, user_id: str | None, idempotency_key: str) -> str | None:
         """The id of that call; `None` for none."""
-        return await (await self._sessions.opened()).approvals.records.asked(user_id, idempotency_key)
+        session = await self._sessions.opened()
+        async with _answering():
+            return await session.approvals.records.asked(user_id, idempotency_key)
 
     async def list(self, *, settled: bool = False, limit: int = 50, offset: int = 0) -> builtins.list[StoredApproval]:
         """List at most `limit` of those that wait, the next to expire first; or of the last that were `settled`, the last first."""
         session = await self._sessions.opened()
-        return await session.approvals.list(settled=settled, limit=limit, offset=offset)
+        async with _answering():
+            return await session.approvals.list(settled=settled, limit=limit, offset=offset)
 
     async def show(self, approval_id: str) -> StoredApproval:
         """Return one of them. Raises `ApprovalNotTaken` for none."""
-        return await (await self._sessions.opened()).approvals.show(approval_id)
+        session = await self._sessions.opened()
+        async with _answering():
+            return await session.approvals.show(approval_id)
 
     async def approve(
         self,
@@ -113,3 +123,12 @@ class SyncFleetApprovals(SyncFace[FleetApprovals]):
     def steps(self, approval_id: str, is_over: Callable[[], bool]) -> Generator[StoredApproval]:
         """As `FleetApprovals.steps`."""
         return self._each(self._face.steps(approval_id, is_over))
+
+
+@asynccontextmanager
+async def _answering() -> AsyncGenerator[None]:
+    try:
+        async with asyncio.timeout(_READ_SECONDS):
+            yield
+    except OSError as exc:  # a lost connection and the time that is over are both
+        raise FleetUnavailable("Redis does not say what waits for people: ask again.") from exc

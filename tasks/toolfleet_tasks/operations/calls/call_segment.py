@@ -27,10 +27,15 @@ class _NameColumn:
     def __init__(self) -> None:
         self.codes = array("H")
         self._code_of = dict[str, int]()
+        self._calls = array("I")  # by code
 
     def add(self, name: Any) -> None:
         text = name if isinstance(name, str) else _NO_NAME
-        self.codes.append(self._code_of.setdefault(text, len(self._code_of)))
+        code = self._code_of.setdefault(text, len(self._code_of))
+        self.codes.append(code)
+        if code == len(self._calls):
+            self._calls.append(0)
+        self._calls[code] += 1
 
     def names(self) -> list[str]:
         return list(self._code_of)
@@ -40,8 +45,7 @@ class _NameColumn:
 
     def counts(self) -> Iterator[tuple[str, int]]:
         """Each name that is one, and how many calls have it."""
-        names = self.names()
-        return ((names[code], count) for code, count in Counter(self.codes).items() if names[code])
+        return ((name, calls) for name, calls in zip(self._code_of, self._calls, strict=True) if name)
 
 
 class CallSegment:

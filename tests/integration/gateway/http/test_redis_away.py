@@ -35,6 +35,7 @@ REQUESTS: list[tuple[str, str, Any]] = [
     ("POST", "/calls", ECHO),
     ("GET", f"/calls/{UNKNOWN}", None),
     ("GET", "/jobs", None),
+    ("GET", "/approvals", None),
     ("GET", "/operations/status", None),
     ("GET", "/operations/dead-letters", None),
     ("GET", "/operations/audit", None),

@@ -66,6 +66,16 @@ async def test_lines_can_be_chosen(reader: AuditReader, redis: Redis, wanted: Wa
     await write(redis, 3, tool="larks", user_id="ada", change="module_added")
 
     assert ids(await reader.last(10, wanted)) == [f"call-{number}" for number in expected]
+    assert ids((await reader.page(10, wanted)).lines[::-1]) == [f"call-{number}" for number in expected]
+
+
+@pytest.mark.parametrize("user", ['o"tis', "o\\tis", "J\u00fcrgen", "a b", "ada@example.com", ""])
+async def test_a_user_of_any_name_is_found(reader: AuditReader, redis: Redis, user: str) -> None:
+    """Also of one that JSON does not have letter for letter."""
+    await write(redis, 0, user_id="nobody")
+    await write(redis, 1, user_id=user)
+
+    assert ids((await reader.page(10, Wanted(user=user))).lines) == ["call-1"]
 
 
 async def test_rare_lines_are_found_far_back(reader: AuditReader, redis: Redis) -> None:
