@@ -4,6 +4,7 @@ from typing import Any
 
 from toolfleet.sdk import Accepted, Context, File, InputRequired, Module, StatusAnswer, ToolError
 from toolfleet_modules.sdk.client import ModuleClient
+from toolfleet_registry.contracts.inputs.messages import CallInputs
 
 WHO = {"who": {"method": "elicitation/create", "params": {"message": "Who?"}}}
 _ASKS = InputRequired(WHO, "owls ✓", effect_state="none")
@@ -45,8 +46,10 @@ def make_nest() -> Module:
         """Asks for a name."""
         return _ASKS if context.inputs is None else "Hello"
 
-    async def status(handle: str, *, cancel: bool) -> StatusAnswer:  # noqa: ARG001 - as the SDK calls it
-        return _STANDINGS[handle]
+    async def status(handle: str, *, cancel: bool, inputs: CallInputs | None) -> StatusAnswer:
+        assert not cancel
+        assert inputs is None
+        return _STANDINGS.get(handle, StatusAnswer.running())
 
     nest.status(status)
     return nest
