@@ -8,7 +8,7 @@ from toolfleet_tasks.jobs.completion import EndNote, ThenCall
 from toolfleet_tasks.jobs.positions import JobPosition
 from wire.stored.forms import StoredForm, message_form, sealing
 
-AT = 1_800_000_000.0
+AT = 4_100_000_000.0
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*", agent="production/research")
 PLAIN_ADA = Caller(user_id="ada", permission="owner", allowed_modules=frozenset({"works"}))
 WHERE = Conversation(
