@@ -11,8 +11,16 @@ from wire.stored.forms import StoredForm
 from wire.stored.gateway_forms import GATEWAY_FORMS
 from wire.stored.job_forms import JOB_FORMS
 from wire.stored.note_forms import NOTE_FORMS
+from wire.stored.result_forms import RESULT_FORMS
 
-FORMS: tuple[StoredForm, ...] = (*JOB_FORMS, *APPROVAL_FORMS, *DIRECTORY_FORMS, *GATEWAY_FORMS, *NOTE_FORMS)
+FORMS: tuple[StoredForm, ...] = (
+    *JOB_FORMS,
+    *APPROVAL_FORMS,
+    *RESULT_FORMS,
+    *DIRECTORY_FORMS,
+    *GATEWAY_FORMS,
+    *NOTE_FORMS,
+)
 """All of them."""
 
 

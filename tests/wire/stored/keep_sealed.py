@@ -31,6 +31,6 @@ async def keep_sealed(url: str) -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder, redis_server(Path(folder)) as own_url:
-        with mock.patch.object(fleet_clock, "now", lambda: AT):
-            asyncio.run(keep_sealed(own_url))
+    then = mock.patch.object(fleet_clock, "now", return_value=AT)
+    with tempfile.TemporaryDirectory() as folder, redis_server(Path(folder)) as own_url, then:
+        asyncio.run(keep_sealed(own_url))

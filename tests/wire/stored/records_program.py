@@ -14,9 +14,12 @@ from toolfleet_registry.contracts.approvals.terms import ApprovedCall
 from toolfleet_registry.contracts.jobs import JobSpec
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.reload_requests import ReloadRequests
+from toolfleet_registry.functions.server_change import ServerChange
+from toolfleet_registry.redis.gateway_keys import GatewayKeys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
+from toolfleet_registry.watching.server_changes import ServerChanges
 from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords
 from toolfleet_tasks.jobs.completion import EndNote, JobEvent
 from toolfleet_tasks.jobs.positions import JobPosition
@@ -35,6 +38,7 @@ POSITION: JobPosition = JOB_FORMS[1].samples["filled"]
 END: EndNote = JOB_FORMS[2].samples["filled"]
 SPEC = GATEWAY_FORMS[3].samples["plain"]
 ANSWER = DIRECTORY_FORMS[2].samples["plain"]
+CHANGES = (ServerChange("prompts"), ServerChange("resource", "owl://1"))
 APPROVED = ApprovedCall(call_id="call-2", binding=ASKED.binding, by=("key k1",), at=AT + 5)
 
 
@@ -97,6 +101,7 @@ async def _modules(redis: AsyncRedis, settings: Settings) -> None:
     assert await directory.replace("owls", "", ENTRY)
     await directory.feed([FILLED_ENTRY.model_copy(update={"module": "nest", "removed_at": None})])
     await reloads.answer(0, await reloads.ask(), "host-1", ANSWER)
+    await ServerChanges(redis, GatewayKeys(settings.keys)).tell("owls", CHANGES)
 
 
 def _registry(settings: Settings) -> None:

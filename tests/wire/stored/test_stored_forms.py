@@ -9,9 +9,12 @@ import pytest
 from pydantic import BaseModel
 
 from support.versions.releases import versions
+from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import Since
+from toolfleet_registry.directory.announcements import readers_seal
 from toolfleet_tasks.messages import json_text
-from wire.keep import FIXTURES
+from wire.fields_program import messages
+from wire.keep import FIXTURES, MODES
 from wire.stored.all_forms import FORMS, messages_in
 from wire.stored.forms import REFUSALS, StoredForm
 from wire.test_fixtures import NAMED_ANEW
@@ -23,6 +26,25 @@ EACH = [
     for mode in form.modes
     for sample in form.samples
 ]
+ELSEWHERE = {
+    "AgentContext": "test_module_contract.py",
+    "GivenInputs": "test_module_contract.py",
+    "InputRequest": "test_module_contract.py",
+    "_Kept": "made of an `InputRequest`: tests/integration/tasks/ledger",
+    "PendingInput": "made of it where it is read",
+    "Job": "made of a job's records",
+    "KeyDraft": "an `ApiKey` has its fields",
+    "LimitUse": "made of counters",
+    "Remaining": "made of counters",
+    "ModuleStatus": "made of manifests",
+    "ToolOverride": "made of the registry",
+    "ToolFinding": "an event of the registry: test_stored_records.py",
+    "RegistryEvent": "test_stored_records.py",
+    "ToolRegistration": "test_stored_records.py",
+    "ToolRegistrySnapshot": "is in no store",
+    "TagResult": "is told a model at once",
+}
+"""The messages that are in no sample, and why."""
 VERSIONED = [form for form in FORMS if form.is_versioned]
 each_sample = pytest.mark.parametrize(("form", "mode", "sample"), EACH)
 each_versioned = pytest.mark.parametrize("form", VERSIONED, ids=lambda form: form.name)
@@ -55,6 +77,15 @@ def test_the_samples_have_every_field() -> None:
     lacking = {name: sorted(_stored_fields(kind) - found[name]) for name, kind in kinds.items()}
     assert {name: fields for name, fields in lacking.items() if fields} == {}
     assert len(kinds) > 30
+
+
+def test_each_message_stands_in_a_sample() -> None:
+    """Whoever adds a message to what is stored adds a sample of it, and so a fixture, or says here who holds it elsewhere."""
+    found = {type(each).__name__ for form in FORMS for value in form.samples.values() for each in messages_in(value)}
+    there = {kind.__name__ for kind in messages()}
+
+    assert sorted(there - found - set(ELSEWHERE)) == []
+    assert [name for name in ELSEWHERE if name in found or name not in there] == []
 
 
 @each_sample
@@ -91,6 +122,16 @@ def test_where_the_fleet_signs_an_unsigned_text_counts_for_nothing(form: StoredF
         form.read(form.write(value, "unsigned"), "signed")
     with pytest.raises(REFUSALS):
         form.read(form.write(value, "signed"), "unsigned")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_a_host_announces_is_believed_by_the_fleet(mode: str) -> None:
+    """The host has the key of its module, and the fleet its own: each announcement that was kept is read with that."""
+    form = next(form for form in FORMS if form.name == "announcement")
+    seal = readers_seal(SigningSettings(signing_key=MODES[mode].get("signing_key")), "owls")
+
+    for texts in form.kept()[mode].values():
+        assert [form.parse(seal.read(text)).module for text in texts] == ["owls"] * len(texts)
 
 
 @each_versioned

@@ -16,10 +16,13 @@ from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.agents.stored.profiles import StoredProfiles
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.reload_requests import ReloadRequests
+from toolfleet_registry.redis.gateway_keys import GatewayKeys
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.redis.worker_keys import WorkerKeys
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
+from toolfleet_registry.watching.server_changes import ServerChanges
 from toolfleet_tasks.approvals.feed import EVENT_KINDS
 from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords, StoredApproval
 from toolfleet_tasks.jobs.positions import JobPosition
@@ -32,7 +35,7 @@ from wire.stored.directory_forms import ENTRY, FILLED_ENTRY
 from wire.stored.gateway_forms import FILLED_KEY, PROFILE
 from wire.stored.job_forms import AT
 from wire.stored.keep_records import RECORDS
-from wire.stored.records_program import ANSWER, END, ENDED, LEFT, MAKER, POSITION, SPEC, write_records
+from wire.stored.records_program import ANSWER, CHANGES, END, ENDED, LEFT, MAKER, POSITION, SPEC, write_records
 
 KEPT = [path.stem for path in sorted(RECORDS.glob("*.json"))]
 
@@ -100,6 +103,17 @@ async def test_the_directory_of_modules_is_read(settings: Settings, redis: Async
     nest = FILLED_ENTRY.model_copy(update={"module": "nest", "removed_at": None})
     assert (listing.stored, listing.ignored) == ({"owls": ENTRY, "nest": nest}, {})
     assert answers == [ANSWER]
+
+
+async def test_changes_of_servers_are_read(mode: dict[str, str], redis: AsyncRedis) -> None:
+    """A gateway hears what a host has told; of a kind that came later it hears nothing, and goes on."""
+    assert mode is not None
+    keys = GatewayKeys(Keys())
+    await redis.xadd(keys.mcp_changes, {"module": "owls", "kind": "colours", "uri": ""})
+    await ServerChanges(redis, keys).tell("nest", CHANGES[:1])
+
+    read = await ServerChanges(redis, keys).after("0-0")
+    assert (read.changes, read.are_lost) == ((*(("owls", each) for each in CHANGES), ("nest", CHANGES[0])), False)
 
 
 def test_keys_and_profiles_are_read_and_changed(settings: Settings) -> None:
