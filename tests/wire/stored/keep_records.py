@@ -10,10 +10,9 @@ from pathlib import Path
 
 from support.servers import redis_snapshot
 from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_registry.settings import Settings
 from wire.keep import MODES
-from wire.stored.forms import FIXTURES
 from wire.stored.records_program import write_records
+from wire.stored.samples.forms import FIXTURES
 
 RECORDS = FIXTURES / "records"
 
@@ -21,9 +20,9 @@ RECORDS = FIXTURES / "records"
 def keep_records(name: str) -> None:
     """Have a Redis filled in each mode, and write down what is in it."""
     RECORDS.mkdir(exist_ok=True)
-    for mode, settings in MODES.items():
+    for mode in MODES:
         with tempfile.TemporaryDirectory() as folder, redis_server(Path(folder)) as url:
-            asyncio.run(write_records(Settings(redis_url=url, **settings), settings))
+            asyncio.run(write_records(url, mode))
             (RECORDS / f"{name}-{mode}.json").write_text(redis_snapshot.take(url))
 
 

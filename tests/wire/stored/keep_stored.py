@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping
 
 from wire.stored import contract_module, worker_questions
-from wire.stored.all_forms import FORMS
-from wire.stored.forms import FIXTURES, StoredForm
+from wire.stored.samples.all_forms import FORMS
+from wire.stored.samples.forms import FIXTURES, StoredForm
 
 CONTRACT = FIXTURES / "module_contract.json"
 

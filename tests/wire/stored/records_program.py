@@ -26,10 +26,11 @@ from toolfleet_tasks.jobs.positions import JobPosition
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
 from toolfleet_tasks.presence.worker_load import note_load
 from toolfleet_tasks.redis.connection import PipelinedConnection
-from wire.stored.approval_forms import ASKED, CALL, JOURNAL, VOTE
-from wire.stored.directory_forms import DIRECTORY_FORMS, ENTRY, FILLED_ENTRY
-from wire.stored.gateway_forms import FILLED_KEY, GATEWAY_FORMS, PROFILE
-from wire.stored.job_forms import AT, JOB_FORMS
+from wire.keep import MODES
+from wire.stored.samples.approval_forms import ASKED, CALL, JOURNAL, VOTE
+from wire.stored.samples.directory_forms import DIRECTORY_FORMS, ENTRY, FILLED_ENTRY
+from wire.stored.samples.gateway_forms import FILLED_KEY, GATEWAY_FORMS, PROFILE
+from wire.stored.samples.job_forms import AT, JOB_FORMS
 
 MAKER = KeyMaker("command line", None, "owner", "*", "admin", acts_for_others=True)
 LEFT: JobSpec = JOB_FORMS[0].samples["filled"]
@@ -42,11 +43,16 @@ CHANGES = (ServerChange("prompts"), ServerChange("resource", "owl://1"))
 APPROVED = ApprovedCall(call_id="call-2", binding=ASKED.binding, by=("key k1",), at=AT + 5)
 
 
-async def write_records(settings: Settings, mode: dict[str, str]) -> None:
+def settings_of(url: str, mode: str) -> Settings:
+    """Those of a fleet of that mode."""
+    return Settings(redis_url=url, signing_key=MODES[mode].get("signing_key"))
+
+
+async def write_records(url: str, mode: str) -> None:
     """All of them."""
-    url = str(settings.redis_url)
+    settings = settings_of(url, mode)
     async with AsyncExitStack() as stack:
-        await _jobs(await stack.enter_async_context(job_records(url, **mode)))
+        await _jobs(await stack.enter_async_context(job_records(url, signing_key=settings.signing_key)))
         connection = PipelinedConnection(connection_factory(url), name="approvals")
         connection.start()
         stack.push_async_callback(connection.aclose)

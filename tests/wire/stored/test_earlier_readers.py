@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.versions.releases import NoHistory, Release, unpack, versions
-from wire.stored.all_forms import FORMS
+from wire.stored.samples.all_forms import FORMS
 from wire.test_fixtures import NAMED_ANEW
 
 PROGRAM = Path(__file__).with_name("reader_program.py")

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from support.published_call import published
 from toolfleet_modules.requests.request import ExecuteRequest, ReconcileRequest, StatusRequest
@@ -43,7 +44,11 @@ MEANS: dict[str, Any] = {
     "status asking": [*FAILED, "none", "who", "owls ✓"],
     "status unknown": [False, "outcome_unknown", "unknown"],
 }
-QUESTIONS = {"execute": ExecuteRequest, "reconcile": ReconcileRequest, "status": StatusRequest}
+QUESTIONS: dict[str, type[BaseModel]] = {
+    "execute": ExecuteRequest,
+    "reconcile": ReconcileRequest,
+    "status": StatusRequest,
+}
 
 
 async def test_what_modules_answer_was_kept() -> None:

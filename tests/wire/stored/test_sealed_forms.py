@@ -12,8 +12,8 @@ from toolfleet_gateway.mcp.old_era.client_sessions import ClientSession, ClientS
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.time import fleet_clock
-from wire.stored.job_forms import AT
-from wire.stored.sealed_forms import (
+from wire.stored.samples.job_forms import AT
+from wire.stored.samples.sealed_forms import (
     APPROVAL,
     ARGUMENTS,
     CONSOLE,

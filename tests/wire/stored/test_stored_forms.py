@@ -15,8 +15,8 @@ from toolfleet_registry.directory.announcements import readers_seal
 from toolfleet_tasks.messages import json_text
 from wire.fields_program import messages
 from wire.keep import FIXTURES, MODES
-from wire.stored.all_forms import FORMS, messages_in
-from wire.stored.forms import REFUSALS, StoredForm
+from wire.stored.samples.all_forms import FORMS, messages_in
+from wire.stored.samples.forms import REFUSALS, StoredForm
 from wire.test_fixtures import NAMED_ANEW
 
 KEEP = "its stored form has changed: run `PYTHONPATH=tests python -m wire.stored.keep_stored`, and commit the fixtures"

@@ -5,8 +5,8 @@ from toolfleet_workers.executors.http.reconcile import build_question
 from toolfleet_workers.executors.http.request import build_request
 from toolfleet_workers.executors.http.status import build_status_question
 from toolfleet_workers.executors.http.target import Target
-from wire.stored.approval_forms import CALL
-from wire.stored.job_forms import AT, PLAIN_ADA
+from wire.stored.samples.approval_forms import CALL
+from wire.stored.samples.job_forms import AT, PLAIN_ADA
 
 _TARGET = Target.of("http://owls.test/execute", {})
 PLAIN = PublishedCall(

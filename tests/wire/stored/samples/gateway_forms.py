@@ -16,8 +16,8 @@ from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.manifests.specs import ToolSpec
 from toolfleet_registry.signing.sealing import TextSeal
 from toolfleet_registry.store import rules
-from wire.stored.forms import StoredForm, needed
-from wire.stored.job_forms import AT
+from wire.stored.samples.forms import StoredForm, needed
+from wire.stored.samples.job_forms import AT
 
 _UNSIGNED = TextSeal(None, purpose="")
 KEY = ApiKey(id="k1", user_id="ada", created_at=AT, created_by="command line")

@@ -8,9 +8,9 @@ from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_tasks.calls.begun_call import BegunCall
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.wakeups.events import wake_body
-from wire.stored.approval_forms import CALL
-from wire.stored.forms import StoredForm, message_form, sealing
-from wire.stored.job_forms import ADA, AT, PLAIN_ADA
+from wire.stored.samples.approval_forms import CALL
+from wire.stored.samples.forms import StoredForm, message_form, sealing
+from wire.stored.samples.job_forms import ADA, AT, PLAIN_ADA
 
 _AUDIT = Audit(
     call_id="call-1", tool="owls.echo", ts=AT, attempts=2, queued_ms=1.5, duration_ms=20.0, worker="worker@host"

@@ -6,7 +6,7 @@ from toolfleet_registry.contracts import Caller, Conversation, ToolCall
 from toolfleet_registry.contracts.jobs import HookSpec, JobSpec, Poll, Schedule
 from toolfleet_tasks.jobs.completion import EndNote, ThenCall
 from toolfleet_tasks.jobs.positions import JobPosition
-from wire.stored.forms import StoredForm, message_form, sealing
+from wire.stored.samples.forms import StoredForm, message_form, sealing
 
 AT = 4_100_000_000.0
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*", agent="production/research")

@@ -15,7 +15,7 @@ from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
 from wire.keep import KEY
-from wire.stored.forms import FIXTURES
+from wire.stored.samples.forms import FIXTURES
 
 SEALED = FIXTURES / "gateway_sealed.json"
 CONSOLE = "console session"

@@ -1,8 +1,8 @@
 """Defines samples of what workers answer canaries with."""
 
 from toolfleet_tasks.messages.canaries import CanaryAnswer, read_answers
-from wire.stored.forms import StoredForm
-from wire.stored.job_forms import AT
+from wire.stored.samples.forms import StoredForm
+from wire.stored.samples.job_forms import AT
 
 
 def _read(text: str) -> CanaryAnswer:

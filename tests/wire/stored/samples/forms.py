@@ -12,7 +12,7 @@ from toolfleet_registry.signing.sealing import TextSeal
 from toolfleet_tasks.messages import json_text
 from wire.keep import MODES
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "stored"
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "stored"
 REFUSALS = (ValueError, MessageRefused)
 """What a text that counts for nothing is refused with; pydantic's errors are `ValueError`, and so is `NewerMessage`."""
 

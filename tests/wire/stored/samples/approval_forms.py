@@ -9,8 +9,8 @@ from toolfleet_registry.contracts.terms.call_terms import CallTotal, Terms
 from toolfleet_registry.contracts.terms.retry_terms import RetryTerms
 from toolfleet_registry.contracts.tool_context import ToolContext
 from toolfleet_tasks.approvals.request import ApprovalVote, AskedApproval, JournalLine
-from wire.stored.forms import StoredForm, message_form, sealing
-from wire.stored.job_forms import ADA, AT, PLAIN_ADA
+from wire.stored.samples.forms import StoredForm, message_form, sealing
+from wire.stored.samples.job_forms import ADA, AT, PLAIN_ADA
 
 RULE = ApprovalRule(
     digest="2" * 64,

@@ -5,13 +5,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from wire.stored.approval_forms import APPROVAL_FORMS
-from wire.stored.directory_forms import DIRECTORY_FORMS
-from wire.stored.forms import StoredForm
-from wire.stored.gateway_forms import GATEWAY_FORMS
-from wire.stored.job_forms import JOB_FORMS
-from wire.stored.note_forms import NOTE_FORMS
-from wire.stored.result_forms import RESULT_FORMS
+from wire.stored.samples.approval_forms import APPROVAL_FORMS
+from wire.stored.samples.directory_forms import DIRECTORY_FORMS
+from wire.stored.samples.forms import StoredForm
+from wire.stored.samples.gateway_forms import GATEWAY_FORMS
+from wire.stored.samples.job_forms import JOB_FORMS
+from wire.stored.samples.note_forms import NOTE_FORMS
+from wire.stored.samples.result_forms import RESULT_FORMS
 
 FORMS: tuple[StoredForm, ...] = (
     *JOB_FORMS,

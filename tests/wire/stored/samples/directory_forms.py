@@ -5,8 +5,8 @@ from toolfleet_registry.directory.announcements import Announcement, announce_ke
 from toolfleet_registry.directory.entries import ModuleEntry
 from toolfleet_registry.directory.reload_requests import ReloadAnswer
 from toolfleet_registry.signing.sealing import TextSeal
-from wire.stored.forms import StoredForm, sealing
-from wire.stored.job_forms import AT
+from wire.stored.samples.forms import StoredForm, sealing
+from wire.stored.samples.job_forms import AT
 
 ENTRY = ModuleEntry(module="owls", url="http://owls.test:8000", added_at=AT)
 FILLED_ENTRY = ModuleEntry(
