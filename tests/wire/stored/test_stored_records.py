@@ -167,7 +167,8 @@ def test_notes_of_load_are_read(mode: str, redis_url: str) -> None:
     """A note counts while it is young; words that came later are passed over."""
     assert mode in MODES
     with Redis.from_url(redis_url) as client:
-        notes = {name: note for name, note in client.hgetall(WorkerKeys("").loads).items() if isinstance(note, bytes)}
+        found = client.hgetall(WorkerKeys("").loads).items()
+    notes = {name: note for name, note in found if isinstance(name, bytes) and isinstance(note, bytes)}
     (note,) = notes.values()
     at = int(note.split()[0])
 

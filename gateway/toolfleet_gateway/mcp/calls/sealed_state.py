@@ -47,8 +47,10 @@ class SealedStates:
     async def unseal(self, state: str, view: McpView, tool: str, arguments: Mapping[str, Any]) -> AskedRound:
         """What was sealed. Raises `WrongState` and `FleetUnavailable`."""
         try:
-            facts = json.loads(await self._codec.unseal(state))
-            call_id, number, about, until, binding = facts if len(facts) == _MOST_FACTS else [*facts, ""]
+            facts: list[Any] = json.loads(await self._codec.unseal(state))
+            if len(facts) < _MOST_FACTS:
+                facts.append("")
+            call_id, number, about, until, binding = facts
         except (NotSealedHere, ValueError):
             raise WrongState("requestState is none that was given here.") from None
         if about != _about(view, tool, arguments) or fleet_clock.now() > until:
