@@ -58,7 +58,13 @@ def versions() -> list[Version]:
 
 
 def build(version: Version, folder: Path) -> Release:
-    """Unpack a version's commit into `folder`. Raises `NoHistory` if it is not in this clone's history."""
+    """Unpack a version's commit into `folder`, with its packages. Raises `NoHistory` if it is not in this clone's history."""
+    unpack(version, folder)
+    return Release(folder, sys.executable if _digest(ROOT) == version.lock else _environment(folder))
+
+
+def unpack(version: Version, folder: Path) -> None:
+    """The same without its packages."""
     packed = subprocess.run(
         ["/usr/bin/env", "git", "-C", ROOT, "archive", version.commit],
         capture_output=True,
@@ -70,7 +76,6 @@ def build(version: Version, folder: Path) -> Release:
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
         archive.extractall(folder, filter="data")
     assert _digest(folder) == version.lock, "this is not the version that VERSIONS names"
-    return Release(folder, sys.executable if _digest(ROOT) == version.lock else _environment(folder))
 
 
 def _digest(folder: Path) -> str:

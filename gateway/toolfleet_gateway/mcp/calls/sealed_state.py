@@ -14,6 +14,7 @@ from toolfleet_registry.redis.gateway_keys import GatewayKeys
 from toolfleet_registry.time import fleet_clock
 
 _LASTS_SECONDS = 3600.0  # for whoever is asked
+_MOST_FACTS = 5  # a later gateway's state with more of them is answered by such a gateway
 
 
 class WrongState(ValueError):
@@ -46,12 +47,15 @@ class SealedStates:
     async def unseal(self, state: str, view: McpView, tool: str, arguments: Mapping[str, Any]) -> AskedRound:
         """What was sealed. Raises `WrongState` and `FleetUnavailable`."""
         try:
-            call_id, number, about, until, *more = json.loads(await self._codec.unseal(state))
+            facts: list[Any] = json.loads(await self._codec.unseal(state))
+            if len(facts) < _MOST_FACTS:
+                facts.append("")
+            call_id, number, about, until, binding = facts
         except (NotSealedHere, ValueError):
             raise WrongState("requestState is none that was given here.") from None
         if about != _about(view, tool, arguments) or fleet_clock.now() > until:
             raise WrongState("requestState is of another request, or too old.")
-        return AskedRound(call_id, number, *more[:1])
+        return AskedRound(call_id, number, binding)
 
 
 def _about(view: McpView, tool: str, arguments: Mapping[str, Any]) -> str:

@@ -14,6 +14,8 @@ from toolfleet_registry.contracts.logs.log_message import LogLevel
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
 
+_FACTS = 4  # of a session, behind its holder: what a later gateway has put behind them is passed over
+
 
 @dataclass(frozen=True, slots=True)
 class ClientSession:
@@ -53,7 +55,7 @@ class ClientSessions:
         if text is None:
             return None
         holder, *facts = json.loads(text)
-        return ClientSession(session_id, *facts) if holder == _holder(view) else None
+        return ClientSession(session_id, *facts[:_FACTS]) if holder == _holder(view) else None
 
     async def note_call(self, session: ClientSession, request_id: str | int, call_id: str) -> None:
         """Remember which call a request has become, for its client to take it back at any gateway. Without Redis nobody can."""

@@ -1,0 +1,35 @@
+"""Defines samples of what workers answer canaries with."""
+
+from toolfleet_tasks.messages.canaries import CanaryAnswer, read_answers
+from wire.stored.samples.forms import StoredForm
+from wire.stored.samples.job_forms import AT
+
+
+def _read(text: str) -> CanaryAnswer:
+    answers = read_answers([text])
+    if not answers:
+        raise ValueError("it is no answer")
+    return answers[0]
+
+
+NOTE_FORMS: tuple[StoredForm, ...] = (
+    StoredForm(
+        "canary answer",
+        {
+            "plain": CanaryAnswer(worker="host:7", version=3, taken_at=AT, answered_at=AT + 0.5),
+            "filled": CanaryAnswer(
+                worker="host:7",
+                version=3,
+                release="0.9.0",
+                taken_at=AT,
+                answered_at=AT + 0.5,
+                health="ok",
+                health_seconds=0.25,
+                clock_lead=-0.5,
+            ),
+        },
+        CanaryAnswer.model_dump_json,
+        _read,
+        "ignored",
+    ),
+)
