@@ -103,7 +103,7 @@ def main() -> None:
     if chosen.only:
         lengths = replace(lengths, systems=None)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
-    for name in [name for name in os.environ if name.startswith("TOOLFLEET_")]:
+    for name in [name for name in os.environ if name.startswith(("TOOLFLEET_", "OTEL_"))]:
         del os.environ[name]  # each system states its own
     _check_environments()
     compile_own_code()

@@ -1,4 +1,4 @@
-"""What every system stands on: a Redis, the modules, and, for one that is far away, a proxy in front of that Redis."""
+"""What every system stands on: a Redis, the modules, a collector of traces and metrics, and a proxy in front of a Redis that is far away."""
 
 import http.client
 import json
@@ -24,13 +24,15 @@ _STOP_SECONDS = 2
 
 @dataclass(frozen=True)
 class Stage:
-    """Where things are. `folder` is for logs."""
+    """Where things are. `folder` is for logs; at `metrics_port` a worker with metrics is asked for them."""
 
     folder: Path
     redis_port: int
     module_port: int
     redis_pid: int
     module_pid: int
+    collector_port: int
+    metrics_port: int
     proxy_pid: int | None = None
 
     @property
@@ -42,6 +44,11 @@ class Stage:
     def module_url(self) -> str:
         """Before a module's name."""
         return f"http://{LOOPBACK}:{self.module_port}"
+
+    @property
+    def collector_url(self) -> str:
+        """Where traces go."""
+        return f"http://{LOOPBACK}:{self.collector_port}"
 
     def empty_redis(self) -> None:
         """Forget everything that the last system has left."""
@@ -70,6 +77,10 @@ def stages(folder: Path) -> Generator[tuple[Stage, Stage]]:
         redis_pid = stack.enter_context(_running(_redis(folder, redis_port), redis_port, folder))
         module: list[str | Path] = [python_of("module"), "-m", "benchmarks.module.app", str(module_port)]
         module_pid = stack.enter_context(_running(module, module_port, folder))
+        collector_port, metrics_port = free_port(), free_port()
+        ports = str(collector_port), str(metrics_port)
+        collector: list[str | Path] = [python_of("toolfleet"), "-m", "benchmarks.collector", *ports]
+        stack.enter_context(_running(collector, collector_port, folder))
         delay = str(FAR_MS / 2)
         proxy: list[str | Path] = [
             python_of("toolfleet"),
@@ -80,7 +91,7 @@ def stages(folder: Path) -> Generator[tuple[Stage, Stage]]:
             delay,
         ]
         proxy_pid = stack.enter_context(_running(proxy, far_port, folder))
-        near = Stage(folder, redis_port, module_port, redis_pid, module_pid)
+        near = Stage(folder, redis_port, module_port, redis_pid, module_pid, collector_port, metrics_port)
         yield near, replace(near, redis_port=far_port, proxy_pid=proxy_pid)
 
 

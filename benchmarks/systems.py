@@ -35,6 +35,8 @@ class System:
     modules: Sequence[str] = ("instant", "wait50")
     has_flower: bool = False
     is_silent: bool = False  # sends no task events
+    is_traced: bool = False  # 1 % of its calls, each from its agent to its worker
+    has_metrics: bool = False  # for Prometheus, which asks its worker every second
     workloads: Sequence[str] = WORKLOADS
 
     def environment_variables(self, stage: Stage) -> dict[str, str]:
@@ -51,8 +53,15 @@ class System:
             "TOOLFLEET_CALLS_PER_CALLER": "10000000",
             "TOOLFLEET_BACKLOG_LIMIT": "10000000",
             "PYTHONUNBUFFERED": "1",
+            **(_traces_to(stage.collector_url) if self.is_traced else {}),
+            **({"TOOLFLEET_METRICS_PORT": str(stage.metrics_port)} if self.has_metrics else {}),
             **self.settings,
         }
+
+
+def _traces_to(url: str) -> dict[str, str]:
+    sampler = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.01"}
+    return {"TOOLFLEET_TRACES": "1", "OTEL_EXPORTER_OTLP_ENDPOINT": url, **sampler}
 
 
 def _celery(name: str, title: str, pool: str, concurrency: int, client: str = "celery") -> System:
@@ -119,6 +128,10 @@ SYSTEMS = (
     ),
     replace(OURS, name="toolfleet_flower", title="**toolfleet**, Flower attached", has_flower=True),
     GUARDED,
+    replace(
+        OURS, name="toolfleet_traced", title="**toolfleet**, 1 % of calls traced", is_traced=True, workloads=("W1",)
+    ),
+    replace(OURS, name="toolfleet_metrics", title="**toolfleet**, with metrics", has_metrics=True, workloads=("W1",)),
     replace(OURS, name="toolfleet_silent", title="**toolfleet**, no events", is_silent=True, workloads=("W1",)),
     replace(
         OURS,

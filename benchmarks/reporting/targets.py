@@ -81,6 +81,16 @@ TARGETS = (
         _against(_OURS, "W1", ours="toolfleet_guarded"),
         at_least=0.7,
     ),
+    Target(
+        "W1, calls/s with 1 % of calls traced, to those without traces",
+        _against(_OURS, "W1", ours="toolfleet_traced"),
+        at_least=0.95,
+    ),
+    Target(
+        "W1, calls/s with metrics, to those without metrics",
+        _against(_OURS, "W1", ours="toolfleet_metrics"),
+        at_least=0.95,
+    ),
     Target("W3, median latency, to bare Redis lists, batched", _against(_CEILING, "W3", "p50_ms"), at_most=3),
     Target("W3, median latency, to a new httpx client a call", _against("inline_seed", "W3", "p50_ms"), at_most=0.125),
     Target("Redis 2.8 ms away, calls/s, to Celery with threads", _against(_CELERY, "far"), at_least=10),
