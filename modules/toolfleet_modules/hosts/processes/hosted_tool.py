@@ -16,6 +16,7 @@ from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun
+from toolfleet_registry.tracing.trace_context import carried
 
 _BUSY_SECONDS = 1.0
 _STUCK_SECONDS = 1.0  # after a call's end, until somebody looks whether its process still takes messages
@@ -101,6 +102,7 @@ class HostedRun(ServedRun[HostedTool]):
 
     def _head(self, process: ToolProcess) -> Head:
         context, known = self.context, self.context._agent_context  # noqa: SLF001 - made for this run
+        trace = carried()
         return {
             "file": self.tool.stem,
             "tool": self.name,
@@ -109,6 +111,7 @@ class HostedRun(ServedRun[HostedTool]):
             "permission": context.permission,
             "log_level": context.log_level,
             "secrets": process.secrets.plain(self.tool.secrets),
+            "trace": {} if trace is None else trace.headers,
             "conversation": context.conversation.model_dump(exclude_none=True),
             "agent_context": None if known is None else known.model_dump(mode="json", exclude_defaults=True),
             "ends_at": context._ends_at,  # noqa: SLF001 - on this machine's clocks, which its processes share

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from toolfleet_modules.hosts.processes.child_trace import ChildTrace
 from toolfleet_modules.hosts.processes.fence import enclose
 from toolfleet_modules.hosts.processes.frames import Frames, FramesClosed, Head
 from toolfleet_modules.hosts.processes.load_plan import SourceText
@@ -32,6 +33,7 @@ from toolfleet_registry.contracts.tool_context import ToolContext
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun, Threads
+from toolfleet_registry.tracing.trace_context import read_context
 
 _log = logging.getLogger("toolfleet.host")
 
@@ -44,6 +46,7 @@ class ToolChild:
         self.frames = Frames(self._on_frame, self._on_lost)
         self._progress = ProgressSender(self._send)
         self._modules = ToolModules("", {})
+        self._trace = ChildTrace("")
         self._means = RunMeans(Threads(1), 0)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._loading = asyncio.Lock()
@@ -81,6 +84,8 @@ class ToolChild:
                 for each in self._modules.tools(stem).values()
             ]
             self._send({"kind": "loaded", "file": stem}, json.dumps(offered).encode())
+        self._trace = ChildTrace(head["module"])
+        self._trace.set_up()  # before the first call, which would wait for it
         faults = {stem: [each.kind, each.message, each.line] for stem, each in self._modules.faults.items()}
         self._send({"kind": "all_loaded"}, json.dumps(faults).encode())
 
@@ -130,7 +135,7 @@ class ToolChild:
         log_to(context._log)  # noqa: SLF001 - as above
         IN_TOOL.set(True)
         try:
-            return await run.run()
+            return await self._trace.of_call(read_context(head["trace"]), name, context.call_id, run.run())
         except asyncio.CancelledError:
             context._cancelled = True  # noqa: SLF001 - made for this call
             raise
