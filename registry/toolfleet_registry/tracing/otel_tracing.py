@@ -25,7 +25,7 @@ _KINDS: Final[Mapping[Kind, SpanKind]] = {
 _NANO = 1_000_000_000
 
 wanted_id = threading.local()
-"""The number of the span that is begun in this thread, for a provider of ours."""
+"""The numbers of the span that is begun in this thread, and of its trace, for a provider of ours: `span` and `trace`."""
 
 
 class RecordedSpan:
@@ -96,19 +96,23 @@ class OtelTracing:
         parent: TraceContext | None = None,
         links: Sequence[tuple[TraceContext, str]] = (),
         span_id: int = 0,
+        trace_id: int = 0,
         began_at: float | None = None,
     ) -> Started:
         """As `Tracing`."""
         if parent is not None and self.skips(parent):
             return parent
-        around = None if parent is None else trace.set_span_in_context(_remote(parent), Context())
+        if parent is None:
+            around = Context() if trace_id else None
+        else:
+            around = trace.set_span_in_context(_remote(parent), Context())
         linked = [trace.Link(span_context_of(each), {LINKED_AS: word}) for each, word in links]
         began = None if began_at is None else int(began_at * _NANO)
-        wanted_id.value = span_id
+        wanted_id.span, wanted_id.trace = span_id, trace_id
         try:
             span = self._tracer.start_span(name, around, _KINDS[kind], attributes, linked, began)
         finally:
-            wanted_id.value = 0
+            wanted_id.span = wanted_id.trace = 0
         return RecordedSpan(span) if span.is_recording() else text_of(span.get_span_context())
 
     def current(self) -> TraceContext | None:

@@ -50,7 +50,7 @@ class Tracing(Protocol):
 
     @property
     def has_attempt_ids(self) -> bool:
-        """Whether a span has the number that it is begun with."""
+        """Whether a span, and a trace, has the number that it is begun with."""
         ...
 
     def skips(self, parent: TraceContext | None) -> bool:
@@ -66,12 +66,14 @@ class Tracing(Protocol):
         parent: TraceContext | None = None,
         links: Sequence[tuple[TraceContext, str]] = (),
         span_id: int = 0,
+        trace_id: int = 0,
         began_at: float | None = None,
     ) -> Started:
         """Begin a span below `parent`, or `None` below the current one. Raises nothing.
 
-        `links`: other spans, and what each is to this one. `span_id` is its number, if it is not 0. `began_at`: seconds since the
-        epoch, if that is not now.
+        `links`: other spans, and what each is to this one. `span_id` is its number, if it is not 0; `trace_id` that
+        of its trace, if it is the first one there, or there are several of these. `began_at`: seconds since the epoch, if that
+        is not now.
         """
         ...
 

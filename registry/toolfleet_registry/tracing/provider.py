@@ -19,10 +19,13 @@ _LEAVING_SECONDS: Final = 2.0  # for the spans that were ended last to be sent, 
 
 
 class _AttemptIds(RandomIdGenerator):
-    """Gives a span the number that it is begun with; every other one a random one."""
+    """Gives a span and a trace the number that it is begun with; every other one a random one."""
 
     def generate_span_id(self) -> int:
-        return getattr(wanted_id, "value", 0) or super().generate_span_id()
+        return getattr(wanted_id, "span", 0) or super().generate_span_id()
+
+    def generate_trace_id(self) -> int:
+        return getattr(wanted_id, "trace", 0) or super().generate_trace_id()
 
 
 def make_tracing(service: str, version: str, *, is_global: bool, has_contents: bool) -> OtelTracing:

@@ -71,6 +71,11 @@ def attempt_span_id(call_id: str, attempt: int) -> int:
     return int.from_bytes(blake2b(f"{attempt} {call_id}".encode(), digest_size=8).digest()) or 1
 
 
+def round_trace_id(job_id: str, first_step: int) -> int:
+    """The number of the trace of a round of a job that recurs: known to each of its steps, in whichever worker."""
+    return int.from_bytes(blake2b(f"{first_step} {job_id}".encode(), digest_size=16).digest()) or 1
+
+
 _carried: ContextVar[TraceContext | None] = ContextVar("toolfleet_trace", default=None)
 
 carried = _carried.get

@@ -3,6 +3,7 @@
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.errors import PublishUnconfirmed
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.tracing.trace_context import TraceContext
 from toolfleet_tasks.admission.control import Refusal
 from toolfleet_tasks.dispatch.dispatcher import Dispatcher
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
@@ -20,13 +21,14 @@ class ApprovedCalls:
     def __init__(self, ledger: Ledger, dispatcher: Dispatcher) -> None:
         self._ledger, self._dispatcher = ledger, dispatcher
 
-    async def publish(self, call: PublishedCall) -> None:
+    async def publish(self, call: PublishedCall, origin: TraceContext | None = None) -> None:
         """Get an approved call into its queue, where it counts in its limits. One that has reached one ends so.
 
         What may pass, such as a full queue or a broker that is away, leaves it as it is: it is tried again until its deadline.
+        `origin`: where it was made in a trace, which goes on from there.
         """
         try:
-            answer = await self._dispatcher.detach(call, most_waiting=_MOST_WAITING, again=True)
+            answer = await self._dispatcher.detach(call, most_waiting=_MOST_WAITING, again=True, origin=origin)
         except PublishUnconfirmed as exc:  # it was begun, too
             log.debug("approved_call_not_confirmed", call_id=call.call_id, error=str(exc))
             return

@@ -13,6 +13,8 @@ from toolfleet_registry.redis.approval_keys import ApprovalKeys
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.tracing.here import context_here
+from toolfleet_registry.tracing.trace_context import TraceContext
 from toolfleet_tasks.admission.control import Refusal
 from toolfleet_tasks.approvals.request import (
     ApprovalState,
@@ -26,6 +28,7 @@ from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.redis.script_runner import run
+from toolfleet_tasks.tracing.message_trace import trace_in, trace_text
 
 M = TypeVar("M", bound=Message)
 
@@ -62,6 +65,8 @@ class StoredApproval:
     """All that has happened to it, in that order."""
     place: Place
     """Where the call is: it waits, may begin (`published`), was `begun`, or is `done`."""
+    origin: TraceContext | None = None
+    """Where the call was made in a trace; `None`: in none."""
 
     @property
     def approval_id(self) -> str:
@@ -99,6 +104,7 @@ class ApprovalRecords:
         self.keys = ApprovalKeys(settings.keys)
         self._seal = approval_seal(settings)
         self._calls = seal_of(settings)
+        self._is_traced = settings.traces is not False
 
     async def request(
         self, call: PublishedCall, request: AskedApproval, *, intention: tuple[str, int, str] | None
@@ -123,6 +129,7 @@ class ApprovalRecords:
             most=MOST_WAITING,
             events=self.keys.events,
             channel=self.keys.changed,
+            trace=trace_text(context_here() if self._is_traced else None),
         )
         kind, *rest = await run(self._connection, REQUEST, parameters)
         if kind == b"waiting":
@@ -139,7 +146,7 @@ class ApprovalRecords:
         found = await run(self._connection, READ_APPROVAL, parameters)
         if not found:
             return None
-        state, revision, request, call, _, votes, journal, place = (
+        state, revision, request, call, _, votes, journal, trace, place = (
             part.decode(errors="replace") if isinstance(part, bytes) else str(part) for part in found
         )
         try:
@@ -151,6 +158,7 @@ class ApprovalRecords:
                 tuple(self._believed(approval_id, votes)),
                 tuple(self._opened(JournalLine, line) for line in _texts(journal)),
                 cast("Place", place),
+                trace_in(trace),
             )
         except (MessageRefused, ValueError) as exc:
             log.warning("approval_unreadable", approval_id=approval_id, error=str(exc))

@@ -130,7 +130,7 @@ class ApprovalService:
         """Do what is to be done about an approval that waits no more."""
         tool_name = found.request.tool_name
         if found.state == "approved":
-            await self._calls.publish(found.call)
+            await self._calls.publish(found.call, found.origin)
         elif found.state == "rejected":
             last = found.journal[-1]
             result = (

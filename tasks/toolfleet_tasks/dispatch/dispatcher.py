@@ -18,6 +18,7 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.tracing.port import Tracing
+from toolfleet_registry.tracing.trace_context import TraceContext
 from toolfleet_tasks.admission.control import AdmissionControl, Refusal, refused
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
 from toolfleet_tasks.calls.pending_call import PendingCall
@@ -27,7 +28,7 @@ from toolfleet_tasks.fairness.wait_queue import CallerLane, WaitQueue
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.publish.publisher import Publisher
 from toolfleet_tasks.queues import queue_for
-from toolfleet_tasks.tracing.sending import sent, system_of
+from toolfleet_tasks.tracing.sending import going_on, sent, system_of
 
 log = get_logger(__name__)
 
@@ -102,15 +103,17 @@ class Dispatcher:
         return result
 
     async def detach(
-        self, call: PublishedCall, *, most_waiting: int, again: bool = False
+        self, call: PublishedCall, *, most_waiting: int, again: bool = False, origin: TraceContext | None = None
     ) -> ToolResult | Refusal | None:
         """Publish a call for whose end nobody waits here, unless so many wait for its module; its result if it is in no queue.
 
         Or the refusal that names the call that its idempotency key stands for. Raises `PublishUnconfirmed`: it may be in
-        its queue, or was begun before (`BegunBefore`). `again`: it may have been published before.
+        its queue, or was begun before (`BegunBefore`). `again`: it may have been published before. `origin`: where it was made in a
+        trace, if not here and now.
         """
         detaching = self._detach(call, most_waiting=most_waiting, again=again)
-        return await (detaching if self._tracing is None else sent(self._tracing, call, self._system, detaching))
+        with going_on(self._tracing, origin):
+            return await (detaching if self._tracing is None else sent(self._tracing, call, self._system, detaching))
 
     async def _detach(self, call: PublishedCall, *, most_waiting: int, again: bool) -> ToolResult | Refusal | None:
         hold = self._hold(call, waits=False, seconds=_DETACHED_SECONDS)

@@ -67,16 +67,21 @@ class JobSteps:
         step = Step(call_id, spec.job_id, spec.user_id, ends_by, partial(_gate_refusal, spec))
         return await self._preparation.prepare(call, caller, spec.conversation, step=step)
 
-    async def publish(self, call: PublishedCall, spec: JobSpec | None = None) -> ToolResult | JobCallState | None:
+    async def publish(
+        self, call: PublishedCall, spec: JobSpec | None = None, *, first_step: int | None = None
+    ) -> ToolResult | JobCallState | None:
         """Get a step of this job into its queue. Its result if it is surely not there; `None` if it is, or is too late.
 
         Where many calls wait for its module it is `busy`. Raises `PublishUnconfirmed` where nobody knows. Twice does no
         harm: it has one id, under which the ledger has it run once. One that people have to approve waits for them.
+        `first_step`: as of `of_job`.
         """
         if call.deadline_at <= fleet_clock.now():
             return None
         publishing = self._publish(call)
-        return await (publishing if self._tracing is None or spec is None else of_job(self._tracing, spec, publishing))
+        if self._tracing is None or spec is None:
+            return await publishing
+        return await of_job(self._tracing, spec, publishing, first_step=first_step)
 
     async def _publish(self, call: PublishedCall) -> ToolResult | JobCallState | None:
         try:

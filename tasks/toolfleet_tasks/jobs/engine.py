@@ -137,7 +137,7 @@ class JobEngine:
     async def _publish(self, steps: JobSteps, job: Found, call: PublishedCall, before: JobPosition | None) -> None:
         """`before`: where the job was, if the call is published for the first time."""
         try:
-            answer = await steps.publish(call, job.spec)
+            answer = await steps.publish(call, job.spec, first_step=job.place.first)
         except PublishUnconfirmed as exc:  # looked at again after the lease: what has no record then is published again
             log.warning("job_step_not_confirmed", call_id=call.call_id, reason=str(exc))
             return

@@ -1,7 +1,7 @@
 """Loads the scripts of approvals: a call waits for people in its own record, and beside it stands what they see and decide.
 
-An approval is a hash: `state`, `revision` (another one after each decision), `request` and `call` (sealed), `expires_ms`, `votes` and
-`journal`. The ledger's record of a call that waits has the token `approval`; of one that was approved `approved`, sealed, which the claim of
+An approval is a hash: `state`, `revision` (another one after each decision), `request` and `call` (sealed), `expires_ms`, `votes`,
+`journal`, and `trace` of a call that was made in one. The ledger's record of a call that waits has the token `approval`; of one that was approved `approved`, sealed, which the claim of
 its first attempt consumes, and `may_begin` until then. Every script may be sent again, when its answer was lost.
 """
 

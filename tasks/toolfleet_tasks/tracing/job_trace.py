@@ -8,7 +8,7 @@ from toolfleet_registry.contracts.jobs import JobSpec
 from toolfleet_registry.tracing import names
 from toolfleet_registry.tracing.here import context_here
 from toolfleet_registry.tracing.port import Tracing, context_of_span
-from toolfleet_registry.tracing.trace_context import TraceContext, carrying, context_of
+from toolfleet_registry.tracing.trace_context import TraceContext, carrying, context_of, round_trace_id
 
 T = TypeVar("T")
 
@@ -26,15 +26,21 @@ def trace_of_job(spec: JobSpec) -> TraceContext | None:
     return context_of(spec.traceparent, spec.tracestate)
 
 
-async def of_job(tracing: Tracing | None, spec: JobSpec, work: Awaitable[T]) -> T:
-    """What a job does, in its trace. A round of one that recurs has a trace of its own, linked to where the job was made."""
+async def of_job(tracing: Tracing | None, spec: JobSpec, work: Awaitable[T], *, first_step: int | None = None) -> T:
+    """What a job does, in its trace. A round of one that recurs has a trace of its own, linked to where the job was made.
+
+    `first_step`: the number before the round's first step, by which its steps know each other; `None`: of no round.
+    """
     origin = trace_of_job(spec)
     if tracing is None or origin is None:
         return await work
     if spec.schedule is None or spec.schedule.cron is None:
         with tracing.within(origin):
             return await work
-    started = tracing.start("run_job", "internal", {names.JOB_ID: spec.job_id}, links=[(origin, "job")])
+    # Each step has such a span without a parent: whichever worker is lost, those of the others stand in one trace.
+    trace_id = round_trace_id(spec.job_id, first_step) if first_step is not None and tracing.has_attempt_ids else 0
+    said, links = {names.JOB_ID: spec.job_id}, [(origin, "job")]
+    started = tracing.start("run_job", "internal", said, links=links, trace_id=trace_id)
     try:
         with tracing.within(started):
             return await work

@@ -1,4 +1,4 @@
-"""Reads from a call's message where the call is in a trace."""
+"""Reads from a call's message, or from what is stored of a call that waits for people, where the call is in a trace."""
 
 from toolfleet_registry.tracing.trace_context import TRACEPARENT, TRACESTATE, TraceContext, context_of
 
@@ -6,3 +6,14 @@ from toolfleet_registry.tracing.trace_context import TRACEPARENT, TRACESTATE, Tr
 def trace_of(request: object) -> TraceContext | None:
     """Where a message says that its call is, by its task's request. The header is not signed: it decides nothing but ids in traces."""
     return context_of(getattr(request, TRACEPARENT, None), getattr(request, TRACESTATE, None))
+
+
+def trace_text(context: TraceContext | None) -> str:
+    """A place in a trace as lines of text, as it is stored."""
+    return "" if context is None else "\n".join(context)
+
+
+def trace_in(text: str) -> TraceContext | None:
+    """The place in a trace that `trace_text` has written, if it is one."""
+    traceparent, _, tracestate = text.partition("\n")
+    return context_of(traceparent, tracestate)

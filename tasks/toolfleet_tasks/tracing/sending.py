@@ -1,6 +1,7 @@
 """Surrounds the publishing of a call with its PRODUCER span, whose place in the trace goes with the message."""
 
 from collections.abc import Awaitable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from toolfleet_registry.contracts import PublishedCall, ToolResult
@@ -28,6 +29,13 @@ async def sent(tracing: Tracing, call: PublishedCall, system: str, post: Awaitab
         finally:
             started.end()
         return result
+
+
+def going_on(tracing: Tracing | None, origin: TraceContext | None) -> AbstractContextManager[None]:
+    """Have what is sent within belong to `origin` in a trace, if that is one, and not to whoever sends it."""
+    if origin is None:
+        return nullcontext()
+    return carrying(origin) if tracing is None else tracing.within(origin)
 
 
 def created(tracing: Tracing, call: PublishedCall, system: str) -> TraceContext:

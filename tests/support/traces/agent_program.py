@@ -19,7 +19,7 @@ from celery import chain
 
 from support.processes import next_line, python_program
 from support.worker_process import TESTS
-from toolfleet import Caller, Conversation, Poll, ToolCall, ToolFleet, ToolResult
+from toolfleet import Caller, Conversation, Poll, Schedule, ToolCall, ToolFleet, ToolResult
 
 SPAN = "invoke_agent owl_watcher"
 ANN = Caller(user_id="ann", permission="admin", allowed_modules="*")
@@ -43,14 +43,18 @@ async def _made(fleet: ToolFleet, asked: dict[str, Any]) -> ToolResult:
     """A call, a chain of two, or a job, of which only its id is known."""
     if "job" in asked:
         name = asked["job"]["tool_name"]
-        poll = Poll(tool_name=name, until=None, interval_seconds=0.1, **asked["poll"])
-        job = await fleet.jobs.start(
-            ToolCall(**asked["job"]), poll, conversation=Conversation(conversation_id="c-1"), caller=ANN
-        )
+        usual: dict[str, Any] = {"tool_name": name, "until": None, "interval_seconds": 0.1}
+        poll = Poll(**{**usual, **asked["poll"]})
+        cron, here = asked.get("cron"), Conversation(conversation_id="c-1")
+        start = None if cron else ToolCall(**asked["job"])
+        schedule = Schedule(cron=cron) if cron else None
+        job = await fleet.jobs.start(start, poll, conversation=here, caller=ANN, schedule=schedule)
         return ToolResult.ok("job", job.job_id)
     call = ToolCall(**asked["call"])
     if asked["options"] != {"chain": True}:
-        return await fleet.call(call, ANN, **asked["options"])
+        options = dict(asked["options"])
+        caller = ANN.model_copy(update={"agent": options.pop("agent", None)})
+        return await fleet.call(call, caller, **options)
     links = [await fleet.canvas.signature(call, ANN) for _ in range(2)]
     await asyncio.to_thread(chain(*links).apply_async)  # Celery publishes by blocking
     result = await fleet.canvas.result_of(links[1], timeout=30)
@@ -100,6 +104,11 @@ class TracedAgent:
         """Make a job whose start and only poll call this tool; `result` is its id."""
         asked = {"job": {"tool_name": tool_name, "arguments": dict(start)}, "poll": {"arguments": dict(poll)}}
         self._write(asked)
+        return self.end()
+
+    def start_rounds(self, tool_name: str, cron: str, poll: Mapping[str, Any]) -> dict[str, Any]:
+        """Make a job that recurs, and polls this tool; `result` is its id."""
+        self._write({"job": {"tool_name": tool_name}, "poll": dict(poll), "cron": cron})
         return self.end()
 
     def begin(self, tool_name: str, options: Mapping[str, Any] | None = None, **arguments: Any) -> None:

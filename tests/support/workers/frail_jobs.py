@@ -94,8 +94,10 @@ class Ledger:
             job_id=spec.job_id,
         )
 
-    async def publish(self, call: PublishedCall, spec: JobSpec | None = None) -> ToolResult | JobCallState | None:
-        del spec
+    async def publish(
+        self, call: PublishedCall, spec: JobSpec | None = None, *, first_step: int | None = None
+    ) -> ToolResult | JobCallState | None:
+        del spec, first_step
         answer: ToolResult | None = await self._moments.at(self._published(call))
         return self.standing or answer
 

@@ -3,9 +3,10 @@
 -- waiting: the calls that wait for something, by when (ms) somebody has to look at them. most: how many may.
 -- deadline: until when (s) the call waits. request: what people see of it; call: it, as it is published; both sealed.
 -- expires_ms: by the fleet's clock. seconds: how long record and approval live. channel: where others hear of it.
+-- trace: where the call was made in a trace, as lines; "" in none. Nobody signs it, and it decides nothing.
 -- events: the stream of what happens to approvals, which the record names until people have decided.
 -- keys: record, intent, approval, waiting, events
--- args: call_id, deadline, intention, intent_seconds, request, call, expires_ms, seconds, effect, most, channel
+-- args: call_id, deadline, intention, intent_seconds, request, call, expires_ms, seconds, effect, most, channel, trace
 -- constants: APPROVALS_SINCE
 -- include: admission/intention, approvals/event
 -- lazily: admission/joins(joins), admission/run_id(run_id)
@@ -19,6 +20,7 @@ if count >= tonumber(most) then return {'crowd', count} end
 redis.call('HSET', record, 'token', 'approval', 'lease', expires_ms, 'begun', 0, 'effect', effect, 'as', 'busy', 'granted',
   'approval', 'v', APPROVALS_SINCE, 'approval_events', events, 'approval_channel', channel)
 redis.call('HSET', approval, 'state', 'waiting', 'revision', 1, 'request', request, 'call', call, 'expires_ms', expires_ms)
+if trace ~= '' then redis.call('HSET', approval, 'trace', trace) end
 redis.call('EXPIRE', record, seconds)
 redis.call('EXPIRE', approval, seconds)
 redis.call('ZADD', waiting, expires_ms, call_id)
