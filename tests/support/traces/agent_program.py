@@ -43,7 +43,8 @@ async def _made(fleet: ToolFleet, asked: dict[str, Any]) -> ToolResult:
     """A call, a chain of two, or a job, of which only its id is known."""
     if "job" in asked:
         name = asked["job"]["tool_name"]
-        poll = Poll(**{"tool_name": name, "until": None, "interval_seconds": 0.1, **asked["poll"]})
+        usual: dict[str, Any] = {"tool_name": name, "until": None, "interval_seconds": 0.1}
+        poll = Poll(**{**usual, **asked["poll"]})
         cron, here = asked.get("cron"), Conversation(conversation_id="c-1")
         start = None if cron else ToolCall(**asked["job"])
         schedule = Schedule(cron=cron) if cron else None
