@@ -82,7 +82,7 @@ def test_the_samples_have_every_field() -> None:
 def test_each_message_stands_in_a_sample() -> None:
     """Whoever adds a message to what is stored adds a sample of it, and so a fixture, or says here who holds it elsewhere."""
     found = {type(each).__name__ for form in FORMS for value in form.samples.values() for each in messages_in(value)}
-    there = {kind.__name__ for kind in messages()}
+    there = {kind.__name__ for kind in messages() if kind.__module__.startswith("toolfleet_")}  # tests have some, too
 
     assert sorted(there - found - set(ELSEWHERE)) == []
     assert [name for name in ELSEWHERE if name in found or name not in there] == []
