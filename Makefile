@@ -40,7 +40,7 @@ JOBS ?= 4
 test: $(READY) ## The usual tests, with a Redis of their own for each of their processes (under ten minutes on two cores; JOBS=1: one after the other)
 	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m usual
 
-test-fleet: $(READY) ## The tests of whole fleets, and of whatever else starts many processes (another ten minutes)
+test-fleet: $(READY) ## The tests of whole fleets, and of whatever else starts many processes (a quarter of an hour)
 	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m fleet
 
 test-unit: $(READY) ## The tests that need no process, no Redis and no connection (less than a minute)
