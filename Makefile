@@ -7,7 +7,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server demo test test-fleet test-unit test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-gateway bench-hosts bench-zoo bench-redis bench-jobs bench-pii bench-autoscale test-versions test-clients test-chart test-console conformance explore proofs load-proofs chaos pauses soak leak-check release-check clean
+.PHONY: help install redis-server node-packages demo test test-fleet test-unit test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-gateway bench-hosts bench-zoo bench-redis bench-jobs bench-pii bench-autoscale test-versions test-clients test-chart test-console conformance explore proofs load-proofs chaos pauses soak leak-check release-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -37,10 +37,14 @@ demo: $(READY) ## The main job on real input: an agent's calls through the queue
 # that run whole fleets come early, and none of them is left for the end.
 JOBS ?= 4
 
-test: $(READY) ## The usual tests, with a Redis of their own for each of their processes (under ten minutes on two cores; JOBS=1: one after the other)
+# What tests run by Node.js: where it cannot be had, one line says so, and they skip.
+node-packages: $(READY)
+	@PYTHONPATH=tests $(BIN)/python -m conformance.packages
+
+test: node-packages ## The usual tests, with a Redis of their own for each of their processes (under ten minutes on two cores; JOBS=1: one after the other)
 	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m usual
 
-test-fleet: $(READY) ## The tests of whole fleets, and of whatever else starts many processes (a quarter of an hour)
+test-fleet: node-packages ## The tests of whole fleets, and of whatever else starts many processes (a quarter of an hour)
 	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m fleet
 
 test-unit: $(READY) ## The tests that need no process, no Redis and no connection (less than a minute)
@@ -55,7 +59,7 @@ VERSIONS ?= 3.11 3.12 3.13
 test-versions: $(READY) ## A short tier with each other version of Python that is installed here (VERSIONS="3.12 3.13")
 	@.ci/versions $(VERSIONS)
 
-test-clients: $(READY) ## Real clients, each in an environment of its own: one in TypeScript, generated from the gateway's document; MCP clients in Python and TypeScript; Claude Code by its agent SDK (170 MB the first time); and Schemathesis, which must find nothing (ten minutes)
+test-clients: $(READY) ## Real clients, each in an environment of its own: one in TypeScript, generated from the gateway's document; MCP clients of agent frameworks and in TypeScript; Claude Code by its agent SDK (170 MB the first time); and Schemathesis, which must find nothing (ten minutes)
 	@$(BIN)/pytest -q -m clients tests/clients
 
 .venv/.playwright: $(READY) tests/console/requirements.lock

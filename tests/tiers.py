@@ -50,6 +50,7 @@ TIERS = {
     "fleet/calls/test_schemas.py": "usual",
     "fleet/faults/test_deaths.py": "usual",
     "fleet/gateway/mcp/test_calls.py": "usual",
+    "fleet/gateway/mcp/test_real_clients.py": "usual",
     "fleet/gateway/test_calls.py": "usual",
     "fleet/gateway/test_guide.py": "usual",
     "fleet/gateway/test_keys.py": "usual",

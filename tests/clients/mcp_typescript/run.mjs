@@ -1,8 +1,8 @@
 // Runs one of the TypeScript SDK's clients against a gateway: `run.mjs CLIENT URL KEY ACT` prints JSON.
 //
-// Acts: `call` lists the tools, prints what it hears of progress, and calls a tool that lasts two seconds; `cancel` takes a call back
-// at a line on standard input, and calls on; `twice` calls, waits for a line, and calls again in the same session; `tasks` follows a
-// task to its end, and takes another one back at a line.
+// Acts: `read` lists the tools, and calls one, and another one that fails; `call` lists them, prints what it hears of progress, and calls a
+// tool that lasts two seconds; `cancel` takes a call back at a line on standard input, and calls on; `twice` calls, waits for a line, and
+// calls again in the same session; `tasks` follows a task to its end, and takes another one back at a line.
 
 import { createInterface } from "node:readline/promises";
 
@@ -52,6 +52,11 @@ async function send(request, { signal } = {}) {
 }
 
 const acts = {
+  async read() {
+    const { tools } = await client.listTools();
+    const results = [await call("owls.echo", { text: "hoo" }), await call("owls.garble", {})];
+    return { names: tools.map((tool) => tool.name), said: results.map(text), failed: results.map((one) => !!one.isError) };
+  },
   async call() {
     const { tools } = await client.listTools();
     const talked = await call("owls.talk", {}, { onprogress: (step) => console.log(step.message) });

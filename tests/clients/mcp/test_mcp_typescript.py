@@ -3,32 +3,24 @@
 import asyncio
 import json
 import os
-import shutil
 import signal
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conformance.packages import NODE, SuiteMissing, install
+from conformance.packages import SuiteMissing, installed_clients
 from support.documents import programs
 from support.fleet import TestBed
 from support.gateways.gateway_process import Gateway, gateway_process
+from support.gateways.node_clients import REVISIONS, inspector, node, printed, sdk_client
 from support.local_tools.talkers import Talker
-from support.module_server import ModuleServer, serve
-from support.owls import make_module
+from support.module_server import ModuleServer
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
-from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import free_port
 
-ROOT = Path(__file__).parents[2]
-SOURCE = Path(__file__).parent / "mcp_typescript"
-FOLDER = ROOT / ".cache" / "clients" / "mcp_typescript"
-CLI = "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js"
-REVISIONS = {"sdk": "2025-11-25", "client": "2025-11-25", "modern": "2026-07-28"}
 ERAS = ["legacy", "modern"]
 _INSTALL_SECONDS, _SECONDS = 180, 90
 
@@ -39,69 +31,11 @@ pytestmark = [pytest.mark.clients, pytest.mark.timeout(400)]
 def installed() -> Path:
     """Where the clients are, by the lock file's digests."""
     try:
-        folder = install(SOURCE, FOLDER, seconds=_INSTALL_SECONDS)
+        folder = installed_clients(seconds=_INSTALL_SECONDS)
     except SuiteMissing as exc:
         pytest.skip(f"The clients cannot be had: {exc}")
-    shutil.copy(SOURCE / "run.mjs", folder)
     (folder / "guide.ts").write_text(programs("docs/guides/mcp-clients.md")["mcp-typescript"])
     return folder
-
-
-@pytest.fixture(scope="module")
-def talker() -> Talker:
-    return Talker([(0.25, "reading"), (0.75, "writing")])
-
-
-@pytest.fixture(scope="module")
-def owls(talker: Talker) -> Iterator[ModuleServer]:
-    """The usual module, with a tool that says how far it is."""
-    module = make_module()
-    module.add("talk", talker, effect="read")
-    with serve(module):
-        yield module
-
-
-@pytest.fixture(scope="module")
-def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
-    with redis_server(tmp_path_factory.mktemp("redis")) as url:
-        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"))
-
-
-@pytest.fixture(scope="module")
-def worker(bed: TestBed) -> Iterator[WorkerProcess]:
-    with bed.worker() as worker:
-        yield worker
-
-
-@pytest.fixture(scope="module")
-def gateway(bed: TestBed, worker: WorkerProcess) -> Iterator[Gateway]:
-    """A gateway where a call of a second is a long one, and one tool is only for clients that take tasks."""
-    env = {"TOOLFLEET_MCP_TASK_SECONDS": "0.3", "TOOLFLEET_MCP_TASK_TOOLS": "owls.nap_once"}
-    with gateway_process(bed, env=env) as gateway:
-        yield gateway
-
-
-@asynccontextmanager
-async def running(folder: Path, *words: str, **env: str) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """A program of node, ended with the test."""
-    env = {"PATH": os.environ["PATH"], "HOME": str(folder), **env}
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        str(NODE), *words, cwd=folder, env=env, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-
-
-async def printed(process: asyncio.subprocess.Process, text: bytes = b"") -> str:
-    async with asyncio.timeout(_SECONDS):
-        said, errors = await process.communicate(text)
-    assert process.returncode == 0, errors.decode()[-3000:]
-    return said.decode()
 
 
 async def said(process: asyncio.subprocess.Process, text: bytes = b"") -> dict[str, Any]:
@@ -118,22 +52,13 @@ async def heard(process: asyncio.subprocess.Process, line: bytes) -> None:
         assert next_line == line, (next_line, await process.stderr.read())
 
 
-def client(name: str, gateway: Gateway, act: str) -> Sequence[str]:
-    return ("run.mjs", name, f"{gateway.url}/mcp", gateway.key, act)
-
-
-def inspector(era: str, gateway: Gateway, *words: str) -> Sequence[str]:
-    where = (f"{gateway.url}/mcp", "--header", f"Authorization: Bearer {gateway.key}")
-    return (CLI, "--cli", *where, "--protocol-era", era, "--format", "json", *words)
-
-
 def napping(tool: str, *, seconds: int) -> Sequence[str]:
     return ("--method", "tools/call", "--tool-name", tool, "--tool-args-json", json.dumps({"seconds": seconds}))
 
 
 async def test_the_guides_program_runs(installed: Path, gateway: Gateway) -> None:
     """It counts the tools, and prints what the owl says."""
-    async with running(installed, "guide.ts", URL=gateway.url, KEY=gateway.key) as process:
+    async with node(installed, "guide.ts", URL=gateway.url, KEY=gateway.key) as process:
         lines = (await printed(process)).splitlines()
 
     assert lines[0].endswith(" tools")
@@ -147,7 +72,7 @@ async def test_a_client_lists_calls_and_hears_of_progress(
     """In its revision, with each step of a call while it runs, and the result of one that lasts."""
     owls.forget()
     talker.forget()
-    async with running(installed, *client(name, gateway, "call")) as process:
+    async with node(installed, *sdk_client(name, gateway, "call")) as process:
         for step in (b"reading\n", b"writing\n"):
             await heard(process, step)
             talker.go_on()
@@ -164,7 +89,7 @@ async def test_a_client_lists_calls_and_hears_of_progress(
 async def test_a_client_takes_its_call_back(installed: Path, gateway: Gateway, owls: ModuleServer, name: str) -> None:
     """Whoever aborts a call has the worker hang up on the module, and calls on in the same session."""
     owls.forget()
-    async with running(installed, *client(name, gateway, "cancel")) as process:
+    async with node(installed, *sdk_client(name, gateway, "cancel")) as process:
         await heard(process, b"called\n")
         await wait_until(lambda: owls.running == 1, "the call runs", seconds=60)
         found = await said(process, b"take it back\n")
@@ -182,7 +107,7 @@ async def test_a_client_survives_a_gateways_restart(
     owls.forget()
     port = free_port()
     with gateway_process(bed, "--port", str(port)) as first:
-        async with running(installed, *client(name, first, "twice")) as process:
+        async with node(installed, *sdk_client(name, first, "twice")) as process:
             await heard(process, b"called\n")
             first.process.send_signal(signal.SIGTERM)
             first.process.wait()
@@ -196,7 +121,7 @@ async def test_a_client_survives_a_gateways_restart(
 async def test_a_client_follows_a_task_and_takes_it_back(installed: Path, gateway: Gateway, owls: ModuleServer) -> None:
     """The SDK's package of tasks polls one to its result, and has the worker hang up on the module for another."""
     owls.forget()
-    async with running(installed, *client("modern", gateway, "tasks")) as process:
+    async with node(installed, *sdk_client("modern", gateway, "tasks")) as process:
         await heard(process, b"called\n")
         await wait_until(lambda: owls.running == 1, "the task runs", seconds=60)
         found = await said(process, b"take it back\n")
@@ -211,9 +136,9 @@ async def test_a_client_follows_a_task_and_takes_it_back(installed: Path, gatewa
 async def test_the_inspector_lists_and_calls(installed: Path, gateway: Gateway, owls: ModuleServer, era: str) -> None:
     """One command lists the tools, another one calls one that lasts."""
     owls.forget()
-    async with running(installed, *inspector(era, gateway, "--method", "tools/list")) as process:
+    async with node(installed, *inspector(era, gateway, "--method", "tools/list")) as process:
         listed = json.loads(await printed(process))
-    async with running(installed, *inspector(era, gateway, *napping("owls.nap", seconds=2))) as process:
+    async with node(installed, *inspector(era, gateway, *napping("owls.nap", seconds=2))) as process:
         called = await printed(process)
 
     assert "owls.echo" in {tool["name"] for tool in listed["result"]["tools"]}
@@ -227,11 +152,11 @@ async def test_the_inspector_follows_a_task_in_the_modern_era(
     """A tool that is only for clients that take tasks is called there, and nowhere else."""
     owls.forget()
     nap = napping("owls.nap_once", seconds=2)
-    async with running(installed, *inspector("legacy", gateway, *nap)) as process, asyncio.timeout(_SECONDS):
+    async with node(installed, *inspector("legacy", gateway, *nap)) as process, asyncio.timeout(_SECONDS):
         _, errors = await process.communicate()
     assert b"Declare the extension io.modelcontextprotocol/tasks" in errors
     assert not owls.calls("nap_once")
-    async with running(installed, *inspector("modern", gateway, *nap)) as process:
+    async with node(installed, *inspector("modern", gateway, *nap)) as process:
         assert "awake" in await printed(process)
 
     assert len(owls.calls("nap_once")) == 1
@@ -243,7 +168,7 @@ async def test_an_inspector_that_is_interrupted_takes_its_call_back(
     """Whoever ends the command has the worker hang up on the module."""
     owls.forget()
     nap = napping("owls.nap", seconds=60)
-    async with running(installed, *inspector("legacy", gateway, *nap)) as process:
+    async with node(installed, *inspector("legacy", gateway, *nap)) as process:
         await wait_until(lambda: owls.running == 1, "the call runs", seconds=60)
         os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
