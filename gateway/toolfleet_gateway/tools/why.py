@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
@@ -27,7 +27,9 @@ class WhyQuery(BaseModel):
     agent: AgentNames | None = Field(None, description="As this agent, by its profile.")
     run_id: str | None = Field(None, max_length=256, description="In this run: how much it has used of its limits.")
     conversation_id: str | None = Field(None, max_length=256, description="In this conversation, likewise.")
-    user_id: UserName | None = Field(None, description="Of this user; for operators, as all that follows.")
+    user_id: Annotated[UserName, Field(min_length=1)] | None = Field(
+        None, description="Of this user; for operators, as all that follows."
+    )
     permission: Level | None = Field(None, description="With this permission; else as a guest.")
     modules: str | None = Field(None, max_length=10_000, description="With these modules, comma-separated; `*` is all.")
     key: str | None = Field(None, max_length=256, description="Of the holder of the API key with this id.")
@@ -43,7 +45,7 @@ def why_route(fleet: ToolFleet, settings: Settings) -> AnyRoute:
         handle=_Explaining(fleet, settings).answer,
         query=WhyQuery,
         answers={200: Answer("What decides.", ToolExplanation)},
-        problems=(404,),
+        problems=(404, 431),  # names of modules alone can be more than a URL holds
         tag="tools",
     )
 

@@ -26,7 +26,7 @@ def _checked(selector: str) -> str:
     return selector
 
 
-Selector = Annotated[str, AfterValidator(_checked)]
+Selector = Annotated[str, AfterValidator(_checked), Field(json_schema_extra={"pattern": f"^{_FORM.pattern}$"})]
 """One of them."""
 
 Selectors = Annotated[tuple[Selector, ...], Field(max_length=MOST_SELECTORS)]

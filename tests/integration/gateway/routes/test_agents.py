@@ -156,9 +156,10 @@ async def test_why_is_answered_about_oneself_and_to_operators_about_others(gatew
     allowed = await gateway.get("olga", "/tools/owls.echo/why", params={"permission": "owner", "modules": "owls, cats"})
     absent = await gateway.get("olga", "/tools/owls.echo/why", params={"key": "nobody"})
     both = await gateway.get("olga", "/tools/owls.echo/why", params={**asked, "permission": "owner"})
+    unnamed = await gateway.get("olga", "/tools/owls.echo/why", params={"user_id": ""})
 
     assert (own["is_allowed"], own["rules"][-1]["about"], own["rules"][-1]["passes"]) == (False, "reach", False)
     assert (same["reason"], same["rules"][: len(own["rules"])]) == (own["reason"], own["rules"])
     assert len(same["rules"]) > len(own["rules"])
     assert allowed.json()["is_allowed"]
-    assert [other.status_code, absent.status_code, both.status_code] == [403, 404, 400]
+    assert [other.status_code, absent.status_code, both.status_code, unnamed.status_code] == [403, 404, 400, 400]

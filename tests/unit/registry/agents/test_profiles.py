@@ -1,5 +1,6 @@
 """Agents' profiles: what they take from a caller, and how several of them count together."""
 
+import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +52,30 @@ def test_selectors_name_tools_by_name_pattern_and_tag(selectors: list[str], sele
 
     assert found == selected
     assert found == {name for name, its in tags.items() if selects(selectors[::-1], name, its)}
+
+
+@pytest.mark.parametrize(
+    ("selector", "is_one"),
+    [
+        ("git.*", True),
+        ("!tag:reading", True),
+        ("a" * 256, True),
+        ("", False),
+        ("!", False),
+        ("tag:", False),
+        ("a b", False),
+    ],
+)
+def test_the_schema_of_a_profile_says_what_a_selector_is(selector: str, is_one: bool) -> None:
+    """Whoever writes one by the schema is refused nothing for it."""
+    schema = AgentProfile.model_json_schema()
+
+    assert jsonschema_rs.is_valid(schema, {"tools": [selector]}) == is_one
+    if is_one:
+        assert profile_of(tools=[selector]).tools == (selector,)
+    else:
+        with pytest.raises(ValueError, match="selects no tools"):
+            profile_of(tools=[selector])
 
 
 @pytest.mark.parametrize(
