@@ -6,6 +6,7 @@ What a program imports takes most of the processor time of its start, and tests 
 
 import atexit
 import contextlib
+import gc
 import json
 import os
 import runpy
@@ -246,6 +247,7 @@ def _become(order: Mapping[str, Any], path: Sequence[str]) -> None:
 def _serve(program: str) -> None:
     path = [each for each in sys.path if each not in {str(Path(__file__).parent), str(_TESTS)}]
     preload(program)
+    gc.freeze()  # a fork's collector would write to each of these pages, and so copy it: most of all at its end
     signal.signal(signal.SIGCHLD, _bury)
     order = _next_fork()
     if order is not None:
