@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -201,7 +202,7 @@ def test_stale_tools_are_marked(run: Run, tools: Run, monkeypatch: pytest.Monkey
     wait_until_sync(lambda: "stale" in run("modules", "list").out, "a second is over")
     listed = tools("list").out.splitlines()
     assert all("stale (" in line for line in listed[1:])
-    assert "stale (1 s), deprecated" in tools("search", "echo").out.replace("2 s", "1 s").replace("3 s", "1 s")
+    assert re.search(r"stale \([1-9]\d* s\), deprecated", tools("search", "echo").out)
     assert "stale: " in tools("show", "owls.echo").out
     assert json.loads(tools("show", "owls.nap", "--json").out)["is_stale"]
 
