@@ -81,7 +81,7 @@ async def _pydantic_ai(url: str, key: str) -> AsyncGenerator[ConnectedClient]:
         return next(str(p) for m in ran.all_messages() for p in m.parts if p.part_kind in read)
 
     connected = ConnectedClient(call)
-    toolset = MCPToolset[None](url, headers=_bearing(key), progress_handler=connected.hear)
+    toolset = MCPToolset[object](url, headers=_bearing(key), progress_handler=connected.hear)
     async with toolset:
         connected.names += [tool.name for tool in await toolset.list_tools()]
         yield connected
