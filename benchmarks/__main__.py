@@ -1,4 +1,4 @@
-"""Measure all systems in rounds, and write tables and a picture: `python -m benchmarks [--short] [--only NAME …]`."""
+"""Measure all systems in rounds, and write tables and a picture: `python -m benchmarks [--short] [--only NAME …] [--workloads NAME …]`."""
 
 import argparse
 import os
@@ -20,7 +20,7 @@ from benchmarks.machine import wait_for_quiet
 from benchmarks.reporting import picture, report
 from benchmarks.reporting.results import Results
 from benchmarks.stage import Stage, stages
-from benchmarks.systems import BY_NAME, OURS, SYSTEMS
+from benchmarks.systems import BY_NAME, OURS, SYSTEMS, WORKLOADS
 from benchmarks.trial import Record, TrialFailed
 
 _RESULTS = HERE / "results"
@@ -97,18 +97,23 @@ def main() -> None:
     options.add_argument(
         "--only", nargs="+", metavar="NAME", help=f"of {', '.join(BY_NAME)}; far:NAME, queues:N, held, mixed, clients"
     )
+    options.add_argument(
+        "--workloads", nargs="+", choices=("cold", *WORKLOADS), help="of each system only these; cold is the cold start"
+    )
     chosen = options.parse_args()
     lengths = SHORT if chosen.short else FULL
     lengths = replace(lengths, rounds=chosen.rounds or lengths.rounds)
     if chosen.only:
         lengths = replace(lengths, systems=None)
+    if chosen.workloads:
+        lengths = replace(lengths, workloads=frozenset(chosen.workloads))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     for name in [name for name in os.environ if name.startswith(("TOOLFLEET_", "OTEL_"))]:
         del os.environ[name]  # each system states its own
     _check_environments()
     compile_own_code()
     _RESULTS.mkdir(exist_ok=True)
-    is_part = bool(chosen.only or chosen.rounds)
+    is_part = bool(chosen.only or chosen.rounds or chosen.workloads)
     name = "part" if is_part else "short" if chosen.short else "full"
     results = Results(_RESULTS / f"{name}.jsonl")
     with tempfile.TemporaryDirectory() as folder, stages(Path(folder)) as (near, distant):
