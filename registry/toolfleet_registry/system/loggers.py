@@ -28,6 +28,14 @@ class FleetLogger:
         return getattr(configured if is_configured() else plain, method)
 
 
+_configure: list[Callable[[], None]] = []
+
+
+def configure_before_first_line(configure: Callable[[], None]) -> None:
+    """Have `configure` called once, before the first line, unless structlog is configured by then: it need not be loaded before."""
+    _configure[:] = [configure]
+
+
 def get_logger(name: str) -> Any:
     """Make the logger of a module of ours, which names itself: `__name__`."""
     return FleetLogger(name)
@@ -36,6 +44,8 @@ def get_logger(name: str) -> Any:
 def _loggers_of(name: str) -> tuple[Any, Any, Callable[[], bool]]:
     import structlog  # noqa: PLC0415 - see above
 
+    if _configure and not structlog.is_configured():
+        _configure.pop()()
     processors: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.filter_by_level,
