@@ -80,7 +80,7 @@ class Settings(
         env_ignore_empty=True,
         hide_input_in_errors=True,
         ser_json_inf_nan="strings",  # `inf`, in a run file or a child's environment
-        defer_build=False,  # once for the whole: its parts are used by nobody alone
+        defer_build=True,  # as in its parts: once for the whole, when settings are read
     )
 
     # URLs may hold passwords: they are in no repr, which logs and tracebacks show.

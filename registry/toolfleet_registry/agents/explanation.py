@@ -55,7 +55,7 @@ _SUBJECTS: dict[str, Subject] = {
 class ToolRule(BaseModel):
     """One rule that has a say."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, defer_build=True)
 
     about: Subject
     """What it is about."""
@@ -70,7 +70,7 @@ class ToolRule(BaseModel):
 class ToolExplanation(BaseModel):
     """Why a caller may call a tool, or may not."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, defer_build=True)
 
     tool_name: str
     """The tool."""

@@ -23,7 +23,7 @@ SecretName = Annotated[str, Field(pattern=f"^{NAME_FORM}$")]
 class SecretSource(BaseModel):
     """One `[secrets.NAME]`: where the value is read from when a host starts; without any, from the variable of this name."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
     variable: str | None = None
     """The environment variable that holds it."""
@@ -42,7 +42,7 @@ class SecretSource(BaseModel):
 class HostBase(BaseModel):
     """What every `[hosts.NAME]` may say."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
     description: str = ""
     """What the module is for."""
@@ -92,7 +92,7 @@ class FolderSpec(FencedSpec):
 class OAuthSpec(BaseModel):
     """How a host gets tokens for an MCP server: one `[hosts.NAME.oauth]`, empty where a person logs in and nothing else is to be said."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
     grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
     """`authorization_code`: a person logs in once, by `toolfleet host mcp NAME --login`; `client_credentials`: the host asks by itself."""

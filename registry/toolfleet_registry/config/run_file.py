@@ -13,7 +13,7 @@ NAME = "run.json"
 class Process(BaseModel):
     """One of its processes. `state`: `starting`, `ready`, `stopping`, `restarting`, or `dead`, which ended again and again."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     pid: int
     state: str
@@ -26,7 +26,7 @@ class RunFile(BaseModel):
     last changed.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")  # a setting may be `inf`
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings", defer_build=True)  # a setting may be `inf`
 
     pid: int = Field(gt=0, lt=2**31)
     settings: dict[str, Any]

@@ -18,10 +18,10 @@ class Since:
 class Message(BaseModel):
     """A message of our own: frozen, and an unknown field is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
 class ModuleMessage(BaseModel):
     """A message from a module: frozen; a field that we do not know is ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)

@@ -33,7 +33,7 @@ class Announcement(BaseModel):
     `has_shared_store`: as a `Replica` has it. A reader of an earlier version ignores the fields that a later one has added.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True, defer_build=True)
 
     module: str
     id: str = Field(pattern="^[0-9A-Za-z_-]{1,64}$")

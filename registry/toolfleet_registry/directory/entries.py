@@ -29,7 +29,7 @@ class ModuleEntry(BaseModel):
     `drain_seconds` after it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True, defer_build=True)
 
     module: str
     url: str | None = None

@@ -24,7 +24,7 @@ class CanaryAnswer(BaseModel):
     `clock_lead`: by how many seconds its machine is ahead of the fleet's time.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     worker: str
     version: int

@@ -30,7 +30,7 @@ def check_agent_name(name: str) -> None:
 class AgentProfile(BaseModel):
     """One `[agents.NAME]`. It takes from what its caller may do, and adds nothing to that."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
     description: Annotated[str, Field(max_length=2_000)] = ""
     """What the agent is for."""

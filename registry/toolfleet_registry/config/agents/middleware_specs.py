@@ -30,7 +30,7 @@ Place = Literal["arguments", "result", "progress", "error"]
 class MiddlewareBase(BaseModel):
     """What every entry may say."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
     tools: Selectors = EVERY_TOOL
     """Which of the agent's tools it is for."""
@@ -122,7 +122,7 @@ class PiiSpec(MiddlewareBase):
 class Approvers(BaseModel):
     """Who may approve: whoever one of these names."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
     permission: Level | None = None
     """Users with this permission, or a higher one."""
@@ -139,7 +139,7 @@ class HumanInTheLoopSpec(MiddlewareBase):
     """Which one it is."""
     approve_tools: Selectors
     """Which of the selected tools need it."""
-    approvers: Approvers = Approvers(permission="admin")
+    approvers: Approvers = Approvers.model_construct(permission="admin")
     """Who may approve."""
     quorum: Annotated[int, Field(ge=1, le=20)] = 1
     """How many of them have to."""
@@ -152,7 +152,7 @@ class HumanInTheLoopSpec(MiddlewareBase):
 class OwnMiddlewareSpec(MiddlewareBase):
     """A class of the fleet's operators, by its import path; all other parameters are for it."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True, defer_build=True)
 
     name: str = Field(pattern=_PATH)
     """`package.module:Class`."""

@@ -19,7 +19,7 @@ _RANKS = {level: rank for rank, level in enumerate(LOG_LEVELS)}
 class LogMessage(BaseModel):
     """What a tool says while its call runs."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     level: LogLevel
     """How grave it is."""

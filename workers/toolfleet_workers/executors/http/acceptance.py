@@ -12,7 +12,7 @@ from toolfleet_workers.runner.attempts import unsuccessful
 class AcceptedReply(ModuleMessage):
     """What a module says of a call that it goes on with. The handle is for its `/status`, and printable."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, defer_build=True)
 
     tool_name: str
     accepted: Literal[True]

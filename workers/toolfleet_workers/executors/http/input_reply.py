@@ -13,7 +13,7 @@ from toolfleet_registry.contracts.outcomes import Attempt, Outcome, Question
 class InputReply(ModuleMessage):
     """What a module asks. Without a plain `effect_state` nobody knows what the call has done by now."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, defer_build=True)
 
     tool_name: str
     input_required: dict[str, Any]

@@ -66,7 +66,7 @@ def judge_answer(call: PublishedCall, body: bytes) -> Attempt | None:
 class ReconcileAnswer(ModuleMessage):
     """The fields after `state` are judged as those of any other reply, where they count."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, defer_build=True)
 
     call_id: str
     state: Literal["done", "none", "running", "unknown", "input_required"]

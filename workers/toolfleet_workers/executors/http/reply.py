@@ -23,7 +23,7 @@ class ModuleReply(ModuleMessage):
     module says that it failed: nobody else can know. Any other value of theirs counts as absent.
     """
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, defer_build=True)
 
     tool_name: str
     success: bool
