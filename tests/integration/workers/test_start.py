@@ -8,8 +8,8 @@ import pytest
 
 LOADED = """
 import sys
-from toolfleet_workers.plain_structlog import load_plain_structlog
-load_plain_structlog()
+from toolfleet_workers.lean_imports import load_lean_libraries
+load_lean_libraries()
 import toolfleet_workers.main
 print(*sorted(name for name in sys.modules if "." not in name or name.startswith("toolfleet")))
 """
