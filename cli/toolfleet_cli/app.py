@@ -46,6 +46,7 @@ _GROUPS: Mapping[str, str] = {
 }
 """The modules whose `app` is a group of commands, and its name."""
 
+_NAMES = [name for names in _COMMANDS.values() for name in names] + [*_GROUPS.values()]
 _COMPLETION = "_TOOLFLEET_COMPLETE"  # a shell asks for what could follow, by this variable
 
 
@@ -55,7 +56,7 @@ def command_line(first_word: str | None = None) -> typer.Typer:
     The modules of all commands take twice as long to load as those of one.
     """
     app = _bare_command_line()
-    wanted = {first_word} & SUMMARIES.keys() or SUMMARIES.keys()
+    wanted = {first_word}.intersection(_NAMES) or set(_NAMES)
     for module, names in _COMMANDS.items():
         if wanted.intersection(names):
             import_module(module).register(app)
@@ -68,8 +69,8 @@ def command_line(first_word: str | None = None) -> typer.Typer:
 def outline() -> typer.Typer:
     """Make the command line with every command's name and sentence, and nothing behind them: for help, and for mistakes."""
     app = _bare_command_line()
-    for name, summary in SUMMARIES.items():
-        app.command(name, help=summary)(_nothing)
+    for name in _NAMES:
+        app.command(name, help=SUMMARIES.get(name))(_nothing)
     return app
 
 
@@ -91,7 +92,7 @@ def _needed(words: Sequence[str]) -> typer.Typer:
     """What these words need of the command line: an option of its own before any command may be one that needs all."""
     first = next(iter(words), "--help")
     is_brief = first in {"-h", "--help", "--version"} or not first.startswith("-")
-    if first in SUMMARIES or not is_brief or _COMPLETION in os.environ:
+    if first in _NAMES or not is_brief or _COMPLETION in os.environ:
         app = command_line(first)
         gc.freeze()
         gc.enable()  # `toolfleet_cli.main` has it wait until all is loaded; a help is over before there is anything to collect
