@@ -33,7 +33,6 @@ class RegisteredTools:
 
     def history(self) -> tuple[list[RegistryEvent], dict[str, int]]:
         """The last changes, the latest last, and how many were ever found, by kind."""
-
         from toolfleet_registry.store.port import EVENTS_KEPT  # noqa: PLC0415 - takes a while to load
 
         async def ask(operator: "Operator") -> tuple[list[RegistryEvent], dict[str, int]]:

@@ -46,7 +46,9 @@ class DataGuards:
             if (fault := self.fault(profile)) is not None:
                 raise SettingsError(f"TOOLFLEET_AGENTS, at {agent}.middleware: {fault}")
 
-    async def hide(self, specs: Sequence[PiiSpec], place: Place, value: Any, *, size: int) -> "personal_data.HiddenValue":
+    async def hide(
+        self, specs: Sequence[PiiSpec], place: Place, value: Any, *, size: int
+    ) -> "personal_data.HiddenValue":
         """A JSON value of about `size` bytes without what these entries look for at that place. Raises `PersonalDataBlocked`."""
         counts = Counter[str]()
         for spec in specs:

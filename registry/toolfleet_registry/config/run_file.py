@@ -26,7 +26,9 @@ class RunFile(BaseModel):
     last changed.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings", defer_build=True)  # a setting may be `inf`
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", ser_json_inf_nan="strings", defer_build=True
+    )  # a setting may be `inf`
 
     pid: int = Field(gt=0, lt=2**31)
     settings: dict[str, Any]

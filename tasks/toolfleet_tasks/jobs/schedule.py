@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-
 from toolfleet_registry.contracts.jobs import Schedule
 from toolfleet_registry.time import fleet_clock
 
