@@ -91,16 +91,7 @@ def _brief(record: Record) -> str:
 
 def main() -> None:
     """Read the options, measure, report."""
-    options = argparse.ArgumentParser(prog="python -m benchmarks", description="The fleet and its peers, side by side.")
-    options.add_argument("--short", action="store_true", help="a look: one round, fewer systems, three minutes")
-    options.add_argument("--rounds", type=int, help="how often everything is measured")
-    options.add_argument(
-        "--only", nargs="+", metavar="NAME", help=f"of {', '.join(BY_NAME)}; far:NAME, queues:N, held, mixed, clients"
-    )
-    options.add_argument(
-        "--workloads", nargs="+", choices=("cold", *WORKLOADS), help="of each system only these; cold is the cold start"
-    )
-    chosen = options.parse_args()
+    chosen = _read_options()
     lengths = SHORT if chosen.short else FULL
     lengths = replace(lengths, rounds=chosen.rounds or lengths.rounds)
     if chosen.only:
@@ -131,6 +122,19 @@ def main() -> None:
     print("\n" + text)
     if picture.draw(results, _RESULTS / f"{name}.png"):
         print(f"{_RESULTS / name}.png")
+
+
+def _read_options() -> argparse.Namespace:
+    options = argparse.ArgumentParser(prog="python -m benchmarks", description="The fleet and its peers, side by side.")
+    options.add_argument("--short", action="store_true", help="a look: one round, fewer systems, three minutes")
+    options.add_argument("--rounds", type=int, help="how often everything is measured")
+    options.add_argument(
+        "--only", nargs="+", metavar="NAME", help=f"of {', '.join(BY_NAME)}; far:NAME, queues:N, held, mixed, clients"
+    )
+    options.add_argument(
+        "--workloads", nargs="+", choices=("cold", *WORKLOADS), help="of each system only these; cold is the cold start"
+    )
+    return options.parse_args()
 
 
 def _check_environments() -> None:

@@ -5,6 +5,7 @@ standard `logging`, which shows warnings only unless the program says otherwise.
 """
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -32,8 +33,11 @@ _configure: list[Callable[[], None]] = []
 
 
 def configure_before_first_line(configure: Callable[[], None]) -> None:
-    """Have `configure` called once, before the first line, unless structlog is configured by then: it need not be loaded before."""
-    _configure[:] = [configure]
+    """Have structlog configured: at once where it is loaded; else before the first line, unless it is configured by then."""
+    if "structlog" in sys.modules:
+        configure()
+    else:
+        _configure[:] = [configure]
 
 
 def get_logger(name: str) -> Any:
