@@ -17,16 +17,20 @@ configure = lambda: print("configured", "structlog" in sys.modules)
     [
         # Before the first line, once, and not before that.
         (
-            "configure_before_first_line(configure); print(*{'structlog'} & {*sys.modules})\n"
-            "get_logger('a').info('one'); get_logger('b').info('two')",
+            (
+                "configure_before_first_line(configure); print(*{'structlog'} & {*sys.modules})\n"
+                "get_logger('a').info('one'); get_logger('b').info('two')"
+            ),
             "\nconfigured True\n",
         ),
         # Never, where nothing is logged.
         ("configure_before_first_line(configure)", ""),
         # A process that has configured it by then, as a gateway does, keeps what it has.
         (
-            "configure_before_first_line(configure)\n"
-            "import structlog; structlog.configure(processors=[lambda *_: print('own') or '']); get_logger('a').info('one')",
+            (
+                "configure_before_first_line(configure)\n"
+                "import structlog; structlog.configure(processors=[lambda *_: print('own') or '']); get_logger('a').info('one')"
+            ),
             "own\n\n",
         ),
         # At once, where it is loaded already.
