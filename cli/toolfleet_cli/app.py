@@ -86,6 +86,8 @@ def main() -> None:
         from toolfleet_cli.console.output import fail  # noqa: PLC0415 - most commands end well
 
         fail(str(exc), code=2)
+    finally:
+        gc.enable()
 
 
 def _needed(words: Sequence[str]) -> typer.Typer:
@@ -94,7 +96,6 @@ def _needed(words: Sequence[str]) -> typer.Typer:
     is_brief = first in {"-h", "--help", "--version"} or not first.startswith("-")
     if first in _NAMES or not is_brief or _COMPLETION in os.environ:
         app = command_line(first)
-        gc.freeze()
         gc.enable()  # `toolfleet_cli.main` has it wait until all is loaded; a help is over before there is anything to collect
         return app
     return outline()
