@@ -1,4 +1,4 @@
-"""Starts a worker with the options of `celery worker`, up in half of the time: `python -m toolfleet_workers`.
+"""Starts a worker with the options of `celery worker`, up in two thirds of the time: `python -m toolfleet_workers`.
 
 Celery's own command imports every other one first, and those of its plug-ins.
 """
