@@ -1,4 +1,4 @@
-"""Measure all systems in rounds, and write tables and a picture: `python -m benchmarks [--short] [--only NAME …]`."""
+"""Measure all systems in rounds, and write tables and a picture: `python -m benchmarks [--short] [--only NAME …] [--workloads NAME …]`."""
 
 import argparse
 import os
@@ -20,7 +20,7 @@ from benchmarks.machine import wait_for_quiet
 from benchmarks.reporting import picture, report
 from benchmarks.reporting.results import Results
 from benchmarks.stage import Stage, stages
-from benchmarks.systems import BY_NAME, OURS, SYSTEMS
+from benchmarks.systems import BY_NAME, OURS, SYSTEMS, WORKLOADS
 from benchmarks.trial import Record, TrialFailed
 
 _RESULTS = HERE / "results"
@@ -91,24 +91,20 @@ def _brief(record: Record) -> str:
 
 def main() -> None:
     """Read the options, measure, report."""
-    options = argparse.ArgumentParser(prog="python -m benchmarks", description="The fleet and its peers, side by side.")
-    options.add_argument("--short", action="store_true", help="a look: one round, fewer systems, three minutes")
-    options.add_argument("--rounds", type=int, help="how often everything is measured")
-    options.add_argument(
-        "--only", nargs="+", metavar="NAME", help=f"of {', '.join(BY_NAME)}; far:NAME, queues:N, held, mixed, clients"
-    )
-    chosen = options.parse_args()
+    chosen = _read_options()
     lengths = SHORT if chosen.short else FULL
     lengths = replace(lengths, rounds=chosen.rounds or lengths.rounds)
     if chosen.only:
         lengths = replace(lengths, systems=None)
+    if chosen.workloads:
+        lengths = replace(lengths, workloads=frozenset(chosen.workloads))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     for name in [name for name in os.environ if name.startswith(("TOOLFLEET_", "OTEL_"))]:
         del os.environ[name]  # each system states its own
     _check_environments()
     compile_own_code()
     _RESULTS.mkdir(exist_ok=True)
-    is_part = bool(chosen.only or chosen.rounds)
+    is_part = bool(chosen.only or chosen.rounds or chosen.workloads)
     name = "part" if is_part else "short" if chosen.short else "full"
     results = Results(_RESULTS / f"{name}.jsonl")
     with tempfile.TemporaryDirectory() as folder, stages(Path(folder)) as (near, distant):
@@ -126,6 +122,19 @@ def main() -> None:
     print("\n" + text)
     if picture.draw(results, _RESULTS / f"{name}.png"):
         print(f"{_RESULTS / name}.png")
+
+
+def _read_options() -> argparse.Namespace:
+    options = argparse.ArgumentParser(prog="python -m benchmarks", description="The fleet and its peers, side by side.")
+    options.add_argument("--short", action="store_true", help="a look: one round, fewer systems, three minutes")
+    options.add_argument("--rounds", type=int, help="how often everything is measured")
+    options.add_argument(
+        "--only", nargs="+", metavar="NAME", help=f"of {', '.join(BY_NAME)}; far:NAME, queues:N, held, mixed, clients"
+    )
+    options.add_argument(
+        "--workloads", nargs="+", choices=("cold", *WORKLOADS), help="of each system only these; cold is the cold start"
+    )
+    return options.parse_args()
 
 
 def _check_environments() -> None:

@@ -21,6 +21,8 @@ class Lengths:
     """Jobs that no lack of time shall leave out."""
     systems: frozenset[str] | None = None
     """None: all."""
+    workloads: frozenset[str] | None = None
+    """Of `WORKLOADS`, and `cold`. None: all that a system has."""
     far: tuple[str, ...] = ("toolfleet", "celery_threads", "dramatiq", "huey", "arq", "raw_batched")
     queues: tuple[int, ...] = (1, 10, 50, 200)
     crowd: float = 10.0

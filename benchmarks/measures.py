@@ -29,14 +29,15 @@ def workloads(system: System, stage: Stage, lengths: Lengths) -> Iterator[Record
         if system.has_flower:
             trial.start_flower()
         first = trial.first_call(producer)
-        if system.worker is not None:
+        wanted = {"cold", *system.workloads} & (lengths.workloads or {"cold", *system.workloads})
+        if system.worker is not None and "cold" in wanted:
             yield {"workload": "cold", **first}
         if system.is_silent:
             trial.silence()
         for name in ("W1", "W2", "W3"):
-            if name in system.workloads:
+            if name in wanted:
                 yield {"workload": name, **trial.window(producer, **_order(name, system, lengths))}
-        if system.worker is not None and "W4" in system.workloads:
+        if system.worker is not None and "W4" in wanted:
             trial.stop_workers()
             yield {"workload": "W4", **trial.window(producer, "publish", **_order("W4", system, lengths))}
 

@@ -1,18 +1,18 @@
 """Assembles the command: its groups, its version, and how it tells of an error."""
 
-import logging
+import gc
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import version
 from io import TextIOWrapper
 from typing import Annotated
 
-import structlog
 import typer
 
-from toolfleet_cli.console.output import fail
+from toolfleet_cli.summaries import SUMMARIES
 from toolfleet_registry.errors import FleetError
+from toolfleet_registry.system.loggers import configure_before_first_line
 
 _COMMANDS: Mapping[str, Sequence[str]] = {
     "toolfleet_cli.processes.fleet": ["up", "demo"],
@@ -46,22 +46,17 @@ _GROUPS: Mapping[str, str] = {
 }
 """The modules whose `app` is a group of commands, and its name."""
 
+_NAMES = [name for names in _COMMANDS.values() for name in names] + [*_GROUPS.values()]
+_COMPLETION = "_TOOLFLEET_COMPLETE"  # a shell asks for what could follow, by this variable
+
 
 def command_line(first_word: str | None = None) -> typer.Typer:
     """Make the command line with every command; if `first_word` names one, or a group, with that alone.
 
     The modules of all commands take twice as long to load as those of one.
     """
-    app = typer.Typer(
-        name="toolfleet",
-        help="A message-queue worker fleet that executes the tool calls of LLM agents.",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback()(_common)
-    known = {name for names in _COMMANDS.values() for name in names} | set(_GROUPS.values())
-    wanted = {first_word} & known or known
+    app = _bare_command_line()
+    wanted = {first_word}.intersection(_NAMES) or set(_NAMES)
     for module, names in _COMMANDS.items():
         if wanted.intersection(names):
             import_module(module).register(app)
@@ -71,16 +66,55 @@ def command_line(first_word: str | None = None) -> typer.Typer:
     return app
 
 
+def outline() -> typer.Typer:
+    """Make the command line with every command's name and sentence, and nothing behind them: for help, and for mistakes."""
+    app = _bare_command_line()
+    for name in _NAMES:
+        app.command(name, help=SUMMARIES.get(name))(_nothing)
+    return app
+
+
 def main() -> None:
     """The entry point. What is wrong with the fleet or its settings is one sentence on stderr and exit code 2."""
     for stream in (sys.stdout, sys.stderr):  # a result may hold what this terminal's encoding does not
         if isinstance(stream, TextIOWrapper):  # and not None, as where there is no stdout
             stream.reconfigure(errors="backslashreplace")
-    _log_errors_only()
+    configure_before_first_line(_log_errors_only)
     try:
-        command_line(first_word=next(iter(sys.argv[1:]), None))()
+        _needed(sys.argv[1:])()
     except (FleetError, OSError) as exc:  # a folder that cannot be written, a disk that is full
+        from toolfleet_cli.console.output import fail  # noqa: PLC0415 - most commands end well
+
         fail(str(exc), code=2)
+    finally:
+        gc.enable()
+
+
+def _needed(words: Sequence[str]) -> typer.Typer:
+    """What these words need of the command line: an option of its own before any command may be one that needs all."""
+    first = next(iter(words), "--help")
+    is_brief = first in {"-h", "--help", "--version"} or not first.startswith("-")
+    if first in _NAMES or not is_brief or _COMPLETION in os.environ:
+        app = command_line(first)
+        gc.enable()  # `toolfleet_cli.main` has it wait until all is loaded; a help is over before there is anything to collect
+        return app
+    return outline()
+
+
+def _bare_command_line() -> typer.Typer:
+    app = typer.Typer(
+        name="toolfleet",
+        help="A message-queue worker fleet that executes the tool calls of LLM agents.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_common)
+    return app
+
+
+def _nothing() -> None:
+    pass
 
 
 def _common(
@@ -100,6 +134,10 @@ def _common(
 
 def _log_errors_only() -> None:
     """The rest is for processes that run for long: here a table or a result says it. And stdout is for results."""
+    import logging  # noqa: PLC0415 - few commands write a line
+
+    import structlog  # noqa: PLC0415 - as above
+
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -108,5 +146,7 @@ def _log_errors_only() -> None:
 
 def _say_version(*, asked: bool) -> None:
     if asked:
+        from importlib.metadata import version  # noqa: PLC0415 - it takes a third of the time of the help
+
         typer.echo(f"toolfleet {version('toolfleet')}")
         raise typer.Exit

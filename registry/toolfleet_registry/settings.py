@@ -37,6 +37,7 @@ from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.config.telemetry.metrics_settings import MetricsSettings
 from toolfleet_registry.config.telemetry.trace_settings import TraceSettings
 from toolfleet_registry.config.webhook_settings import WebhookSettings
+from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis.keys import Keys
@@ -80,7 +81,7 @@ class Settings(
         env_ignore_empty=True,
         hide_input_in_errors=True,
         ser_json_inf_nan="strings",  # `inf`, in a run file or a child's environment
-        defer_build=False,  # once for the whole: its parts are used by nobody alone
+        defer_build=DEFERS_BUILD,  # as in its parts: once for the whole, when settings are read
     )
 
     # URLs may hold passwords: they are in no repr, which logs and tracebacks show.

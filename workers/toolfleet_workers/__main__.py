@@ -6,17 +6,18 @@ Celery's own command imports every other one first, and those of its plug-ins.
 import gc
 import sys
 
-from celery.bin.base import CLIContext
-from celery.bin.worker import worker
-
-from toolfleet_registry.errors import SettingsError
-from toolfleet_workers.plain_structlog import load_plain_structlog
+from toolfleet_workers.lean_imports import load_lean_libraries
 
 
 def main() -> None:
     """Run a worker with the arguments of this process."""
     gc.disable()  # nothing that is loaded goes away again: looking through it, now and then, takes a tenth of the start
-    load_plain_structlog()
+    load_lean_libraries()
+    from celery.bin.base import CLIContext  # noqa: PLC0415 - after what it would import in full
+    from celery.bin.worker import worker  # noqa: PLC0415 - as above
+
+    from toolfleet_registry.errors import SettingsError  # noqa: PLC0415 - as above
+
     try:
         from toolfleet_workers.main import app  # noqa: PLC0415 - reads the settings
     except SettingsError as exc:

@@ -6,18 +6,15 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from redis.exceptions import RedisError
-
 from toolfleet_cli.console.output import fail, progress
 from toolfleet_cli.console.tool_states import PendingTool, Rollback, ToolVersion
-from toolfleet_registry.catalog.operator import Difference, Operator, operating
 from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.manifests.digests import digest_of
 from toolfleet_registry.manifests.specs import RegistryEvent, ToolRegistration
 from toolfleet_registry.settings import load_settings
-from toolfleet_registry.store.port import EVENTS_KEPT
 
 if TYPE_CHECKING:
+    from toolfleet_registry.catalog.operator import Difference, Operator
     from toolfleet_tasks.operations.tool_changes import ToolChanges
 
 T = TypeVar("T")
@@ -36,8 +33,9 @@ class RegisteredTools:
 
     def history(self) -> tuple[list[RegistryEvent], dict[str, int]]:
         """The last changes, the latest last, and how many were ever found, by kind."""
+        from toolfleet_registry.store.port import EVENTS_KEPT  # noqa: PLC0415 - takes a while to load
 
-        async def ask(operator: Operator) -> tuple[list[RegistryEvent], dict[str, int]]:
+        async def ask(operator: "Operator") -> tuple[list[RegistryEvent], dict[str, int]]:
             return await operator.events(EVENTS_KEPT), await operator.counted()
 
         return _asked(ask)
@@ -53,7 +51,7 @@ class RegisteredTools:
     def versions(self, name: str) -> list[ToolVersion]:
         """A tool's last specifications, the latest first."""
 
-        async def ask(operator: Operator) -> list[ToolVersion]:
+        async def ask(operator: "Operator") -> list[ToolVersion]:
             found, in_force = await operator.versions(name), await operator.version_in_force(name)
             return [_version(one, in_force) for one in reversed(found)]
 
@@ -88,6 +86,8 @@ class RegisteredTools:
         from toolfleet_tasks.presence.fleet_versions import KEEPS_ROLLBACKS, older_workers  # noqa: PLC0415 - takes a while to load
 
         since = self._changed(lambda changes: changes.rollback(name, version)).rolled_back_from
+        from redis.exceptions import RedisError  # noqa: PLC0415 - as above
+
         with contextlib.suppress(RedisError, OSError):  # the rollback is done
             if since:
                 return Rollback(since, asyncio.run(older_workers(load_settings(), KEEPS_ROLLBACKS)))
@@ -117,7 +117,9 @@ def adopt_registry() -> None:
     asyncio.run(run())
 
 
-def _asked(work: Callable[[Operator], Awaitable[T]]) -> T:
+def _asked(work: "Callable[[Operator], Awaitable[T]]") -> T:
+    from toolfleet_registry.catalog.operator import operating  # noqa: PLC0415 - as above
+
     async def run() -> T:
         async with progress("Asking the registry"), operating(load_settings()) as operator:
             return await work(operator)
@@ -132,7 +134,7 @@ def _unless_refused(run: Callable[[], Coroutine[Any, Any, T]]) -> T:
         fail(str(exc), code=1)
 
 
-def _pending(one: Difference) -> PendingTool:
+def _pending(one: "Difference") -> PendingTool:
     before = None if one.registered is None else one.registered.version
     return PendingTool(
         one.tool_name, one.kind, one.digest, one.offered.version, one.registered is None, before, one.fields()

@@ -1,12 +1,14 @@
 """Asks a gateway for tools, and for what does not load."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolfleet_cli.remote.gateway import Gateway, place
 from toolfleet_registry.contracts import ModuleStatus, ToolDefinition
 from toolfleet_registry.contracts.load_errors import ToolLoadError
 from toolfleet_registry.contracts.tool_definition import ToolSource
-from toolfleet_registry.directory.reload_requests import ReloadAnswer
+
+if TYPE_CHECKING:
+    from toolfleet_registry.directory.reload_requests import ReloadAnswer
 
 _PAGE = 1_000
 _RELOAD_SECONDS = 30.0  # beyond the ten that a gateway waits
@@ -43,8 +45,10 @@ def errors(gateway: Gateway) -> list[ToolLoadError]:
     return [ToolLoadError.model_validate(each) for each in gateway.get("/tools/errors")["errors"]]
 
 
-def reloaded(gateway: Gateway) -> list[ReloadAnswer]:
+def reloaded(gateway: Gateway) -> "list[ReloadAnswer]":
     """What hosts have said, by module; those that are still at it first."""
+    from toolfleet_registry.directory.reload_requests import ReloadAnswer  # noqa: PLC0415 - loads Redis, which others need not
+
     report = gateway.post("/tools/reload", seconds=_RELOAD_SECONDS)
     pending = [ReloadAnswer(module=module) for module in report["pending"]]
     if not report["hosts"] > len(pending):

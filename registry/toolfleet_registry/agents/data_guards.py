@@ -2,15 +2,20 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
 from toolfleet_registry.config.agents.agent_settings import AgentSettings
 from toolfleet_registry.config.agents.middleware_specs import PiiSpec, Place
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.personal_data.personal_data import DEFAULT_REGIONS, HiddenValue, PersonalData
 from toolfleet_registry.signing.sealing import derived_key
+from toolfleet_registry.system.lazy_names import LazyModule
+
+if TYPE_CHECKING:
+    from toolfleet_registry.personal_data import personal_data
+else:
+    personal_data = LazyModule("toolfleet_registry.personal_data.personal_data")  # few agents have such a profile
 
 _MOST_KEPT = 1_000
 
@@ -23,7 +28,7 @@ class DataGuards:
 
     def __init__(self, settings: SigningSettings) -> None:
         self._key = None if settings.signing_key is None else derived_key(settings.signing_key, "personal data")
-        self._made = dict[int, tuple[PiiSpec, PersonalData]]()
+        self._made = dict[int, tuple[PiiSpec, "personal_data.PersonalData"]]()
 
     def fault(self, profile: AgentProfile) -> str | None:
         """Why a profile cannot be kept to here, in a sentence; `None`: it can."""
@@ -41,7 +46,9 @@ class DataGuards:
             if (fault := self.fault(profile)) is not None:
                 raise SettingsError(f"TOOLFLEET_AGENTS, at {agent}.middleware: {fault}")
 
-    async def hide(self, specs: Sequence[PiiSpec], place: Place, value: Any, *, size: int) -> HiddenValue:
+    async def hide(
+        self, specs: Sequence[PiiSpec], place: Place, value: Any, *, size: int
+    ) -> "personal_data.HiddenValue":
         """A JSON value of about `size` bytes without what these entries look for at that place. Raises `PersonalDataBlocked`."""
         counts = Counter[str]()
         for spec in specs:
@@ -49,7 +56,7 @@ class DataGuards:
                 hidden = await self._guard(spec).hide_aside(value, size=size)
                 value = hidden.value
                 counts.update(hidden.counts)
-        return HiddenValue(value, dict(counts))
+        return personal_data.HiddenValue(value, dict(counts))
 
     def hide_now(self, specs: Sequence[PiiSpec], place: Place, value: Any) -> Any:
         """The same for a small value, at once. Raises `PersonalDataBlocked`."""
@@ -58,14 +65,14 @@ class DataGuards:
                 value = self._guard(spec).hide(value).value
         return value
 
-    def _guard(self, spec: PiiSpec) -> PersonalData:
+    def _guard(self, spec: PiiSpec) -> "personal_data.PersonalData":
         known = self._made.get(id(spec))
         if known is not None and known[0] is spec:
             return known[1]
         if len(self._made) >= _MOST_KEPT:
             self._made.clear()
-        regions = spec.regions or DEFAULT_REGIONS
-        made = PersonalData(spec.pii_types, spec.patterns, spec.strategy, key=self._key, regions=regions)
+        regions = spec.regions or personal_data.DEFAULT_REGIONS
+        made = personal_data.PersonalData(spec.pii_types, spec.patterns, spec.strategy, key=self._key, regions=regions)
         self._made[id(spec)] = spec, made
         return made
 

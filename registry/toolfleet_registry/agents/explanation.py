@@ -17,6 +17,7 @@ from toolfleet_registry.config.agents.middleware_specs import GateSpec, HumanInT
 from toolfleet_registry.config.agents.tool_selectors import selects
 from toolfleet_registry.config.setting_sources import setting_place
 from toolfleet_registry.contracts import Caller, ToolDefinition
+from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.errors import InvalidToolName, UnknownAgent
 from toolfleet_registry.manifests.overrides import SeenTool
@@ -55,7 +56,7 @@ _SUBJECTS: dict[str, Subject] = {
 class ToolRule(BaseModel):
     """One rule that has a say."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, defer_build=DEFERS_BUILD)
 
     about: Subject
     """What it is about."""
@@ -70,7 +71,7 @@ class ToolRule(BaseModel):
 class ToolExplanation(BaseModel):
     """Why a caller may call a tool, or may not."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, defer_build=DEFERS_BUILD)
 
     tool_name: str
     """The tool."""

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from toolfleet_registry.config.setting_values import Count, Seconds
+from toolfleet_registry.contracts.message import DEFERS_BUILD
 
 NAME_FORM = r"[A-Za-z_][A-Za-z0-9_]{0,99}"
 """What a secret can be named: as an environment variable is."""
@@ -23,7 +24,7 @@ SecretName = Annotated[str, Field(pattern=f"^{NAME_FORM}$")]
 class SecretSource(BaseModel):
     """One `[secrets.NAME]`: where the value is read from when a host starts; without any, from the variable of this name."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
 
     variable: str | None = None
     """The environment variable that holds it."""
@@ -42,7 +43,7 @@ class SecretSource(BaseModel):
 class HostBase(BaseModel):
     """What every `[hosts.NAME]` may say."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
 
     description: str = ""
     """What the module is for."""
@@ -92,7 +93,7 @@ class FolderSpec(FencedSpec):
 class OAuthSpec(BaseModel):
     """How a host gets tokens for an MCP server: one `[hosts.NAME.oauth]`, empty where a person logs in and nothing else is to be said."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
 
     grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
     """`authorization_code`: a person logs in once, by `toolfleet host mcp NAME --login`; `client_credentials`: the host asks by itself."""

@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from toolfleet_registry.contracts.message import DEFERS_BUILD
+
 FOLDER = ".toolfleet"
 NAME = "run.json"
 
@@ -13,7 +15,7 @@ NAME = "run.json"
 class Process(BaseModel):
     """One of its processes. `state`: `starting`, `ready`, `stopping`, `restarting`, or `dead`, which ended again and again."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFERS_BUILD)
 
     pid: int
     state: str
@@ -26,7 +28,9 @@ class RunFile(BaseModel):
     last changed.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")  # a setting may be `inf`
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", ser_json_inf_nan="strings", defer_build=DEFERS_BUILD
+    )  # a setting may be `inf`
 
     pid: int = Field(gt=0, lt=2**31)
     settings: dict[str, Any]

@@ -185,7 +185,9 @@ class ToolResult(Message):
     """The images and other files of the result, in the order of their labels."""
     ends_run: Annotated[bool, Since(3)] = False
     """Whether the agent's run is to end with this refusal, as an error: by the `exit_behavior` of its profile's limit."""
-    audit: Audit = Audit(call_id="", tool="", ts=0)
+    audit: Audit = Audit.model_construct(
+        call_id="", tool="", ts=0.0
+    )  # as its model says; validated it would be built by an import
     """What the fleet saw of the call. Every result that the fleet hands out has it."""
 
     @classmethod

@@ -1,8 +1,13 @@
 """Defines what every message that crosses a process is: frozen, and strict about unknown fields if it is of our own making."""
 
 from dataclasses import dataclass
+from typing import Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import VERSION, BaseModel, ConfigDict
+
+DEFERS_BUILD: Final = tuple(map(int, VERSION.split(".")[:2])) >= (2, 14)
+"""Whether a model's validator is built with its first use: a process uses a few of a hundred. Older versions of pydantic may
+give a thread the validator of the model's base while another one builds its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +23,10 @@ class Since:
 class Message(BaseModel):
     """A message of our own: frozen, and an unknown field is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
 
 
 class ModuleMessage(BaseModel):
     """A message from a module: frozen; a field that we do not know is ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFERS_BUILD)

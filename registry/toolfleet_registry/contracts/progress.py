@@ -5,13 +5,15 @@ from contextvars import ContextVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from toolfleet_registry.contracts.message import DEFERS_BUILD
+
 LONGEST_MESSAGE = 500  # characters: a line or two for a person who waits
 
 
 class Progress(BaseModel):
     """How far a running call has come."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=DEFERS_BUILD)
 
     fraction: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
     """How much of the work is done, from 0 to 1; `None` if nobody knows."""

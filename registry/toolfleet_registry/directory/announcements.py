@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from toolfleet_registry.config.signing_settings import SigningSettings
+from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis.urls import is_http_url
@@ -33,7 +34,7 @@ class Announcement(BaseModel):
     `has_shared_store`: as a `Replica` has it. A reader of an earlier version ignores the fields that a later one has added.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
 
     module: str
     id: str = Field(pattern="^[0-9A-Za-z_-]{1,64}$")

@@ -6,9 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import TypeAlias
-
-import httpx
+from typing import TYPE_CHECKING, TypeAlias
 
 from toolfleet_registry.admission_rules import admit, read_document, unknown_fields
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
@@ -19,8 +17,14 @@ from toolfleet_registry.permissions import broken_because, level_of_tool
 from toolfleet_registry.policy.limits import unknown_costs
 from toolfleet_registry.schemas.definition import unknown_types
 from toolfleet_registry.system.http_bodies import read_body
+from toolfleet_registry.system.lazy_names import LazyModule
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.offload import aside
+
+if TYPE_CHECKING:
+    import httpx
+else:
+    httpx = LazyModule("httpx")
 
 _log = get_logger(__name__)
 

@@ -12,12 +12,17 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
 from socket import gaierror
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import h11
-import httpx
 
 from toolfleet_registry.headers.module_headers import NO_HEADERS, ModuleHeaders
+from toolfleet_registry.system.lazy_names import LazyModule
+
+if TYPE_CHECKING:
+    import httpx
+else:
+    httpx = LazyModule("httpx")
 
 _HEAD_BYTES = 100 * 1024  # of a status line and its headers
 _READ_BYTES = 64 * 1024
@@ -83,7 +88,7 @@ def anywhere(_: str) -> bool:
 
 @asynccontextmanager
 async def requested(
-    url: httpx.URL,
+    url: "httpx.URL",
     *,
     headers: Mapping[str, str],
     connect_seconds: float,
@@ -117,7 +122,7 @@ class _Addresses(TypedDict, total=False):
     happy_eyeballs_delay: float
 
 
-async def _connected(url: httpx.URL, seconds: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connected(url: "httpx.URL", seconds: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     if url.scheme not in {"http", "https"} or not url.host:
         raise NoAnswer("its URL is not one of http or https")
     is_tls = url.scheme == "https"
@@ -138,7 +143,7 @@ def _side_by_side() -> _Addresses:
     return {"happy_eyeballs_delay": _DELAY_SECONDS} if isinstance(loop, asyncio.BaseEventLoop) else {}
 
 
-def _head(protocol: h11.Connection, url: httpx.URL, headers: Mapping[str, str], own: ModuleHeaders) -> bytes:
+def _head(protocol: h11.Connection, url: "httpx.URL", headers: Mapping[str, str], own: ModuleHeaders) -> bytes:
     fields = {"host": url.netloc.decode("ascii"), "connection": "close"}
     if url.userinfo and not own.has("authorization"):
         fields["authorization"] = "Basic " + b64encode(f"{url.username}:{url.password}".encode()).decode()

@@ -1,8 +1,9 @@
 """Compares two versions: by Semantic Versioning 2.0.0 where both keep to it."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from semver import Version
+if TYPE_CHECKING:
+    from semver import Version
 
 _LONGEST_SEMVER = 128  # characters: nobody means a longer one, and its numbers would take long to read
 
@@ -36,7 +37,9 @@ def ends_rollback(version: str | None, rolled_back_from: str) -> bool:
     return version != rolled_back_from
 
 
-def _semantic(version: str) -> Version | None:
+def _semantic(version: str) -> "Version | None":
+    from semver import Version  # noqa: PLC0415 - an agent and a worker compare no versions
+
     if len(version) > _LONGEST_SEMVER:
         return None
     try:

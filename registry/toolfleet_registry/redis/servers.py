@@ -39,6 +39,7 @@ def async_client(url: str, *, master: str | None = None, timeout_seconds: float 
         "protocol": 2,
         "socket_timeout": timeout_seconds,
         "socket_connect_timeout": timeout_seconds,
+        "driver_info": None,  # to look it up, and two round trips, with each connection
         "retry": Retry(NoBackoff(), 0),
     }
     return Redis.from_pool(ConnectionPool(**options))
@@ -54,6 +55,7 @@ def sync_client(url: str, *, master: str | None = None, timeout_seconds: float =
         "protocol": 2,
         "socket_timeout": timeout_seconds,
         "socket_connect_timeout": timeout_seconds,
+        "driver_info": None,
         "retry": SyncRetry(NoBackoff(), 0),
     }
     if not is_sentinel_url(url):

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import structlog
-
 from toolfleet_registry.system.loggers import get_logger
 
 
@@ -23,6 +21,8 @@ class BusyLog:
 
     def now(self) -> Any:
         """The logger as structlog is configured now."""
+        import structlog  # noqa: PLC0415 - for the first line, as `loggers.py` does
+
         configured = structlog.get_config() if structlog.is_configured() else None
         if configured != self._configured:
             to_stdlib = configured is None or isinstance(configured["logger_factory"], structlog.stdlib.LoggerFactory)

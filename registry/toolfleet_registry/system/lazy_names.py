@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 
@@ -25,3 +26,15 @@ def lazy_names(package: str, where: Mapping[str, str], *, install: str) -> Calla
         return value
 
     return find
+
+
+class LazyModule(ModuleType):
+    """A library that many processes never use: it is imported when something of it is asked for.
+
+    Type checkers are given the library itself, and names in annotations stand in quotation marks.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(import_module(self.__name__), name)
+        setattr(self, name, value)
+        return value

@@ -5,6 +5,7 @@ standard `logging`, which shows warnings only unless the program says otherwise.
 """
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,17 @@ class FleetLogger:
         return getattr(configured if is_configured() else plain, method)
 
 
+_configure: list[Callable[[], None]] = []
+
+
+def configure_before_first_line(configure: Callable[[], None]) -> None:
+    """Have structlog configured: at once where it is loaded; else before the first line, unless it is configured by then."""
+    if "structlog" in sys.modules:
+        configure()
+    else:
+        _configure[:] = [configure]
+
+
 def get_logger(name: str) -> Any:
     """Make the logger of a module of ours, which names itself: `__name__`."""
     return FleetLogger(name)
@@ -36,6 +48,8 @@ def get_logger(name: str) -> Any:
 def _loggers_of(name: str) -> tuple[Any, Any, Callable[[], bool]]:
     import structlog  # noqa: PLC0415 - see above
 
+    if _configure and not structlog.is_configured():
+        _configure.pop()()
     processors: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.filter_by_level,

@@ -6,10 +6,11 @@ of the epoll instance, which parent and child share, and the parent would never 
 
 import os
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet
 
-from redis.asyncio.connection import AbstractConnection
+if TYPE_CHECKING:
+    from redis.asyncio.connection import AbstractConnection
 
 
 class Forked(Protocol):
@@ -37,10 +38,10 @@ class Sockets:
         self._connections: WeakSet[AbstractConnection] = WeakSet()
         tell(self)
 
-    def watched(self, connect: Callable[[], AbstractConnection]) -> Callable[[], AbstractConnection]:
+    def watched(self, connect: "Callable[[], AbstractConnection]") -> "Callable[[], AbstractConnection]":
         """`connect`, with an eye on what it makes."""
 
-        def make() -> AbstractConnection:
+        def make() -> "AbstractConnection":
             connection = connect()
             self._connections.add(connection)
             return connection
@@ -72,7 +73,7 @@ _REGISTERED: WeakSet[Forked] = WeakSet()
 _LEFT_BEHIND: list[object] = []
 
 
-def _number_of(connection: AbstractConnection) -> int:
+def _number_of(connection: "AbstractConnection") -> int:
     writer = connection._writer  # noqa: SLF001 - redis-py shows it nowhere
     socket = None if writer is None else writer.get_extra_info("socket")
     return -1 if socket is None else int(socket.fileno())

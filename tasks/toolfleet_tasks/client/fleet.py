@@ -3,34 +3,26 @@
 import asyncio
 import functools
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDefinition, ToolResult
-from toolfleet_registry.formats import Converted, as_spoken, tools_to_openai_format
-from toolfleet_registry.policy.limits import Remaining
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.tags.tags import ToolContext
 from toolfleet_tasks.aio.cancellation import end
-from toolfleet_tasks.approvals.waiting import decided
-from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGate
-from toolfleet_tasks.calls.handle import CallHandle
-from toolfleet_tasks.calls.idempotency import end_of, handle_of
-from toolfleet_tasks.client.call_listeners import OnInput, listening
+from toolfleet_tasks.client import parts
 from toolfleet_tasks.client.fleet_settings import fleet_settings
 from toolfleet_tasks.client.loop_runner import LoopRunner
-from toolfleet_tasks.client.namespaces.approvals import FleetApprovals, SyncFleetApprovals
-from toolfleet_tasks.client.namespaces.begun_calls import FleetBegunCalls
-from toolfleet_tasks.client.namespaces.canvas import CanvasApp, FleetCanvas, SyncFleetCanvas
-from toolfleet_tasks.client.namespaces.dead_letters import FleetDeadLetters, SyncFleetDeadLetters
-from toolfleet_tasks.client.namespaces.hooks import FleetHooks
-from toolfleet_tasks.client.namespaces.jobs import FleetJobs, SyncFleetJobs
-from toolfleet_tasks.client.namespaces.modules import FleetModules, SyncFleetModules
-from toolfleet_tasks.client.namespaces.wakeups import FleetWakeups, SyncFleetWakeups
 from toolfleet_tasks.client.progress_listener import OnProgress
-from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking, blocking_with_progress
-from toolfleet_tasks.client.sync_handle import SyncCallHandle
-from toolfleet_tasks.metrics.agent_metrics import AgentMetrics, MetricsRegistry
+
+if TYPE_CHECKING:
+    from toolfleet_registry.formats import Converted
+    from toolfleet_registry.policy.limits import Remaining
+    from toolfleet_registry.tags.tags import ToolContext
+    from toolfleet_tasks.calls.eval_gate import Circumstances, EvalGate
+    from toolfleet_tasks.calls.handle import CallHandle
+    from toolfleet_tasks.client.call_listeners import OnInput
+    from toolfleet_tasks.client.sync_handle import SyncCallHandle
+    from toolfleet_tasks.metrics.agent_metrics import MetricsRegistry
 
 
 class ToolFleet:
@@ -51,22 +43,22 @@ class ToolFleet:
         url: str | None = None,
         settings: Settings | None = None,
         *,
-        gate: EvalGate | None = None,
-        metrics: int | MetricsRegistry | None = None,
+        gate: "EvalGate | None" = None,
+        metrics: "int | MetricsRegistry | None" = None,
     ) -> None:
         settings = fleet_settings(url, settings)
-        self._metrics = AgentMetrics(settings, metrics)
+        self._metrics = parts.AgentMetrics(settings, metrics)
         self._settings = settings
-        self._sessions = Sessions(settings, gate)
-        self._canvas_app = CanvasApp(settings)
-        self.jobs = FleetJobs(self._sessions)
-        self.approvals = FleetApprovals(self._sessions)
-        self.hooks = FleetHooks(self._sessions)
-        self.begun_calls = FleetBegunCalls(self._sessions)
-        self.dead_letters = FleetDeadLetters(self._sessions)
-        self.wakeups = FleetWakeups(self._sessions)
-        self.modules = FleetModules(self._sessions)
-        self.canvas = FleetCanvas(self._sessions, self._canvas_app)
+        self._sessions = parts.Sessions(settings, gate)
+        self._canvas_app = parts.CanvasApp(settings)
+        self.jobs = parts.FleetJobs(self._sessions)
+        self.approvals = parts.FleetApprovals(self._sessions)
+        self.hooks = parts.FleetHooks(self._sessions)
+        self.begun_calls = parts.FleetBegunCalls(self._sessions)
+        self.dead_letters = parts.FleetDeadLetters(self._sessions)
+        self.wakeups = parts.FleetWakeups(self._sessions)
+        self.modules = parts.FleetModules(self._sessions)
+        self.canvas = parts.FleetCanvas(self._sessions, self._canvas_app)
 
     @classmethod
     def sync(
@@ -74,8 +66,8 @@ class ToolFleet:
         url: str | None = None,
         settings: Settings | None = None,
         *,
-        gate: EvalGate | None = None,
-        metrics: int | MetricsRegistry | None = None,
+        gate: "EvalGate | None" = None,
+        metrics: "int | MetricsRegistry | None" = None,
     ) -> "SyncToolFleet":
         """The same for programs without an event loop: `with ToolFleet.sync() as fleet: fleet.call(call, caller)`."""
         return SyncToolFleet(cls(url, settings, gate=gate, metrics=metrics))
@@ -119,11 +111,11 @@ class ToolFleet:
         return await (await self._sessions.opened()).search(text, caller, tags=tags, limit=limit)
 
     @staticmethod
-    def tools_to_openai_format(tools: Iterable[ToolDefinition]) -> Converted:
+    def tools_to_openai_format(tools: Iterable[ToolDefinition]) -> "Converted":
         """Tools as OpenAI's Chat Completions take them."""
-        return tools_to_openai_format(tools)
+        return parts.tools_to_openai_format(tools)
 
-    async def remaining(self, caller: Caller, *, conversation: Conversation | None = None) -> Remaining:
+    async def remaining(self, caller: Caller, *, conversation: Conversation | None = None) -> "Remaining":
         """What the caller's user has left today of each cost class with a budget, of each limited tool, and of the run and thread that `conversation` names.
 
         All callers without a user id are one user. Raises `FleetUnavailable` when Redis does not answer within 5 s.
@@ -136,12 +128,12 @@ class ToolFleet:
         caller: Caller,
         *,
         conversation: Conversation | None = None,
-        context: ToolContext | None = None,
+        context: "ToolContext | None" = None,
         timeout: float | None = None,  # noqa: ASYNC109 - the call's deadline: travels to the worker and the module
         waits_for_worker: bool = False,
         waits_for_approval: float = 0,
         on_progress: OnProgress | None = None,
-        on_input: OnInput | None = None,
+        on_input: "OnInput | None" = None,
     ) -> ToolResult:
         """Run a tool and bring its result, by `timeout` seconds at the latest. Never raises for what happens to the call.
 
@@ -161,28 +153,28 @@ class ToolFleet:
 
         If the awaiting task is cancelled, the call is taken back; one that waits for another's result only waits no more.
         """
-        around = Circumstances(context) if context is not None else NOTHING_MORE
+        around = parts.Circumstances(context) if context is not None else parts.NOTHING_MORE
         call = call if on_input is None else call.model_copy(update={"takes_input": True})
         asked = call, caller, conversation, timeout
         follow = await self._sessions.begin(*asked, waits=True, waits_for_worker=waits_for_worker, around=around)
-        follow = await decided(follow, waits_for_approval)
+        follow = await parts.decided(follow, waits_for_approval)
         if (on_progress is None and on_input is None) or isinstance(follow, ToolResult):
-            return as_spoken(await end_of(follow), call.spoken)
-        async with listening(handle_of(follow), on_progress, on_input):
-            return as_spoken(await end_of(follow), call.spoken)
+            return parts.as_spoken(await parts.end_of(follow), call.spoken)
+        async with parts.listening(parts.handle_of(follow), on_progress, on_input):
+            return parts.as_spoken(await parts.end_of(follow), call.spoken)
 
     async def call_around(
         self,
         call: ToolCall,
         caller: Caller,
-        around: Circumstances,
+        around: "Circumstances",
         *,
         conversation: Conversation | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
     ) -> ToolResult:
         """As `call`, with more around it than a context: `TagRegistry` has terms of its own."""
         follow = await self._sessions.begin(call, caller, conversation, timeout, waits=True, around=around)
-        return await end_of(await decided(follow, 0))
+        return await parts.end_of(await parts.decided(follow, 0))
 
     async def call_many(
         self,
@@ -213,11 +205,11 @@ class ToolFleet:
         caller: Caller,
         *,
         conversation: Conversation | None = None,
-        context: ToolContext | None = None,
+        context: "ToolContext | None" = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
         waits_for_worker: bool = False,
         waits_for_turn: bool = False,
-    ) -> CallHandle:
+    ) -> "CallHandle":
         """Publish a call and return at once with a handle on it. A refused call's handle has its result already.
 
         Where no worker serves the tool's module it returns once one has come, or the call is `busy`, as in `call`.
@@ -225,12 +217,12 @@ class ToolFleet:
         it is published. With an idempotency key that this user has used before the handle is one on that call, with its id;
         cancelling it leaves the call to whoever made it first.
         """
-        around = Circumstances(context) if context is not None else NOTHING_MORE
+        around = parts.Circumstances(context) if context is not None else parts.NOTHING_MORE
         asked = call, caller, conversation, timeout
         follow = await self._sessions.begin(
             *asked, waits=waits_for_turn, waits_for_worker=waits_for_worker, around=around
         )
-        return handle_of(follow, call.spoken)
+        return parts.handle_of(follow, call.spoken)
 
 
 class SyncToolFleet(SyncFace[ToolFleet]):
@@ -241,12 +233,12 @@ class SyncToolFleet(SyncFace[ToolFleet]):
 
     def __init__(self, fleet: ToolFleet) -> None:
         super().__init__(fleet, runner := LoopRunner())
-        self.jobs = SyncFleetJobs(fleet.jobs, runner)
-        self.approvals = SyncFleetApprovals(fleet.approvals, runner)
-        self.dead_letters = SyncFleetDeadLetters(fleet.dead_letters, runner)
-        self.wakeups = SyncFleetWakeups(fleet.wakeups, runner)
-        self.modules = SyncFleetModules(fleet.modules, runner)
-        self.canvas = SyncFleetCanvas(fleet.canvas, runner)
+        self.jobs = parts.SyncFleetJobs(fleet.jobs, runner)
+        self.approvals = parts.SyncFleetApprovals(fleet.approvals, runner)
+        self.dead_letters = parts.SyncFleetDeadLetters(fleet.dead_letters, runner)
+        self.wakeups = parts.SyncFleetWakeups(fleet.wakeups, runner)
+        self.modules = parts.SyncFleetModules(fleet.modules, runner)
+        self.canvas = parts.SyncFleetCanvas(fleet.canvas, runner)
 
     def __enter__(self) -> Self:
         return self.open()
@@ -286,12 +278,12 @@ class SyncToolFleet(SyncFace[ToolFleet]):
         caller: Caller,
         *,
         conversation: Conversation | None = None,
-        context: ToolContext | None = None,
+        context: "ToolContext | None" = None,
         timeout: float | None = None,
         waits_for_worker: bool = False,
         waits_for_turn: bool = False,
-    ) -> SyncCallHandle:
+    ) -> "SyncCallHandle":
         """As `ToolFleet.submit`."""
         submit = functools.partial(self._face.submit, conversation=conversation, context=context, timeout=timeout)
         work = submit(call, caller, waits_for_worker=waits_for_worker, waits_for_turn=waits_for_turn)
-        return SyncCallHandle(self._runner.wait(work), self._runner)
+        return parts.SyncCallHandle(self._runner.wait(work), self._runner)

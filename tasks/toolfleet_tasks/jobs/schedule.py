@@ -12,8 +12,6 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from croniter import CroniterBadDateError, CroniterError, croniter
-
 from toolfleet_registry.contracts.jobs import Schedule
 from toolfleet_registry.time import fleet_clock
 
@@ -40,6 +38,8 @@ def next_after(schedule: Schedule, after: float) -> float | None:
     """When it comes due for the first time later than `after`; `None`: never again. Raises `ValueError` as above."""
     if schedule.cron is None:
         return schedule.at if schedule.at is not None and schedule.at > after else None
+    from croniter import CroniterError, croniter  # noqa: PLC0415 - most processes have no such schedule
+
     text, zone = _expression(schedule.cron), _zone(schedule.timezone)
     is_all_day = text.split()[1].startswith("*")
     try:
@@ -51,6 +51,8 @@ def next_after(schedule: Schedule, after: float) -> float | None:
 
 def _dates(times: Any, *, is_all_day: bool) -> Iterator[float]:
     """When croniter says that it is time, each once."""
+    from croniter import CroniterBadDateError  # noqa: PLC0415 - as above
+
     while True:
         try:
             found: datetime = times.get_next()

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from toolfleet_registry.contracts.message import DEFERS_BUILD
+
 TASK = "toolfleet.canary"
 """The task that answers a canary. Its arguments: the canary's id, and the module that the worker asks for its health, '' for none."""
 
@@ -24,7 +26,7 @@ class CanaryAnswer(BaseModel):
     `clock_lead`: by how many seconds its machine is ahead of the fleet's time.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFERS_BUILD)
 
     worker: str
     version: int

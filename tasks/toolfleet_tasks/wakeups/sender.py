@@ -10,15 +10,19 @@ import ssl
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Final
-
-import httpx
+from typing import TYPE_CHECKING, Final
 
 from toolfleet_registry.contracts.retry_after import parse_retry_after
 from toolfleet_registry.system import randomness
+from toolfleet_registry.system.lazy_names import LazyModule
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.tracing.trace_context import carried
+
+if TYPE_CHECKING:
+    import httpx
+else:
+    httpx = LazyModule("httpx")
 
 log = get_logger(__name__)
 
@@ -140,7 +144,7 @@ def one_line(text: str) -> str:
     return " ".join(words.split())[:_SHOWN]
 
 
-def _judged(response: httpx.Response, words: str) -> DeliveryAnswer:
+def _judged(response: "httpx.Response", words: str) -> DeliveryAnswer:
     status = response.status_code
     if status // 100 == 2:  # noqa: PLR2004 - the class of success
         return DeliveryAnswer(accepted=True)
@@ -151,7 +155,7 @@ def _judged(response: httpx.Response, words: str) -> DeliveryAnswer:
     )
 
 
-async def _start_of(response: httpx.Response) -> str:
+async def _start_of(response: "httpx.Response") -> str:
     """What is there of a body soon. Where that is not all of it, the connection is closed afterwards, not read on."""
     body = bytearray()
     with contextlib.suppress(TimeoutError, httpx.HTTPError):
@@ -163,7 +167,7 @@ async def _start_of(response: httpx.Response) -> str:
     return body[:_BODY_BYTES].decode(errors="replace")
 
 
-def _new_client(url: str, timeout_seconds: float) -> httpx.AsyncClient:
+def _new_client(url: str, timeout_seconds: float) -> "httpx.AsyncClient":
     with_tls = url.lower().startswith("https:")
     return httpx.AsyncClient(
         verify=httpx.create_ssl_context() if with_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),

@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 
 import toolfleet
 import toolfleet.sdk
+from toolfleet_tasks.client import parts
 
 ROOT = Path(__file__).parents[3]
 WHOLE: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -99,7 +100,7 @@ def test_import_rules_know_every_part_of_the_registry() -> None:
     assert _of_registry(rule["source_modules"]) | _of_registry(rule["forbidden_modules"]) == parts - {"__init__"}
 
 
-@pytest.mark.parametrize("face", [toolfleet, toolfleet.sdk])
+@pytest.mark.parametrize("face", [toolfleet, toolfleet.sdk, parts])
 def test_a_name_is_the_same_for_type_checkers_and_at_run_time(face: ModuleType) -> None:
     """What a face imports when it is asked for is what type checkers are told that it imports."""
     tree = ast.parse(Path(str(face.__file__)).read_text())

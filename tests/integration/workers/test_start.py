@@ -8,16 +8,17 @@ import pytest
 
 LOADED = """
 import sys
-from toolfleet_workers.plain_structlog import load_plain_structlog
-load_plain_structlog()
+from toolfleet_workers.lean_imports import load_lean_libraries
+load_lean_libraries()
 import toolfleet_workers.main
 print(*sorted(name for name in sys.modules if "." not in name or name.startswith("toolfleet")))
 """
 
 COLLECTED = """
 import gc
+from celery.bin.worker import worker
 from toolfleet_workers import __main__ as program
-program.worker.main = lambda **_: print(gc.isenabled(), gc.get_freeze_count() > 100_000)
+worker.main = lambda **_: print(gc.isenabled(), gc.get_freeze_count() > 100_000)
 program.main()
 """
 
@@ -42,22 +43,38 @@ def loaded() -> set[str]:
     [
         "aiohttp",
         "croniter",
+        "h11",
         "httpx",
+        "jsonschema_rs",
         "jwt",
+        "opentelemetry",
+        "psutil",
+        "pygments",
         "rich",
+        "semver",
         "toolfleet_registry.catalog.catalog",
+        "toolfleet_registry.personal_data.personal_data",
+        "toolfleet_registry.schemas.checker",
         "toolfleet_tasks.background.job_poller",
+        "yaml",
     ],
 )
 def test_a_worker_starts_without_what_it_may_never_need(loaded: set[str], name: str) -> None:
     """HTTP clients for other purposes, drawing, jobs and schedules: together more than half as much as what it needs."""
-    assert "structlog" in loaded
+    assert {"celery", "kombu", "redis", "structlog"} <= loaded
     assert name not in loaded
 
 
 def test_structlog_without_rich_leaves_rich_to_others() -> None:
     """A tool of one's own that draws with rich, in a worker, finds it."""
     assert said(LOADED + "import rich.console, structlog; print(structlog.dev.rich)")[-1] == "None"
+
+
+def test_what_is_loaded_without_a_package_leaves_it_to_others() -> None:
+    """A tool of one's own, in a worker, finds all that its libraries have been loaded without."""
+    code = "import opentelemetry.metrics, psutil, pygments.lexers, yaml; print(all((opentelemetry, psutil, pygments, yaml)))"
+
+    assert said(LOADED + code)[-1] == "True"
 
 
 def test_what_a_worker_has_loaded_is_never_collected() -> None:

@@ -4,7 +4,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from toolfleet_workers.plain_structlog import load_plain_structlog
+from toolfleet_workers.lean_imports import load_lean_libraries
 
 _WORKER = (
     "celery.apps.worker",
@@ -91,6 +91,6 @@ def program_of(argv: Sequence[str]) -> str | None:
 def preload(program: str) -> None:
     """Import what that program imports."""
     if program == "toolfleet_workers":
-        load_plain_structlog()  # as it does itself, before anything else
+        load_lean_libraries()  # as it does itself, before anything else
     for name in _PRELOADS[program]:
         importlib.import_module(name)

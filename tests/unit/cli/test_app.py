@@ -4,7 +4,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from toolfleet_cli.app import command_line
+from toolfleet_cli.app import command_line, outline
 
 
 def commands_of(word: str | None) -> dict[str, str | None]:
@@ -27,3 +27,13 @@ def test_a_command_is_made_alone_and_is_the_same() -> None:
 def test_any_other_first_word_brings_all_commands() -> None:
     """A mistake is answered with what there is, and options stand before any command."""
     assert commands_of("caal") == commands_of("--version") == commands_of("") == commands_of(None)
+
+
+def test_the_help_of_all_commands_is_that_of_each() -> None:
+    """Its sentences stand apart, so that it loads no command: they are those of the commands, in the order of the whole."""
+    whole: Any = get_command(command_line())
+    brief: Any = get_command(outline())
+
+    assert [*brief.commands] == [*whole.commands]
+    for name, command in whole.commands.items():
+        assert brief.commands[name].get_short_help_str(1_000) == command.get_short_help_str(1_000)

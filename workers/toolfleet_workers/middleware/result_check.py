@@ -6,7 +6,6 @@ from typing import Protocol
 from toolfleet_registry.contracts import PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
-from toolfleet_registry.schemas.validation import result_fault
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_workers.runner.runner import Proceed
 
@@ -38,10 +37,13 @@ class ResultCheck:
         if not attempt.result.success:
             return attempt
         tool = self.tools.definition(call.tool_name)
-        fault = None if tool is None else result_fault(tool, attempt.result.result)
+        if tool is None or tool.output_schema is None:
+            return attempt
+        from toolfleet_registry.schemas.validation import result_fault  # noqa: PLC0415 - not every worker has such a tool
+
+        fault = result_fault(tool, attempt.result.result)
         if fault is None:
-            if tool is not None and tool.output_schema is not None:
-                note("result_check", "passed")
+            note("result_check", "passed")
             return attempt
         note("result_check", "failed")
         self.invalid += 1

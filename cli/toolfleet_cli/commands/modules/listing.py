@@ -17,7 +17,6 @@ from toolfleet_cli.remote.modules import show_modules
 from toolfleet_registry.contracts import NEVER_PROBED, ModuleStatus
 from toolfleet_registry.contracts.names import LOCAL, is_module_name
 from toolfleet_registry.directory.entries import AnnouncedModule
-from toolfleet_registry.directory.probe_failures import LOCAL_FAULT, state_without_manifest
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
 
@@ -179,6 +178,8 @@ def _state(status: ModuleStatus, overview: "ModuleOverview") -> str:
     if (trouble := overview.troubles.get(status.module)) is not None:
         return trouble.trouble
     entry = overview.entries.get(status.module)
+    from toolfleet_registry.directory.probe_failures import LOCAL_FAULT, state_without_manifest  # noqa: PLC0415 - loads Redis
+
     if isinstance(entry, AnnouncedModule) and not entry.replicas:
         return "away"
     if status.age_seconds is None and not status.ok and not status.tools:

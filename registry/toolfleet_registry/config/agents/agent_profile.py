@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from toolfleet_registry.config.agents.middleware_specs import MiddlewareSpec
 from toolfleet_registry.config.agents.tool_selectors import Selectors, selects
 from toolfleet_registry.contracts import Level, ToolDefinition
+from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.names import is_module_name
 
 AGENT_NAME = r"[A-Za-z_][A-Za-z0-9_-]{0,63}"
@@ -30,7 +31,7 @@ def check_agent_name(name: str) -> None:
 class AgentProfile(BaseModel):
     """One `[agents.NAME]`. It takes from what its caller may do, and adds nothing to that."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
 
     description: Annotated[str, Field(max_length=2_000)] = ""
     """What the agent is for."""

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_val
 from toolfleet_registry.config.agents.tool_selectors import Selectors
 from toolfleet_registry.config.setting_values import Seconds
 from toolfleet_registry.contracts import CostClass, ErrorCode, Level
+from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.terms.call_terms import MOST_CALLS, ExitBehavior
 from toolfleet_registry.contracts.terms.retry_terms import LONGEST_PAUSE_SECONDS, MOST_RETRIES, Pause
 
@@ -30,7 +31,7 @@ Place = Literal["arguments", "result", "progress", "error"]
 class MiddlewareBase(BaseModel):
     """What every entry may say."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
 
     tools: Selectors = EVERY_TOOL
     """Which of the agent's tools it is for."""
@@ -122,7 +123,7 @@ class PiiSpec(MiddlewareBase):
 class Approvers(BaseModel):
     """Who may approve: whoever one of these names."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
 
     permission: Level | None = None
     """Users with this permission, or a higher one."""
@@ -139,7 +140,7 @@ class HumanInTheLoopSpec(MiddlewareBase):
     """Which one it is."""
     approve_tools: Selectors
     """Which of the selected tools need it."""
-    approvers: Approvers = Approvers(permission="admin")
+    approvers: Approvers = Approvers.model_construct(permission="admin")
     """Who may approve."""
     quorum: Annotated[int, Field(ge=1, le=20)] = 1
     """How many of them have to."""
@@ -152,7 +153,7 @@ class HumanInTheLoopSpec(MiddlewareBase):
 class OwnMiddlewareSpec(MiddlewareBase):
     """A class of the fleet's operators, by its import path; all other parameters are for it."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
 
     name: str = Field(pattern=_PATH)
     """`package.module:Class`."""

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from toolfleet_registry.config.host_specs import SecretName
 from toolfleet_registry.contracts import Level
+from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.redis.urls import is_http_url
 
 ApprovalNotice = Literal["asked", "voted", "edited", "approved", "rejected", "expired", "withdrawn"]
@@ -21,7 +22,7 @@ _ASKED_AND_DECIDED: tuple[ApprovalNotice, ...] = ("asked", "approved", "rejected
 class ApprovalWebhook(BaseModel):
     """One URL that is told of approvals."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
 
     url: str = Field(repr=False)
     """Where it is sent to. Nobody but who writes the settings says so."""
@@ -41,7 +42,7 @@ class ApprovalWebhook(BaseModel):
 class WebhookApprover(BaseModel):
     """One outside system that may decide, as a user of the fleet."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
 
     secrets: Annotated[tuple[SecretName, ...], Field(min_length=1, max_length=5)]
     """The secrets that its requests are signed with, by name; several while one is changed."""
@@ -54,7 +55,7 @@ class WebhookApprover(BaseModel):
 class ApprovalChannels(BaseModel):
     """Channels of approvals beside commands, REST and MCP."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
 
     webhooks: tuple[ApprovalWebhook, ...] = ()
     """Who is told, at most 20."""

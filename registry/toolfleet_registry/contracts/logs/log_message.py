@@ -5,6 +5,8 @@ from typing import Any, Final, Literal, TypeGuard, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json, to_json
 
+from toolfleet_registry.contracts.message import DEFERS_BUILD
+
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 """How grave a log message is, from the least to the most: the levels of the Model Context Protocol."""
 
@@ -19,7 +21,7 @@ _RANKS = {level: rank for rank, level in enumerate(LOG_LEVELS)}
 class LogMessage(BaseModel):
     """What a tool says while its call runs."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFERS_BUILD)
 
     level: LogLevel
     """How grave it is."""

@@ -21,6 +21,7 @@ from toolfleet_registry.manifests.manifest_cache import CachedManifest, Manifest
 from toolfleet_registry.manifests.overrides import broken_tools, seen_tools
 from toolfleet_registry.manifests.specs import ToolSpec
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.schemas import validation
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.memory import InMemoryToolRegistry
 from toolfleet_registry.store.redis import RedisToolRegistry
@@ -188,7 +189,7 @@ async def test_a_defect_that_one_module_brings_out_hides_no_other(
             raise TypeError
         return None
 
-    monkeypatch.setattr(module_registration, "schema_fault", faulty)
+    monkeypatch.setattr(validation, "schema_fault", faulty)
     with capture_logs() as logs:
         taken = await registrar.take_in({"git": GIT, "mail": MAIL})
 
@@ -242,7 +243,7 @@ async def test_a_costly_module_waits_for_the_others(
         seen.append(tool.name)
         clock[0] += 3 if tool.name.startswith("git.") else 0
 
-    monkeypatch.setattr(module_registration, "schema_fault", slow)
+    monkeypatch.setattr(validation, "schema_fault", slow)
     monkeypatch.setattr("toolfleet_registry.catalog.module_registration.time.thread_time", lambda: clock[0])
     later = ModuleManifest.model_validate(manifest_of("git", *"abcdef"))
     with capture_logs() as logs:

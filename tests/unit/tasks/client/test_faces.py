@@ -20,7 +20,7 @@ PAIRS: dict[str, tuple[type[Any], type[Any]]] = {
     "CallHandle": (CallHandle, SyncCallHandle),
     **{name: (type(getattr(CLOSED, name)), type(getattr(SyncToolFleet(CLOSED), name))) for name in NAMESPACES},
 }
-COUNTERPARTS: dict[object, object] = {CallHandle: SyncCallHandle, RegistryEvents: Generator[RegistryEvent]}
+COUNTERPARTS: dict[object, object] = {"CallHandle": "SyncCallHandle", RegistryEvents: Generator[RegistryEvent]}
 
 
 def methods_of(face: type[Any]) -> dict[str, inspect.Signature]:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from toolfleet_registry.contracts import ModuleMessage, PublishedCall
+from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.outcomes import LONGEST_HANDLE, Acceptance, Attempt, Outcome, is_poll_time
 from toolfleet_workers.runner.attempts import unsuccessful
 
@@ -12,7 +13,7 @@ from toolfleet_workers.runner.attempts import unsuccessful
 class AcceptedReply(ModuleMessage):
     """What a module says of a call that it goes on with. The handle is for its `/status`, and printable."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, defer_build=DEFERS_BUILD)
 
     tool_name: str
     accepted: Literal[True]

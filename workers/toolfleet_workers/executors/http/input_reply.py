@@ -7,13 +7,14 @@ from pydantic import ConfigDict, ValidationInfo, field_validator, model_validato
 from toolfleet_registry.contracts import EffectState, ModuleMessage, PublishedCall, ToolResult
 from toolfleet_registry.contracts.inputs.bounds import check_requests
 from toolfleet_registry.contracts.inputs.messages import MOST_ROUNDS, requests_of
+from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome, Question
 
 
 class InputReply(ModuleMessage):
     """What a module asks. Without a plain `effect_state` nobody knows what the call has done by now."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, defer_build=DEFERS_BUILD)
 
     tool_name: str
     input_required: dict[str, Any]

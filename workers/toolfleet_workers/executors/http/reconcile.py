@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, ValidationError, ValidationInfo, model_validator
 
 from toolfleet_registry.contracts import ModuleMessage, PublishedCall, ToolResult
+from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.outcomes import Acceptance, Attempt, Outcome, is_handle
 from toolfleet_registry.system.http_bodies import loads_strict
 from toolfleet_registry.time.lease import UNBOUNDED, Lease
@@ -66,7 +67,7 @@ def judge_answer(call: PublishedCall, body: bytes) -> Attempt | None:
 class ReconcileAnswer(ModuleMessage):
     """The fields after `state` are judged as those of any other reply, where they count."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, defer_build=DEFERS_BUILD)
 
     call_id: str
     state: Literal["done", "none", "running", "unknown", "input_required"]

@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
 from toolfleet_registry.contracts import EffectState, ModuleMessage, PublishedCall, ToolResult
+from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.errors import BodyTooLarge
 from toolfleet_registry.system.http_bodies import loads_strict
@@ -23,7 +24,7 @@ class ModuleReply(ModuleMessage):
     module says that it failed: nobody else can know. Any other value of theirs counts as absent.
     """
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, defer_build=DEFERS_BUILD)
 
     tool_name: str
     success: bool

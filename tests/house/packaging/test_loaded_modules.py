@@ -1,0 +1,105 @@
+"""Each program loads what it uses: its start is as quick as that is little."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+AGENT = "from toolfleet import Caller, ToolCall, ToolFleet"
+FLEET = f"{AGENT}; ToolFleet('redis://127.0.0.1:1')"
+QUEUES = ("celery", "kombu", "amqp", "billiard")
+SERVERS = ("starlette", "uvicorn", "mcp", "flower", "toolfleet_gateway", "toolfleet_workers")
+NOT_FOR_ANY_CALL = (
+    "httpx",
+    "croniter",
+    "rich",
+    "semver",
+    "sqlalchemy",
+    "structlog",
+    "toolfleet_registry.personal_data.personal_data",
+)
+OPEN_FLEET = (
+    "redis",
+    "h11",
+    "jsonschema_rs",
+    "jmespath",
+    "cryptography",
+    "opentelemetry",
+    "toolfleet_tasks.client.session",
+)
+OF_COMMANDS = ("redis", "structlog", "toolfleet_cli.commands", "toolfleet_cli.processes.fleet")
+GROUPS = ("agents", "approvals", "audit", "create", "dead", "host", "jobs", "keys", "modules", "tools", "wakes")
+COMMANDS = (
+    "up",
+    "worker",
+    "autoscale",
+    "gateway",
+    "mcp",
+    "logs",
+    "config",
+    "status",
+    "doctor",
+    "capacity",
+    "call",
+    "why",
+)
+
+BUILT = """
+from toolfleet_registry.contracts.message import Message, ModuleMessage
+def below(model): return [each for child in model.__subclasses__() for each in (child, *below(child))]
+models = below(Message) + below(ModuleMessage)
+print(len(models) > 20, [model.__name__ for model in models if model.__pydantic_complete__])
+"""
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def loaded(code: str) -> set[str]:
+    """The modules that a Python of its own has when this has run."""
+    ended = run(
+        f"import json, sys\ntry:\n    {code}\nexcept SystemExit: pass\nprint('\\n' + json.dumps(list(sys.modules)))"
+    )
+    return set(json.loads(ended.splitlines()[-1]))
+
+
+def command(*words: str) -> str:
+    return f"sys.argv = {['toolfleet', *words]!r}; from toolfleet_cli import main; main()"
+
+
+@pytest.mark.parametrize(
+    ("code", "without"),
+    [
+        # What an agent's first line loads: messages and settings, and none of what an open fleet is made of.
+        (AGENT, (*OPEN_FLEET, *NOT_FOR_ANY_CALL, *QUEUES, *SERVERS)),
+        # An agent with a fleet: what its calls need.
+        (FLEET, (*NOT_FOR_ANY_CALL, *QUEUES, *SERVERS)),
+        # A program that asks for help or a version: no command's module.
+        *(
+            (command(*words), ("asyncio", "pydantic", *OF_COMMANDS))
+            for words in ([], ["--help"], ["-h"], ["--version"])
+        ),
+        # A mistyped command: typer itself loads pydantic, to say so.
+        (command("caal"), OF_COMMANDS),
+    ],
+)
+def test_a_program_loads_none_of_what_it_does_not_use(code: str, without: Sequence[str]) -> None:
+    """What it does not load is found by name in a Python of its own."""
+    assert loaded(code).isdisjoint(without)
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *GROUPS])
+def test_a_command_loads_nothing_of_the_fleet_before_it_asks_it(name: str) -> None:
+    """Its help, and a mistake in its words, take as long as its own module: no Redis, no queue, no client, no server."""
+    without = (*QUEUES, *SERVERS, "httpx", "redis", "structlog", "toolfleet_tasks")
+
+    assert loaded(command(name, "--help")).isdisjoint(without)
+
+
+@pytest.mark.parametrize("code", [AGENT, "import toolfleet_registry.settings"])
+def test_an_import_builds_no_message(code: str) -> None:
+    """A validator is built with the first message of its kind: a process uses a few of them all."""
+    assert run(code + BUILT) == "True []\n"
