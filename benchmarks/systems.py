@@ -37,6 +37,8 @@ class System:
     is_silent: bool = False  # sends no task events
     is_traced: bool = False  # 1 % of its calls, each from its agent to its worker
     has_metrics: bool = False  # for Prometheus, which asks its worker every second
+    is_shipped: bool = False  # all that `toolfleet up` starts
+    is_durable: bool = False  # with the Redis that it starts
     workloads: Sequence[str] = WORKLOADS
 
     def environment_variables(self, stage: Stage) -> dict[str, str]:
@@ -105,6 +107,16 @@ GUARDED = replace(
     workloads=("W1",),
 )
 
+SHIPPED = replace(
+    OURS,
+    name="toolfleet_shipped",
+    title="**toolfleet** as `toolfleet up` starts it: Redis writes its file before it answers; Flower, beat, gateway",
+    is_shipped=True,
+    is_durable=True,
+    has_flower=True,
+    workloads=("W1", "W3"),
+)
+
 _RAW = ("-m", "benchmarks.peers.raw.worker")
 
 RAW = System(
@@ -132,6 +144,13 @@ SYSTEMS = (
         OURS, name="toolfleet_traced", title="**toolfleet**, 1 % of calls traced", is_traced=True, workloads=("W1",)
     ),
     replace(OURS, name="toolfleet_metrics", title="**toolfleet**, with metrics", has_metrics=True, workloads=("W1",)),
+    SHIPPED,
+    replace(
+        SHIPPED,
+        name="toolfleet_shipped_memory",
+        title="**toolfleet** as `toolfleet up` starts it, but for a Redis without persistence",
+        is_durable=False,
+    ),
     replace(OURS, name="toolfleet_silent", title="**toolfleet**, no events", is_silent=True, workloads=("W1",)),
     replace(
         OURS,
