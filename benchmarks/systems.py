@@ -54,6 +54,7 @@ class System:
             # One user makes all calls, and W4 has no worker: what keeps one from taking everything is measured elsewhere.
             "TOOLFLEET_CALLS_PER_CALLER": "10000000",
             "TOOLFLEET_BACKLOG_LIMIT": "10000000",
+            "TOOLFLEET_BACKLOG_BYTES": "1000000000000",  # else that limit has Redis weigh the queue at each call
             "PYTHONUNBUFFERED": "1",
             **(_traces_to(stage.collector_url) if self.is_traced else {}),
             **({"TOOLFLEET_METRICS_PORT": str(stage.metrics_port)} if self.has_metrics else {}),
