@@ -172,7 +172,7 @@ bench-hosts: $(READY) ## What a host costs beside a direct call: tools of a fold
 bench-zoo: $(READY) ## What hostile MCP servers cost other modules' calls; fails if those wait a tenth longer (twelve minutes)
 	@PYTHONPATH=tests $(BIN)/python -m benchmarks.features.zoo
 
-bench-redis: $(READY) ## What a call costs Redis, by script
+bench-redis: $(READY) ## What a call costs Redis, by script and command, beside what it may
 	@$(BIN)/python -m benchmarks.features.redis_time
 
 bench-jobs: $(READY) ## What 100,000 waiting jobs cost, and how late 1,000 are that fall due at once (about four minutes)

@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks import measures
 from benchmarks.environments import HERE, compile_own_code, is_ready
+from benchmarks.interpreters import is_there
 from benchmarks.lengths import FULL, SHORT, Lengths
 from benchmarks.machine import wait_for_quiet
 from benchmarks.reporting import picture, report
@@ -39,7 +40,8 @@ class Job:
 
 def jobs(near: Stage, distant: Stage, lengths: Lengths, results: Results) -> list[Job]:
     """What there is to measure."""
-    chosen = [system for system in SYSTEMS if lengths.systems is None or system.name in lengths.systems]
+    there = [system for system in SYSTEMS if is_there(system.environment)]
+    chosen = [system for system in there if lengths.systems is None or system.name in lengths.systems]
     here: dict[str, Any] = {"stage": near, "lengths": lengths}
     return [
         *(Job(system.name, system.name, partial(_way_of(system), system, **here)) for system in chosen),
@@ -158,7 +160,8 @@ def main() -> None:
 
 
 def _check_environments() -> None:
-    missing = sorted({name for name in ("module", "plot", *(s.environment for s in SYSTEMS)) if not is_ready(name)})
+    needed = {"module", "plot", *(system.environment for system in SYSTEMS if is_there(system.environment))}
+    missing = sorted(name for name in needed if not is_ready(name))
     if missing:
         sys.exit(f"Not built, or of other versions: {', '.join(missing)}. Run `make bench-install`.")
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from benchmarks.interpreters import OTHER_VERSIONS, environment_of
 from benchmarks.stage import Stage
 
 Kind = Literal["ours", "peer", "direct", "ceiling"]
@@ -151,6 +152,16 @@ SYSTEMS = (
         name="toolfleet_shipped_memory",
         title="**toolfleet** as `toolfleet up` starts it, but for a Redis without persistence",
         is_durable=False,
+    ),
+    *(
+        replace(
+            OURS,
+            name=f"toolfleet_py{version}",
+            title=f"**toolfleet**, Python {version}",
+            environment=environment_of(version),
+            workloads=("W1", "W3"),
+        )
+        for version in OTHER_VERSIONS
     ),
     replace(OURS, name="toolfleet_silent", title="**toolfleet**, no events", is_silent=True, workloads=("W1",)),
     replace(

@@ -115,7 +115,7 @@ class Trial:
         command: list[str | Path] = [
             python_of(self.system.environment),
             "-m",
-            "benchmarks.producer",
+            "benchmarks.calling.producer",
             client or self.system.client,
         ]
         process = spawn(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import psutil
 
+from benchmarks.interpreters import is_there
 from benchmarks.reporting import targets
 from benchmarks.reporting.results import Results, Spread
 from benchmarks.systems import SYSTEMS
@@ -58,6 +59,8 @@ def _throughput_rows(results: Results, workload: str) -> Iterator[tuple[str, ...
     for system in SYSTEMS:
         rate = results.spread(system.name, workload, "rate")
         if rate is None:
+            if workload in system.workloads and not is_there(system.environment):
+                yield system.title, "not on this machine", *("-" for _ in range(len(_CPU) + 3))
             continue
         cpu = (_median(results.spread(system.name, workload, f"cpu.{name}"), 2) for name in _CPU)
         memory = _median(results.spread(system.name, workload, "memory_mb")) if system.worker else "-"

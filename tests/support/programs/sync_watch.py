@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 
 _SEIZE, _INTERRUPT, _SYSCALL, _DETACH, _SYSCALL_INFO = 0x4206, 0x4207, 24, 17, 0x420E
 _MARK_SYSCALLS = 1
@@ -42,7 +43,7 @@ class SyncWatch:
         """Trace until `end`. The thread that begins it must be the one that goes on."""
         self._ask(_SEIZE, 0, _MARK_SYSCALLS)
         self._ask(_INTERRUPT)
-        with open(f"/proc/{self._pid}/mem", "rb", buffering=0) as memory:
+        with Path(f"/proc/{self._pid}/mem").open("rb", buffering=0) as memory:
             while True:
                 _, status = os.waitpid(self._pid, _ALL_THREADS)
                 if not os.WIFSTOPPED(status):

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from benchmarks.clients import AsyncClient, BlockingClient
-from benchmarks.tally import quantiles
+from benchmarks.calling.clients import AsyncClient, BlockingClient
+from benchmarks.calling.tally import quantiles
 from benchmarks.work import check, make_call
 
 _LEAD_SECONDS = 0.05  # from the order to the first call

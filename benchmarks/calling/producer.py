@@ -1,6 +1,6 @@
 """A process that makes calls through one system's client: takes orders as JSON lines, answers each with JSON lines.
 
-`python -m benchmarks.producer PEER[:VARIANT]`, in the peer's environment. It says `ready`; then it does what it is told:
+`python -m benchmarks.calling.producer PEER[:VARIANT]`, in the peer's environment. It says `ready`; then it does what it is told:
 `{"do": "first"}` publishes a call, says so, and says when its result came; `{"do": "window"}` makes calls for a time;
 `{"do": "open"}` makes them when they are due; `{"do": "publish"}` only publishes. The last three warm up, say so and wait for a
 line before they begin to measure.
@@ -16,9 +16,9 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from benchmarks.clients import AsyncClient, BlockingClient
-from benchmarks.open_loop import Schedule, run_async, run_blocking
-from benchmarks.tally import Tally
+from benchmarks.calling.clients import AsyncClient, BlockingClient
+from benchmarks.calling.open_loop import Schedule, run_async, run_blocking
+from benchmarks.calling.tally import Tally
 from benchmarks.work import check, make_call
 
 _WARM_PUBLISHES = 50
