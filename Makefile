@@ -7,7 +7,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server demo test test-fleet test-unit test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-gateway bench-hosts bench-zoo bench-redis bench-jobs bench-pii bench-autoscale test-versions test-clients test-chart test-console conformance explore proofs load-proofs chaos pauses soak leak-check release-check clean
+.PHONY: help install redis-server demo test test-fleet test-unit test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-gateway bench-hosts bench-zoo bench-redis bench-persistence bench-jobs bench-pii bench-autoscale test-versions test-clients test-chart test-console conformance explore proofs load-proofs chaos pauses soak leak-check release-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -151,7 +151,7 @@ release-check: $(READY) ## Build both distributions into dist/, install them as 
 bench-install: $(READY) ## An environment for each peer of the benchmark, built before it is run
 	@$(BIN)/python -m benchmarks.environments
 
-bench: $(READY) ## The fleet and its peers side by side: tables and a picture in benchmarks/results/ (about 17 minutes)
+bench: $(READY) ## The fleet and its peers side by side: tables and a picture in benchmarks/results/ (about 20 minutes)
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 bench-short: $(READY) ## The same in three minutes: one round, fewer peers
@@ -174,6 +174,9 @@ bench-zoo: $(READY) ## What hostile MCP servers cost other modules' calls; fails
 
 bench-redis: $(READY) ## What a call costs Redis, by script and command, beside what it may
 	@$(BIN)/python -m benchmarks.features.redis_time
+
+bench-persistence: $(READY) ## What each way costs in which Redis keeps its data (two minutes)
+	@$(BIN)/python -m benchmarks.features.persistence
 
 bench-jobs: $(READY) ## What 100,000 waiting jobs cost, and how late 1,000 are that fall due at once (about four minutes)
 	@$(BIN)/python -m benchmarks.features.jobs

@@ -36,7 +36,7 @@ class Lengths:
         "raw_batched",
     )
     """Who is measured with calls that come when they are due, whatever has become of those before."""
-    due: float = 3.0
+    due: float = 2.0
     """Seconds in which such calls are due."""
     held_calls: int = 5000
     threads: tuple[int, ...] = field(default=(6, 200))

@@ -159,7 +159,7 @@ SYSTEMS = (
             name=f"toolfleet_py{version}",
             title=f"**toolfleet**, Python {version}",
             environment=environment_of(version),
-            workloads=("W1", "W3"),
+            workloads=("W1",),
         )
         for version in OTHER_VERSIONS
     ),
