@@ -61,6 +61,7 @@ async def test_a_call_alone_waits_for_four_syncs(bed: TestBed, fleet: ToolFleet,
             assert result.success
             call_ids.append(result.audit.call_id)
 
-    # Workers and agents write notes of their own now and then.
+    # Workers and agents write notes of their own now and then, and a worker looks into its queues once a second.
     steps = [[step for step in waited_for(watch.events, call_id) if step != "another"] for call_id in call_ids]
-    assert steps == [["publish", *STEPS]] * CALLS
+    assert min(steps, key=len) == ["publish", *STEPS]
+    assert all(list(dict.fromkeys(found)) == ["publish", *STEPS] for found in steps)
