@@ -173,10 +173,10 @@ bench-zoo: $(READY) ## What hostile MCP servers cost other modules' calls; fails
 	@PYTHONPATH=tests $(BIN)/python -m benchmarks.features.zoo
 
 bench-redis: $(READY) ## What a call costs Redis, by script and command, beside what it may
-	@$(BIN)/python -m benchmarks.features.redis_time
+	@$(BIN)/python -m benchmarks.redis_costs.redis_time
 
 bench-persistence: $(READY) ## What each way costs in which Redis keeps its data (two minutes)
-	@$(BIN)/python -m benchmarks.features.persistence
+	@$(BIN)/python -m benchmarks.redis_costs.persistence
 
 bench-jobs: $(READY) ## What 100,000 waiting jobs cost, and how late 1,000 are that fall due at once (about four minutes)
 	@$(BIN)/python -m benchmarks.features.jobs

@@ -140,15 +140,7 @@ def main() -> None:
     is_part = bool(chosen.only or chosen.rounds)
     name = "part" if is_part else "short" if chosen.short else "full"
     results = Results(_RESULTS / f"{name}.jsonl")
-    with tempfile.TemporaryDirectory() as folder, stages(Path(folder)) as (near, distant):
-        version = near.redis_version()
-        todo = jobs(near, distant, lengths, results)
-        if chosen.only:
-            todo = pick(todo, chosen.only, near, lengths)
-        try:
-            measure_all(todo, results, lengths)
-        except KeyboardInterrupt:
-            print("interrupted: this is what there is")
+    version = _measured(results, lengths, chosen.only)
     command = (
         f'make bench BENCH="{" ".join(sys.argv[1:])}"' if is_part else f"make bench{'-short' if chosen.short else ''}"
     )
@@ -157,6 +149,20 @@ def main() -> None:
     print("\n" + text)
     if picture.draw(results, _RESULTS / f"{name}.png"):
         print(f"{_RESULTS / name}.png")
+
+
+def _measured(results: Results, lengths: Lengths, only: Sequence[str] | None) -> str:
+    """Measure everything, or these jobs only; returns the version of Redis."""
+    with tempfile.TemporaryDirectory() as folder, stages(Path(folder)) as (near, distant):
+        version = near.redis_version()
+        todo = jobs(near, distant, lengths, results)
+        if only:
+            todo = pick(todo, only, near, lengths)
+        try:
+            measure_all(todo, results, lengths)
+        except KeyboardInterrupt:
+            print("interrupted: this is what there is")
+    return version
 
 
 def _check_environments() -> None:

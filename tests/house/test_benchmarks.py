@@ -10,9 +10,9 @@ import pytest
 from benchmarks import interpreters
 from benchmarks.__main__ import jobs, pick
 from benchmarks.calling.open_loop import Schedule, arrivals, run_async, run_blocking
-from benchmarks.features import redis_time
 from benchmarks.features.rest_client import RestClient
 from benchmarks.lengths import FULL
+from benchmarks.redis_costs import redis_time
 from benchmarks.reporting import report, targets
 from benchmarks.reporting.results import Results
 from benchmarks.stage import Stage

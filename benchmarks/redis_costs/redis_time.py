@@ -1,4 +1,4 @@
-"""What a call costs Redis, by script and command: `python -m benchmarks.features.redis_time`.
+"""What a call costs Redis, by script and command: `python -m benchmarks.redis_costs.redis_time`.
 
 Redis counts how long commands take inside it. Which scripts take which part is asked in a second window, in which Redis notes each
 command: that makes all of them slower, by about as much. To read commands and write replies is in the process's CPU only.

@@ -1,4 +1,4 @@
-"""What each way costs in which Redis keeps its data: `python -m benchmarks.features.persistence`.
+"""What each way costs in which Redis keeps its data: `python -m benchmarks.redis_costs.persistence`.
 
 W1 and W3 of one worker and one agent, each way once a round, in another order each time. The last way is that of `toolfleet up`.
 """
