@@ -7,7 +7,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server node-packages demo test test-fleet test-unit test-short hooks lint lint-basedpyright lint-mypy format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-gateway bench-hosts bench-zoo bench-redis bench-jobs bench-pii bench-autoscale test-versions test-clients test-chart test-console conformance explore proofs load-proofs chaos pauses soak leak-check release-check clean
+.PHONY: help install redis-server node-packages demo test test-fleet test-unit test-short hooks lint lint-basedpyright lint-mypy format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-gateway bench-hosts bench-zoo bench-redis bench-persistence bench-jobs bench-pii bench-autoscale test-versions test-clients test-chart test-console conformance explore proofs load-proofs chaos pauses soak leak-check release-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -161,7 +161,7 @@ release-check: $(READY) ## Build both distributions into dist/, install them as 
 bench-install: $(READY) ## An environment for each peer of the benchmark, built before it is run
 	@$(BIN)/python -m benchmarks.environments
 
-bench: $(READY) ## The fleet and its peers side by side: tables and a picture in benchmarks/results/ (about 17 minutes)
+bench: $(READY) ## The fleet and its peers side by side: tables and a picture in benchmarks/results/ (about 20 minutes)
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 bench-short: $(READY) ## The same in three minutes: one round, fewer peers
@@ -182,8 +182,11 @@ bench-hosts: $(READY) ## What a host costs beside a direct call: tools of a fold
 bench-zoo: $(READY) ## What hostile MCP servers cost other modules' calls; fails if those wait a tenth longer (twelve minutes)
 	@PYTHONPATH=tests $(BIN)/python -m benchmarks.features.zoo
 
-bench-redis: $(READY) ## What a call costs Redis, by script
-	@$(BIN)/python -m benchmarks.features.redis_time
+bench-redis: $(READY) ## What a call costs Redis, by script and command, beside what it may
+	@$(BIN)/python -m benchmarks.redis_costs.redis_time
+
+bench-persistence: $(READY) ## What each way costs in which Redis keeps its data (two minutes)
+	@$(BIN)/python -m benchmarks.redis_costs.persistence
 
 bench-jobs: $(READY) ## What 100,000 waiting jobs cost, and how late 1,000 are that fall due at once (about four minutes)
 	@$(BIN)/python -m benchmarks.features.jobs

@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,12 +15,13 @@ from typing import Any
 
 from benchmarks import measures
 from benchmarks.environments import HERE, compile_own_code, is_ready
+from benchmarks.interpreters import is_there
 from benchmarks.lengths import FULL, SHORT, Lengths
 from benchmarks.machine import wait_for_quiet
 from benchmarks.reporting import picture, report
 from benchmarks.reporting.results import Results
 from benchmarks.stage import Stage, stages
-from benchmarks.systems import BY_NAME, OURS, SYSTEMS, WORKLOADS
+from benchmarks.systems import BY_NAME, OURS, SYSTEMS, WORKLOADS, System
 from benchmarks.trial import Record, TrialFailed
 
 _RESULTS = HERE / "results"
@@ -33,29 +34,52 @@ class Job:
     name: str
     system: str
     measure: Callable[[], Iterator[Record]]
+    is_last: bool = False
+    """It builds upon what others have measured in the same round."""
 
 
-def jobs(near: Stage, distant: Stage, lengths: Lengths) -> list[Job]:
+def jobs(near: Stage, distant: Stage, lengths: Lengths, results: Results) -> list[Job]:
     """What there is to measure."""
-    chosen = [system for system in SYSTEMS if lengths.systems is None or system.name in lengths.systems]
+    there = [system for system in SYSTEMS if is_there(system.environment)]
+    chosen = [system for system in there if lengths.systems is None or system.name in lengths.systems]
     here: dict[str, Any] = {"stage": near, "lengths": lengths}
     return [
-        *(Job(system.name, system.name, partial(measures.workloads, system, **here)) for system in chosen),
+        *(Job(system.name, system.name, partial(_way_of(system), system, **here)) for system in chosen),
         *(Job(f"far:{name}", name, partial(measures.far, BY_NAME[name], distant, lengths)) for name in lengths.far),
         *(Job(f"queues:{count}", OURS.name, partial(measures.queues, count, **here)) for count in lengths.queues),
         *(
             Job(ask.__name__, OURS.name, partial(ask, **here))
             for ask in (measures.held, measures.mixed, measures.crowd, measures.clients)
         ),
+        *(
+            Job(f"open:{name}", name, partial(measures.open_loop, BY_NAME[name], results=results, **here), is_last=True)
+            for name in lengths.open
+        ),
     ]
+
+
+def _way_of(system: System) -> Callable[..., Iterator[Record]]:
+    return measures.shipped if system.is_shipped else measures.workloads
+
+
+def pick(todo: list[Job], only: Sequence[str], near: Stage, lengths: Lengths) -> list[Job]:
+    """The jobs of these names; with an open loop, also what its load is a share of: W1 of its peers."""
+    picked = [job for job in todo if job.name in only]
+    if any(job.is_last for job in picked):
+        for name in lengths.open:
+            if BY_NAME[name].kind == "peer" and name not in only:
+                alone = replace(BY_NAME[name], workloads=("W1",))
+                picked.append(Job(name, name, partial(measures.workloads, alone, near, lengths)))
+    return picked
 
 
 def measure_all(todo: list[Job], results: Results, lengths: Lengths) -> None:
     """Every job once a round, in another order each time, so that a slow minute of the machine hits everybody alike."""
     give_up_at = time.monotonic() + lengths.total
     for number in range(lengths.rounds):
+        results.round = number
         shuffled = random.sample(todo, len(todo))
-        for job in sorted(shuffled, key=lambda job: job.name not in lengths.first):
+        for job in sorted(shuffled, key=lambda job: (job.is_last, job.name not in lengths.first)):
             if time.monotonic() > give_up_at:
                 results.failures[job.name] = "left out: no time left"
                 continue
@@ -68,7 +92,7 @@ def _measure(job: Job, number: int, results: Results) -> None:
     said = []
     try:
         for record in job.measure():
-            results.add({"round": number, "system": job.system, **record})
+            results.add({"system": job.system, **record})
             said.append(_brief(record))
     except TrialFailed as exc:
         results.failures[job.name] = str(exc)
@@ -86,6 +110,8 @@ def _brief(record: Record) -> str:
     if workload == "held":
         return f"held {record['memory_mb']:.0f} MB"
     latency = f", p50 {record['p50_ms']:.2f} ms" if workload in {"W3", "mixed_idle", "mixed_busy"} else ""
+    if workload == "W5":
+        latency = f" of {record['due']:,.0f}, p50 {record['p50_ms']:.2f} ms, p99 {record['p99_ms']:.2f} ms"
     return f"{workload} {record['rate']:,.0f}/s{latency}"
 
 
@@ -95,7 +121,7 @@ def main() -> None:
     lengths = SHORT if chosen.short else FULL
     lengths = replace(lengths, rounds=chosen.rounds or lengths.rounds)
     if chosen.only:
-        lengths = replace(lengths, systems=None)
+        lengths = replace(lengths, systems=None, open=FULL.open)
     if chosen.workloads:
         lengths = replace(lengths, workloads=frozenset(chosen.workloads))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
@@ -107,13 +133,7 @@ def main() -> None:
     is_part = bool(chosen.only or chosen.rounds or chosen.workloads)
     name = "part" if is_part else "short" if chosen.short else "full"
     results = Results(_RESULTS / f"{name}.jsonl")
-    with tempfile.TemporaryDirectory() as folder, stages(Path(folder)) as (near, distant):
-        version = near.redis_version()
-        todo = [job for job in jobs(near, distant, lengths) if not chosen.only or job.name in chosen.only]
-        try:
-            measure_all(todo, results, lengths)
-        except KeyboardInterrupt:
-            print("interrupted: this is what there is")
+    version = _measured(results, lengths, chosen.only)
     command = (
         f'make bench BENCH="{" ".join(sys.argv[1:])}"' if is_part else f"make bench{'-short' if chosen.short else ''}"
     )
@@ -129,7 +149,7 @@ def _read_options() -> argparse.Namespace:
     options.add_argument("--short", action="store_true", help="a look: one round, fewer systems, three minutes")
     options.add_argument("--rounds", type=int, help="how often everything is measured")
     options.add_argument(
-        "--only", nargs="+", metavar="NAME", help=f"of {', '.join(BY_NAME)}; far:NAME, queues:N, held, mixed, clients"
+        "--only", nargs="+", metavar="NAME", help=f"of {', '.join(BY_NAME)}; far:NAME, queues:N, open:NAME, held, mixed, crowd, clients"
     )
     options.add_argument(
         "--workloads", nargs="+", choices=("cold", *WORKLOADS), help="of each system only these; cold is the cold start"
@@ -137,8 +157,23 @@ def _read_options() -> argparse.Namespace:
     return options.parse_args()
 
 
+def _measured(results: Results, lengths: Lengths, only: Sequence[str] | None) -> str:
+    """Measure everything, or these jobs only; returns the version of Redis."""
+    with tempfile.TemporaryDirectory() as folder, stages(Path(folder)) as (near, distant):
+        version = near.redis_version()
+        todo = jobs(near, distant, lengths, results)
+        if only:
+            todo = pick(todo, only, near, lengths)
+        try:
+            measure_all(todo, results, lengths)
+        except KeyboardInterrupt:
+            print("interrupted: this is what there is")
+    return version
+
+
 def _check_environments() -> None:
-    missing = sorted({name for name in ("module", "plot", *(s.environment for s in SYSTEMS)) if not is_ready(name)})
+    needed = {"module", "plot", *(system.environment for system in SYSTEMS if is_there(system.environment))}
+    missing = sorted(name for name in needed if not is_ready(name))
     if missing:
         sys.exit(f"Not built, or of other versions: {', '.join(missing)}. Run `make bench-install`.")
 

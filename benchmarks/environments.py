@@ -6,10 +6,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import interpreters
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 ENVIRONMENTS = HERE / ".envs"
-_UV = Path(sys.executable).parent / "uv"
 _PINS = "requirements.txt"
 _STAMP = ".pins"
 _INSTALL_SECONDS = 900
@@ -46,19 +47,40 @@ def install(*names: str) -> None:
 def compile_own_code() -> None:
     """A worker that has to compile its code first starts later; packages were compiled when they were installed."""
     own = [str(ROOT / room) for room in ("registry", "modules", "tasks", "workers", "gateway", "cli")]
-    _run([sys.executable, "-m", "compileall", "-q", *own, str(HERE / "peers"), *map(str, HERE.glob("*.py"))])
+    ours = [*own, str(HERE / "peers"), str(HERE / "calling"), *map(str, HERE.glob("*.py"))]
+    others = map(interpreters.environment_of, interpreters.OTHER_VERSIONS)
+    pythons = [sys.executable, *(python_of(name) for name in others if interpreters.is_there(name) and is_ready(name))]
+    for python in pythons:
+        _run([python, "-m", "compileall", "-q", *ours])
 
 
 def _pins() -> dict[str, Path]:
-    """Each folder with pinned requirements is an environment of that name."""
+    """Each folder with pinned requirements is an environment of that name; and so is each other interpreter that is here."""
     folders = [*(HERE / "peers").iterdir(), HERE / "module", HERE / "plot"]
-    return {folder.name: folder / _PINS for folder in sorted(folders) if (folder / _PINS).is_file()}
+    pinned = {folder.name: folder / _PINS for folder in sorted(folders) if (folder / _PINS).is_file()}
+    others = map(interpreters.environment_of, interpreters.OTHER_VERSIONS)
+    return pinned | {name: interpreters.LOCK for name in others if interpreters.is_there(name)}
 
 
 def _build(folder: Path, pins: Path) -> None:
-    _run([_UV, "venv", "--quiet", "--clear", "--python", sys.executable, folder])
-    python = folder / "bin" / "python"
-    _run([_UV, "pip", "install", "--quiet", "--compile-bytecode", "--python", python, "--requirement", pins])
+    if version := interpreters.version_of(folder.name):
+        interpreters.build(folder, version, _run)
+    else:
+        _run([interpreters.UV, "venv", "--quiet", "--clear", "--python", sys.executable, folder])
+        python = folder / "bin" / "python"
+        _run(
+            [
+                interpreters.UV,
+                "pip",
+                "install",
+                "--quiet",
+                "--compile-bytecode",
+                "--python",
+                python,
+                "--requirement",
+                pins,
+            ]
+        )
     (folder / _STAMP).write_text(_fingerprint(pins))
 
 

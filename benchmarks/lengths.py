@@ -27,6 +27,19 @@ class Lengths:
     queues: tuple[int, ...] = (1, 10, 50, 200)
     crowd: float = 10.0
     """Of one user's calls, one after the other, beside another's thousands: for a p99 there must be some hundred."""
+    open: tuple[str, ...] = (
+        "toolfleet",
+        "celery_threads",
+        "taskiq",
+        "arq",
+        "saq",
+        "dramatiq",
+        "huey",
+        "raw_batched",
+    )
+    """Who is measured with calls that come when they are due, whatever has become of those before."""
+    due: float = 2.0
+    """Seconds in which such calls are due."""
     held_calls: int = 5000
     threads: tuple[int, ...] = field(default=(6, 200))
     """Of asyncio.to_thread: Python's default on two cores, and as many as calls."""
@@ -75,5 +88,6 @@ SHORT = Lengths(
     ),
     far=("toolfleet", "celery_threads"),
     queues=(1, 200),
+    open=(),
     threads=(200,),
 )

@@ -1,19 +1,23 @@
-"""What is measured: the four workloads of every system, and what only some are asked."""
+"""What is measured: the workloads of every system, and what only some are asked."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 from benchmarks.lengths import Lengths
 from benchmarks.machine import cpu_seconds, memory_mb
+from benchmarks.reporting.results import Results
+from benchmarks.shipped import shipped_fleet
 from benchmarks.stage import Stage
 from benchmarks.systems import OURS, System
-from benchmarks.trial import Record, running
+from benchmarks.trial import Record, TrialFailed, running
 from benchmarks.work import INSTANT, WAIT_50_MS
 
 _W1: Record = {"tools": [INSTANT], "in_flight": 200, "warm": 100}
 _W2: Record = {"tools": [WAIT_50_MS], "in_flight": 500, "warm": 100}
 _W3: Record = {"tools": [INSTANT], "in_flight": 1, "warm": 20}
 _W4: Record = {"tools": [INSTANT], "in_flight": 200}
+_W5: Record = {"tools": [INSTANT], "warm": 100}
+_W5_LOAD = 0.7  # of what the fastest peer can do
 _SLOW_SLOTS = 50
 _SLOW_IN_FLIGHT = 500
 _CROWD_SLOTS = 100  # so that a user may have 200 calls under way
@@ -42,11 +46,36 @@ def workloads(system: System, stage: Stage, lengths: Lengths) -> Iterator[Record
             yield {"workload": "W4", **trial.window(producer, "publish", **_order("W4", system, lengths))}
 
 
+def shipped(system: System, stage: Stage, lengths: Lengths) -> Iterator[Record]:
+    """W1 and W3 of all that `toolfleet up` starts."""
+    with (
+        shipped_fleet(system, stage, lengths.trial) as fleet,
+        running(system, fleet.stage, lengths.trial, empties=False) as trial,
+    ):
+        trial.others_workers = fleet.worker_pids
+        producer = trial.start_producer()
+        trial.first_call(producer, workers=False)
+        for name in system.workloads:
+            yield {"workload": name, **trial.window(producer, **_order(name, system, lengths))}
+
+
 def _order(name: str, system: System, lengths: Lengths) -> Record:
     order = {"W1": _W1, "W2": _W2, "W3": _W3, "W4": _W4}[name]
     seconds = {"W3": lengths.latency, "W4": lengths.publishing}.get(name, lengths.throughput)
     in_flight = system.most_in_flight.get(name, order["in_flight"])
     return {**order, "seconds": seconds, "in_flight": in_flight}
+
+
+def open_loop(system: System, stage: Stage, lengths: Lengths, results: Results) -> Iterator[Record]:
+    """W5: calls that come by chance, at a share of what the fastest peer could do in this round's W1."""
+    capacity = results.capacity("W1")
+    if capacity is None:
+        raise TrialFailed("no peer's W1 was measured in this round, of which the load is a share")
+    order: Record = {**_W5, "rate": _W5_LOAD * capacity, "seconds": lengths.due, "seed": results.round}
+    with running(system, stage, lengths.trial) as trial:
+        producer = trial.start_producer()
+        trial.first_call(producer)
+        yield {"workload": "W5", "due": order["rate"], **trial.window(producer, "open", **order)}
 
 
 def far(system: System, far_stage: Stage, lengths: Lengths) -> Iterator[Record]:

@@ -74,13 +74,13 @@ def stages(folder: Path) -> Generator[tuple[Stage, Stage]]:
     """A stage, and the same with its Redis far away, for as long as we live. Raises `RuntimeError` if they do not start."""
     redis_port, far_port, module_port = free_port(), free_port(), free_port()
     with ExitStack() as stack:
-        redis_pid = stack.enter_context(_running(_redis(folder, redis_port), redis_port, folder))
+        redis_pid = stack.enter_context(listening(_redis(folder, redis_port), redis_port, folder))
         module: list[str | Path] = [python_of("module"), "-m", "benchmarks.module.app", str(module_port)]
-        module_pid = stack.enter_context(_running(module, module_port, folder))
+        module_pid = stack.enter_context(listening(module, module_port, folder))
         collector_port, metrics_port = free_port(), free_port()
         ports = str(collector_port), str(metrics_port)
         collector: list[str | Path] = [python_of("toolfleet"), "-m", "benchmarks.collector", *ports]
-        stack.enter_context(_running(collector, collector_port, folder))
+        stack.enter_context(listening(collector, collector_port, folder))
         delay = str(FAR_MS / 2)
         proxy: list[str | Path] = [
             python_of("toolfleet"),
@@ -90,7 +90,7 @@ def stages(folder: Path) -> Generator[tuple[Stage, Stage]]:
             str(redis_port),
             delay,
         ]
-        proxy_pid = stack.enter_context(_running(proxy, far_port, folder))
+        proxy_pid = stack.enter_context(listening(proxy, far_port, folder))
         near = Stage(folder, redis_port, module_port, redis_pid, module_pid, collector_port, metrics_port)
         yield near, replace(near, redis_port=far_port, proxy_pid=proxy_pid)
 
@@ -103,7 +103,8 @@ def _redis(folder: Path, port: int) -> list[str | Path]:
 
 
 @contextmanager
-def _running(command: Sequence[str | Path], port: int, folder: Path) -> Generator[int]:
+def listening(command: Sequence[str | Path], port: int, folder: Path) -> Generator[int]:
+    """Run a program from when it listens at its port, with its log in `folder`; yields its process id. Raises `RuntimeError`."""
     with (folder / "stage.log").open("ab") as log:
         process = spawn(command, env={"PYTHONPATH": str(ROOT)}, cwd=folder, output=log)
     try:

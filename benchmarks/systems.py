@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from benchmarks.interpreters import OTHER_VERSIONS, environment_of
 from benchmarks.stage import Stage
 
 Kind = Literal["ours", "peer", "direct", "ceiling"]
@@ -37,6 +38,8 @@ class System:
     is_silent: bool = False  # sends no task events
     is_traced: bool = False  # 1 % of its calls, each from its agent to its worker
     has_metrics: bool = False  # for Prometheus, which asks its worker every second
+    is_shipped: bool = False  # all that `toolfleet up` starts
+    is_durable: bool = False  # with the Redis that it starts
     workloads: Sequence[str] = WORKLOADS
 
     def environment_variables(self, stage: Stage) -> dict[str, str]:
@@ -52,6 +55,7 @@ class System:
             # One user makes all calls, and W4 has no worker: what keeps one from taking everything is measured elsewhere.
             "TOOLFLEET_CALLS_PER_CALLER": "10000000",
             "TOOLFLEET_BACKLOG_LIMIT": "10000000",
+            "TOOLFLEET_BACKLOG_BYTES": "1000000000000",  # else that limit has Redis weigh the queue at each call
             "PYTHONUNBUFFERED": "1",
             **(_traces_to(stage.collector_url) if self.is_traced else {}),
             **({"TOOLFLEET_METRICS_PORT": str(stage.metrics_port)} if self.has_metrics else {}),
@@ -105,6 +109,16 @@ GUARDED = replace(
     workloads=("W1",),
 )
 
+SHIPPED = replace(
+    OURS,
+    name="toolfleet_shipped",
+    title="**toolfleet** as `toolfleet up` starts it: Redis writes its file before it answers; Flower, beat, gateway",
+    is_shipped=True,
+    is_durable=True,
+    has_flower=True,
+    workloads=("W1", "W3"),
+)
+
 _RAW = ("-m", "benchmarks.peers.raw.worker")
 
 RAW = System(
@@ -132,6 +146,23 @@ SYSTEMS = (
         OURS, name="toolfleet_traced", title="**toolfleet**, 1 % of calls traced", is_traced=True, workloads=("W1",)
     ),
     replace(OURS, name="toolfleet_metrics", title="**toolfleet**, with metrics", has_metrics=True, workloads=("W1",)),
+    SHIPPED,
+    replace(
+        SHIPPED,
+        name="toolfleet_shipped_memory",
+        title="**toolfleet** as `toolfleet up` starts it, but for a Redis without persistence",
+        is_durable=False,
+    ),
+    *(
+        replace(
+            OURS,
+            name=f"toolfleet_py{version}",
+            title=f"**toolfleet**, Python {version}",
+            environment=environment_of(version),
+            workloads=("W1",),
+        )
+        for version in OTHER_VERSIONS
+    ),
     replace(OURS, name="toolfleet_silent", title="**toolfleet**, no events", is_silent=True, workloads=("W1",)),
     replace(
         OURS,

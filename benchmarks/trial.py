@@ -102,18 +102,20 @@ class Trial:
         self._stack = stack
         self._variables = {"PYTHONPATH": str(ROOT), **system.environment_variables(stage)}
         self.workers: list[subprocess.Popen[bytes]] = []
+        self.others_workers: list[int] = []
+        """Process ids of workers that somebody else starts and ends."""
 
     @property
     def worker_pids(self) -> list[int]:
         """Of the workers' own processes; what they start is found from there."""
-        return [worker.pid for worker in self.workers]
+        return [*(worker.pid for worker in self.workers), *self.others_workers]
 
     def start_producer(self, client: str = "") -> Producer:
         """Start a process that makes calls, by this client or the system's; returns when it has connected."""
         command: list[str | Path] = [
             python_of(self.system.environment),
             "-m",
-            "benchmarks.producer",
+            "benchmarks.calling.producer",
             client or self.system.client,
         ]
         process = spawn(
@@ -216,9 +218,10 @@ def _summed_up(report: Record, used: dict[str, float], took: float) -> Record:
 
 
 @contextmanager
-def running(system: System, stage: Stage, seconds: float) -> Generator[Trial]:
-    """A trial on an emptied Redis; whatever it started is ended. `TrialFailed` says what its processes wrote last."""
-    stage.empty_redis()
+def running(system: System, stage: Stage, seconds: float, *, empties: bool = True) -> Generator[Trial]:
+    """A trial on an emptied Redis, or one as it is; whatever it started is ended. `TrialFailed` says what its processes wrote last."""
+    if empties:
+        stage.empty_redis()
     with ExitStack() as stack:
         trial = Trial(system, stage, Deadline(seconds), stack)
         try:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import psutil
 
+from benchmarks.interpreters import is_there
 from benchmarks.reporting import targets
 from benchmarks.reporting.results import Results, Spread
 from benchmarks.systems import SYSTEMS
@@ -26,6 +27,7 @@ def markdown(results: Results, command: str, redis_version: str) -> str:
         "## W2: module 50 ms, 500 in flight\n\n" + _throughput(results, "W2"),
         "## W3: one call at a time\n\n" + _latency(results),
         "## W4: publishing only; cold start: worker's start to a queued call's result\n\n" + _starts(results),
+        "## W5: calls that come by chance, at 0.7 of what the fastest peer does in W1\n\n" + _open_loop(results),
         "## Redis 2.8 ms away (W1)\n\n" + _throughput(results, "far") + _proxied(results),
         "## One fleet, other shapes\n\n" + _table(("what", "median (lowest to highest)"), _shapes(results)),
     ]
@@ -57,6 +59,8 @@ def _throughput_rows(results: Results, workload: str) -> Iterator[tuple[str, ...
     for system in SYSTEMS:
         rate = results.spread(system.name, workload, "rate")
         if rate is None:
+            if workload in system.workloads and not is_there(system.environment):
+                yield system.title, "not on this machine", *("-" for _ in range(len(_CPU) + 3))
             continue
         cpu = (_median(results.spread(system.name, workload, f"cpu.{name}"), 2) for name in _CPU)
         memory = _median(results.spread(system.name, workload, "memory_mb")) if system.worker else "-"
@@ -78,6 +82,26 @@ def _latency(results: Results) -> str:
             tail = (_median(results.spread(system.name, "W3", key), 2) for key in ("p95_ms", "p99_ms"))
             rows.append((system.title, _spread(spread, 2), *tail, *_times(results, system.name, "W3", "p50_ms")))
     return _table(head, rows)
+
+
+def _open_loop(results: Results) -> str:
+    """What began its calls late, or had not done them when the last was due, could not keep up: its latency grows with the time."""
+    head = ("system", "calls due/s", "done/s", "p50 ms", "p95 ms", "p99 ms", "begun late, p99 ms", "done in time")
+    rows = []
+    for system in SYSTEMS:
+        if spread := results.spread(system.name, "W5", "p99_ms"):
+            due, done, half, most = (
+                _median(results.spread(system.name, "W5", key), digits)
+                for key, digits in (("due", 0), ("rate", 0), ("p50_ms", 2), ("p95_ms", 2))
+            )
+            late = _median(results.spread(system.name, "W5", "late_p99_ms"), 2)
+            in_time = results.spread(system.name, "W5", "in_time")
+            share = f"{in_time.median:.0%}" if in_time else "-"
+            rows.append((system.title, due, done, half, most, _spread(spread, 2), late, share))
+    return _table(head, rows) + (
+        "\n\nLatency counts from the time that a call is due to its result. Done in time: the share of calls that had their "
+        "results when the last one was due; who is far below 100 % does not keep up, and would wait ever longer."
+    )
 
 
 def _starts(results: Results) -> str:

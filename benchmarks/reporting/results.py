@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,12 @@ class Results:
         self._file.write_text("")
         self.records: list[Record] = []
         self.failures: dict[str, str] = {}
+        self.round = 0
+        """Which one is being measured."""
 
     def add(self, record: Record) -> None:
-        """Keep a record, in the file as well."""
+        """Keep a record of this round, in the file as well."""
+        record = {"round": self.round, **record}
         self.records.append(record)
         with self._file.open("a") as file:
             file.write(json.dumps(record) + "\n")
@@ -61,11 +64,24 @@ class Results:
         ours, theirs = self.rounds(*one, key), self.rounds(*other, key)
         return Spread.of([ours[number] / theirs[number] for number in ours if theirs.get(number)])
 
+    def capacity(self, workload: str) -> float | None:
+        """The highest rate that a queue had in this round that one could use instead."""
+        peers = {system.name for system in SYSTEMS if system.kind == "peer"}
+        rates = [self.rounds(name, workload, "rate").get(self.round) for name in peers]
+        return max((rate for rate in rates if rate), default=None)
+
+    def promptest_peer(self, workload: str, key: str) -> str | None:
+        """The queue that one could use instead, with the lowest median latency."""
+        return self._best_peer(workload, key, min)
+
     def fastest_peer(self, workload: str) -> str | None:
         """The queue that one could use instead, with the highest median rate."""
-        rates = {
+        return self._best_peer(workload, "rate", max)
+
+    def _best_peer(self, workload: str, key: str, choose: Callable[..., Any]) -> str | None:
+        found = {
             system.name: spread.median
             for system in SYSTEMS
-            if system.kind == "peer" and (spread := self.spread(system.name, workload, "rate"))
+            if system.kind == "peer" and (spread := self.spread(system.name, workload, key))
         }
-        return max(rates, key=lambda name: rates[name], default=None)
+        return choose(found, key=lambda name: found[name], default=None)

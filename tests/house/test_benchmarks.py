@@ -2,15 +2,25 @@
 
 import asyncio
 import re
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from benchmarks import interpreters
+from benchmarks.__main__ import jobs, pick
+from benchmarks.calling.open_loop import Schedule, arrivals, run_async, run_blocking
 from benchmarks.features.rest_client import RestClient
-from benchmarks.reporting import targets
+from benchmarks.lengths import FULL
+from benchmarks.redis_costs import redis_time
+from benchmarks.reporting import report, targets
 from benchmarks.reporting.results import Results
-from benchmarks.systems import SYSTEMS, System
+from benchmarks.stage import Stage
+from benchmarks.systems import BY_NAME, SYSTEMS, System
+from benchmarks.work import Call
 
 from support.waiting import wait_until
+from toolfleet_tasks.lua.files import FILES
 
 PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
 PINS = sorted(
@@ -60,3 +70,121 @@ async def test_a_connection_that_its_server_has_closed_is_not_used_again() -> No
             assert await client.post("/", {}) == (200, {})
             await wait_until(lambda: client.idle == 0, "the client has heard of it")
         client.close()
+
+
+def test_calls_come_by_chance_and_the_same_for_all() -> None:
+    """The same seed has the same times; on average there are as many as there shall be."""
+    due = arrivals(rate=500, seconds=20, seed=3)
+
+    assert due == arrivals(rate=500, seconds=20, seed=3) != arrivals(rate=500, seconds=20, seed=4)
+    assert due == sorted(due)
+    assert len(due) == pytest.approx(10_000, rel=0.05)
+
+
+class SlowClient:
+    """Does one call after the other, however many come, as far too small a queue."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+
+    async def open(self) -> None:
+        """There is nothing to open."""
+
+    async def call(self, call: Call) -> dict[str, Any]:
+        async with self.turn:
+            await asyncio.sleep(0.01)
+        return {"success": True, "result": {"echo": call.arguments}}
+
+    async def publish(self, call: Call) -> None:
+        """Nobody asks for that here."""
+
+
+async def test_an_open_loop_waits_for_nobody() -> None:
+    """Calls are begun when they are due, and what a call waits for those before it counts as its own time."""
+    schedule = Schedule({"tools": ["instant.echo"], "rate": 200, "seconds": 1, "seed": 1})
+    await run_async(SlowClient(), schedule)
+    found = schedule.report()
+
+    assert found["calls"] == len(schedule.due)
+    # Twice as many came as were done: the median one had waited for half as many as there were behind.
+    assert found["p50_ms"] > found["late_p50_ms"] + 100
+    assert found["in_time"] < 0.9
+
+
+class BlockingSlowClient:
+    """The same without an event loop; publishing takes longer than there is between two calls."""
+
+    def publish(self, call: Call) -> Call:
+        time.sleep(0.01)
+        return call
+
+    def result(self, handle: Call) -> dict[str, Any]:
+        return {"success": True, "result": {"echo": handle.arguments}}
+
+
+def test_a_producer_that_is_late_is_seen_to_be() -> None:
+    """Who cannot publish as fast as calls come falls behind, and the calls' times have that in them."""
+    schedule = Schedule({"tools": ["instant.echo"], "rate": 200, "seconds": 1, "seed": 1})
+    run_blocking(BlockingSlowClient(), schedule)
+    found = schedule.report()
+
+    assert found["calls"] == len(schedule.due)
+    assert found["late_p50_ms"] > 100
+    assert found["p50_ms"] >= found["late_p50_ms"]
+
+
+def test_the_load_is_a_share_of_the_fastest_peer_in_the_same_round(tmp_path: Path) -> None:
+    """Neither our own rate counts, nor that of another round; without a peer's figure nothing is measured."""
+    results = Results(tmp_path / "records.jsonl")
+    for results.round in (0, 1):
+        assert results.capacity("W1") is None
+        for name, rate in (("toolfleet", 900.0), ("saq", 500.0 + results.round), ("huey", 400.0)):
+            results.add({"system": name, "workload": "W1", "rate": rate})
+        assert results.capacity("W1") == 500.0 + results.round
+
+
+def test_an_open_loop_brings_the_peers_that_its_load_depends_on(tmp_path: Path) -> None:
+    """`--only open:toolfleet` measures W1 of its peers as well, before it; other names bring only themselves."""
+    stage = Stage(tmp_path, 1, 1, 1, 1, 1, 1)
+    todo = jobs(stage, stage, FULL, Results(tmp_path / "records.jsonl"))
+    peers = {name for name in FULL.open if BY_NAME[name].kind == "peer"}
+
+    assert {job.name for job in pick(todo, ["open:toolfleet"], stage, FULL)} == {"open:toolfleet", *peers}
+    assert [job.name for job in pick(todo, ["toolfleet_shipped"], stage, FULL)] == ["toolfleet_shipped"]
+
+
+def test_an_interpreter_that_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its row says so, and it is not measured."""
+    monkeypatch.setattr(interpreters, "find_interpreter", lambda _: None)
+    stage = Stage(tmp_path, 1, 1, 1, 1, 1, 1)
+    results = Results(tmp_path / "records.jsonl")
+    text = report.markdown(results, "make bench", "7.2")
+
+    assert interpreters.OTHER_VERSIONS
+    for version in interpreters.OTHER_VERSIONS:
+        assert f"| **toolfleet**, Python {version} | not on this machine |" in text
+        assert f"toolfleet_py{version}" not in {job.name for job in jobs(stage, stage, FULL, results)}
+
+
+def test_redis_time_is_split_by_script_and_command() -> None:
+    """What a script has Redis do is in its own time only; a text that was cut is known by its beginning and its length."""
+    reserve = FILES.script("queues/reserve").text.encode()
+    cut = b"%s... (%d more bytes)" % (reserve[:128], len(reserve) - 128)
+    digest = FILES.script("ledger/claim").digest.encode()
+    inside, outside = {"client_address": b"?:0"}, {"client_address": b"127.0.0.1:5"}
+    noted = [
+        {"command": b"HSET record a b", "duration": 10, **inside},
+        {"command": b"PUBLISH there x", "duration": 5, **inside},
+        {"command": b"EVALSHA " + digest + b" 1 record", "duration": 30, **outside},
+        {"command": b"EVAL " + cut + b" 2 unacked", "duration": 10, **outside},
+        {"command": b"PUBLISH events x", "duration": 15, **outside},
+    ]
+
+    found = redis_time.costs(noted, calls=2, spent={"eval": 4.0, "evalsha": 16.0, "publish": 8.0, "hset": 3.0})
+
+    assert {(cost.name, cost.times, cost.microseconds) for cost in found} == {
+        ("ledger/claim", 0.5, 15.0),
+        ("queues/reserve", 0.5, 5.0),
+        ("PUBLISH", 0.5, 6.0),
+    }
+    assert "| CPU of the process (at most 50: not met) | | 60.0 |" in redis_time.table(found, 60.0)

@@ -183,13 +183,29 @@ def _made_lazily(
     for name, functions in file.lazily:
         if name in included:
             continue
-        parts = [each for found, each in _included_alone(name, folder).items() if found not in included]
-        needed = dict.fromkeys(constant for part in parts for constant in part.constants if constant not in constants)
-        body = "\n".join((*map(folder.constant, needed), *(part.body for part in parts)))
+        parts = {found: each for found, each in _included_alone(name, folder).items() if found not in included}
+        body = "\n".join(_parts_alone(parts, folder, included, constants, made))
         for function in functions:
             if function not in made:
                 made.add(function)
                 yield f"local function {function}(...)\n{body}\nreturn {function}(...)\nend"
+
+
+def _parts_alone(
+    parts: Mapping[str, Source],
+    folder: ScriptFolder,
+    included: Mapping[str, Source],
+    constants: Iterable[str],
+    made: Iterable[str],
+) -> Iterator[str]:
+    """The lines of what one function makes when it is called, in which others may be made as lazily."""
+    files = parts.values()
+    needed = dict.fromkeys(constant for part in files for constant in part.constants if constant not in constants)
+    yield from map(folder.constant, needed)
+    made_here = set(made)
+    for part in files:
+        yield from _made_lazily(part, folder, {**included, **parts}, {*constants, *needed}, made_here)
+        yield part.body
 
 
 def _included_alone(name: str, folder: ScriptFolder) -> dict[str, Source]:

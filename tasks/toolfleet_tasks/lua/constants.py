@@ -18,6 +18,9 @@ WORKER_COUNTS_SECONDS = 20
 COUNTED_FROM_BYTES = 4096
 """Of a stored result, that it counts: smaller ones take less room than their call's record and audit line."""
 
+BYTES_FROM_MESSAGES = 16
+"""That wait in a queue: fewer are bounded by what one of them may have."""
+
 FIRST_PAUSE_MS, GROWTH = 1000, 1.5
 """How long a module is left alone at first, and how much longer each time. A restart takes a second or two."""
 
@@ -69,6 +72,7 @@ MOST_EVENTS_WAITING = 1_000
 IN_LUA: dict[str, float | str] = {
     "ANSWERED_THERE_SINCE": ANSWERED_THERE_SINCE,
     "APPROVALS_SINCE": APPROVALS_SINCE,
+    "BYTES_FROM_MESSAGES": BYTES_FROM_MESSAGES,
     "COUNTED_FROM_BYTES": COUNTED_FROM_BYTES,
     "DEFERENCE_MS": DEFERENCE_MS,
     "FIRST_PAUSE_MS": FIRST_PAUSE_MS,

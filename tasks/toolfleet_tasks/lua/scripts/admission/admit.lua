@@ -10,15 +10,29 @@
 -- keys: queue, notify_key, breaker, caller_limit, stored, slots, record, intent?
 -- args: call_id, deadline, message, limit, bound, keep_ms, intent_seconds, intention, backlog_bytes, stored_bytes_most
 -- args: needs_worker
--- include: overload/caller_limit, admission/publish, admission/decided
+-- lazily: admission/admitted(admitted)
+-- constants: BYTES_FROM_MESSAGES, CALLER_LIMIT_KEPT_SECONDS
 
-local function judged()
-  return stands_against() or is_full()
+-- So it is with nearly every call: no key, no record of it, a module that is there, and room. What is written before it shows that
+-- more is to be known, or that something fails, is written again below; the message comes last.
+local function admitted_at_once()
+  local most = tonumber(bound)
+  if intention ~= '' or needs_worker == '1' or keep_ms ~= '0' or message == '' or most <= 0 then return end
+  if redis.call('EXISTS', record, breaker, stored .. ':bytes') > 0 then return end
+  if limit ~= '0' then
+    local length = redis.call('LLEN', queue)
+    if length >= tonumber(limit) then return end
+    if length >= BYTES_FROM_MESSAGES and #message * limit > tonumber(backlog_bytes) then return end
+  end
+  redis.call('ZADD', caller_limit, math.ceil(deadline), call_id)
+  local count = redis.call('ZCARD', caller_limit)
+  if count > most then return end
+  if count == 1 then redis.call('PEXPIRE', caller_limit, CALLER_LIMIT_KEPT_SECONDS * 1000) end
+  if redis.call('EXISTS', notify_key) == 0 then redis.call('LPUSH', notify_key, '1') end
+  redis.call('LPUSH', queue, message)
+  return 0
 end
 
-local function let_in()
-  if caller_take(caller_limit, call_id, deadline, bound, tonumber(keep_ms)) == 0 then return {'share', bound} end
-  return publish()
-end
-
-return decided(judged, let_in)
+local is_done, answer = pcall(admitted_at_once)
+if is_done and answer then return answer end
+return admitted()

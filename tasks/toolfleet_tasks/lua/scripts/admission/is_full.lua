@@ -2,9 +2,8 @@
 -- A message that is no larger than its part of the bytes is bounded by the number of those that wait.
 -- include: admission/stands_against
 -- lazily: overload/slots(slots_sum), storage/stored(stored_bytes)
--- constants: SLOTS_COUNT_SECONDS
+-- constants: BYTES_FROM_MESSAGES, SLOTS_COUNT_SECONDS
 
-local BYTES_FROM_MESSAGES = 16 -- that wait: fewer are bounded by what one of them may have
 local found_bound = 0
 bound, limit = tonumber(bound), tonumber(limit)
 backlog_bytes, stored_bytes_most = tonumber(backlog_bytes), tonumber(stored_bytes_most)

@@ -15,8 +15,16 @@
 -- lazily: overload/running(running_take, running_renew, running_leave)
 -- constants: REPLICAS_SINCE, VERSION, LONGEST_WAIT_MS, END_CHECK_MS
 
-bound, most_attempts, most_deaths = tonumber(bound), tonumber(most_attempts), tonumber(most_deaths)
 local lease_end = now + lease_ms
+-- So it is with nearly every call: nobody has begun it before, and nothing is to be known of its module.
+if bound == '0' and approval == '' and killed ~= 'yes' and can_reach == '1' and redis.call('EXISTS', record, breaker) == 0 then
+  redis.call('HSET', record, 'token', token, 'lease', lease_end, 'begun', 1, 'effect', effect, 'so_far', 'none', 'log', '',
+    'as', 'go')
+  if replica ~= '' then redis.call('HSET', record, 'replica', replica, 'scattered', '', 'v', REPLICAS_SINCE) end
+  redis.call('EXPIRE', record, seconds)
+  return {'go', 1, 'none', '', '', 0, '', replica, '', ''}
+end
+bound, most_attempts, most_deaths = tonumber(bound), tonumber(most_attempts), tonumber(most_deaths)
 local found = {} -- so it is at a call's first claim
 if redis.call('EXISTS', record) == 1 then
   found = redis.call('HMGET', record, 'state', 'token', 'lease', 'begun', 'effect', 'so_far', 'last', 'log', 'as', 'result',

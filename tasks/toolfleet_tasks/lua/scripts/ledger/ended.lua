@@ -1,6 +1,6 @@
 -- `ended(ttl, nothing_happened, letter, kept, log)`: what every call's end does beside the result. The call counts no longer, and
 -- an intention that came to nothing is open again.
--- include: overload/caller_limit, audit
+-- include: now, overload/caller_limit, audit
 -- lazily: dead_letters/bury(bury), limits/give_back(limits_return)
 
 local function ended(ttl, nothing_happened, letter, kept, log)

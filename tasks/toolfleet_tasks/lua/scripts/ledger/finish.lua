@@ -7,8 +7,8 @@
 -- keys: record, result, caller_limit, running, breaker, intent, dead, dead_order, audit_stream
 -- args: token, call_id, attempt, outcome, away, failures, longest_ms, effect_state, result_seconds, record_seconds
 -- args: value, announcement, letter, letters_kept, line, lines_kept
--- include: now, ledger/ended, ledger/noted
--- lazily: overload/running(running_leave), storage/stored(stored_key, stored_add)
+-- include: audit, ledger/logged
+-- lazily: overload/running(running_leave), ledger/noted(noted), ledger/counted(counted), ledger/ended(ended)
 -- constants: COUNTED_FROM_BYTES
 
 local FIELDS_OF_ONE_ATTEMPT = 6 -- that stay: more are there if anything else has happened to the call
@@ -19,7 +19,10 @@ if found[5] == 'done' then return found[6] == token and 1 or 0 end
 -- Without a record Redis has lost it, and nobody else has the call.
 if found[1] ~= token and found[2] ~= token and (found[1] or found[4]) then return 0 end
 if found[2] == token and found[1] then return 0 end
-if found[2] ~= token then log = noted(log) end
+if found[2] ~= token then
+  local is_plain = away == '0' and redis.call('EXISTS', breaker) == 0 -- nearly always: its breaker need not hear of it
+  log = is_plain and logged(log) or noted(log)
+end
 redis.call('HSET', record, 'state', 'done', 'by', token, 'begun', attempt, 'log', log)
 redis.call('HDEL', record, 'token', 'lease', 'as')
 if redis.call('HLEN', record) > FIELDS_OF_ONE_ATTEMPT then
@@ -33,12 +36,11 @@ else
   redis.call('PUBLISH', result, announcement == '' and value or announcement)
 end
 local size = #value + (value == '' and #announcement or 0)
-if size >= COUNTED_FROM_BYTES then
-  local stored = stored_key(caller_limit)
-  if stored then
-    stored_add(stored, call_id, size, now, result_seconds * 1000)
-    redis.call('HSET', record, 'size', size)
-  end
+if size >= COUNTED_FROM_BYTES then counted(size) end
+if effect_state == 'none' or letter ~= '' then
+  ended(record_seconds, effect_state == 'none', letter, tonumber(letters_kept), log)
+else
+  redis.call('EXPIRE', record, record_seconds)
+  if caller_limit ~= record then redis.call('ZREM', caller_limit, call_id) end
 end
-ended(record_seconds, effect_state == 'none', letter, tonumber(letters_kept), log)
 return audit(audit_stream, lines_kept, line) and 1 or 2

@@ -1,4 +1,5 @@
 -- `noted(log)`: tells the module's breaker how the attempt has ended, and returns the log with that in it.
+-- include: now, ledger/logged
 -- lazily: breaker/note(breaker_note, breaker_spare)
 
 local function noted(log)
@@ -8,5 +9,5 @@ local function noted(log)
   elseif outcome ~= '' then
     breaker_spare(breaker)
   end
-  return outcome ~= '' and log .. attempt .. ' ' .. outcome .. ';' or log
+  return logged(log)
 end

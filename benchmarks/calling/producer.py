@@ -1,8 +1,9 @@
 """A process that makes calls through one system's client: takes orders as JSON lines, answers each with JSON lines.
 
-`python -m benchmarks.producer PEER[:VARIANT]`, in the peer's environment. It says `ready`; then it does what it is told:
+`python -m benchmarks.calling.producer PEER[:VARIANT]`, in the peer's environment. It says `ready`; then it does what it is told:
 `{"do": "first"}` publishes a call, says so, and says when its result came; `{"do": "window"}` makes calls for a time;
-`{"do": "publish"}` only publishes. The last two warm up, say so and wait for a line before they begin to measure.
+`{"do": "open"}` makes them when they are due; `{"do": "publish"}` only publishes. The last three warm up, say so and wait for a
+line before they begin to measure.
 """
 
 import asyncio
@@ -12,51 +13,16 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from benchmarks.clients import AsyncClient, BlockingClient
-from benchmarks.work import USER, check, make_call
+from benchmarks.calling.clients import AsyncClient, BlockingClient
+from benchmarks.calling.open_loop import Schedule, run_async, run_blocking
+from benchmarks.calling.tally import Tally
+from benchmarks.work import check, make_call
 
 _WARM_PUBLISHES = 50
 _SETTLE_SECONDS = 0.3  # the first call of an asynchronous client is surely published then
-
-
-class Tally:
-    """How many calls there may still be, and how long each took."""
-
-    def __init__(self, order: dict[str, Any]) -> None:
-        self.tools: list[str] = order["tools"]
-        self.user: str = order.get("user", USER)
-        self.in_flight: int = order["in_flight"]
-        self._seconds: float = order["seconds"]
-        self._most: int = order.get("most") or sys.maxsize
-        self.took: list[float] = []
-
-    def start(self) -> None:
-        """Begin to measure."""
-        self._cpu = time.process_time()
-        self._started_at = time.perf_counter()
-        self.numbers = self._numbers()
-
-    def _numbers(self) -> Iterator[int]:
-        """The calls to make: none any more when the time is up."""
-        for number in range(self._most):
-            if time.perf_counter() - self._started_at >= self._seconds:
-                return
-            yield number
-
-    def report(self) -> dict[str, Any]:
-        """What was measured; times in seconds and, of single calls, in milliseconds."""
-        elapsed = time.perf_counter() - self._started_at
-        took = sorted(self.took)
-        quantiles = {f"p{q}_ms": _quantile(took, q / 100) * 1000 for q in (50, 95, 99)}
-        return {"calls": len(took), "elapsed": elapsed, "producer_cpu": time.process_time() - self._cpu, **quantiles}
-
-
-def _quantile(ordered: list[float], share: float) -> float:
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 class AsyncProducer:
@@ -85,15 +51,24 @@ class AsyncProducer:
         _say(at=time.monotonic())
 
     async def _window(self, order: dict[str, Any]) -> None:
+        await self._warm_up(order)
+        tally = Tally(order)
+        tally.start()
+        await asyncio.gather(*(self._lane(tally) for _ in range(tally.in_flight)))
+        _say(**tally.report())
+
+    async def _open(self, order: dict[str, Any]) -> None:
+        await self._warm_up(order)
+        schedule = Schedule(order)
+        await run_async(self._client, schedule)
+        _say(**schedule.report())
+
+    async def _warm_up(self, order: dict[str, Any]) -> None:
         warm = (self._client.call(make_call(number, order["tools"])) for number in range(order["warm"]))
         for result in await asyncio.gather(*warm):
             check(result)
         _say(warm=True)
         await self._order()
-        tally = Tally(order)
-        tally.start()
-        await asyncio.gather(*(self._lane(tally) for _ in range(tally.in_flight)))
-        _say(**tally.report())
 
     async def _lane(self, tally: Tally) -> None:
         for number in tally.numbers:
@@ -138,10 +113,7 @@ class BlockingProducer:
         _say(at=time.monotonic())
 
     def _window(self, order: dict[str, Any]) -> None:
-        for handle in [self._client.publish(make_call(number, order["tools"])) for number in range(order["warm"])]:
-            check(self._client.result(handle))
-        _say(warm=True)
-        sys.stdin.readline()
+        self._warm_up(order)
         tally = Tally(order)
         waiting: deque[tuple[float, Any]] = deque()
         tally.start()
@@ -152,6 +124,18 @@ class BlockingProducer:
         while waiting:
             self._finish_oldest(waiting, tally)
         _say(**tally.report())
+
+    def _open(self, order: dict[str, Any]) -> None:
+        self._warm_up(order)
+        schedule = Schedule(order)
+        run_blocking(self._client, schedule)
+        _say(**schedule.report())
+
+    def _warm_up(self, order: dict[str, Any]) -> None:
+        for handle in [self._client.publish(make_call(number, order["tools"])) for number in range(order["warm"])]:
+            check(self._client.result(handle))
+        _say(warm=True)
+        sys.stdin.readline()
 
     def _finish_oldest(self, waiting: deque[tuple[float, Any]], tally: Tally) -> None:
         began_at, handle = waiting.popleft()

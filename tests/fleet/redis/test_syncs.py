@@ -1,0 +1,67 @@
+"""How often a call waits for the disk of a Redis that writes its file before it answers."""
+
+import platform
+import sys
+
+import pytest
+from redis.asyncio import Redis
+
+from support.fleet import TestBed
+from support.programs.sync_watch import Event, watch_syncs
+from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_tasks.lua.files import FILES
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in {"x86_64", "aarch64"}, reason="no tracing of system calls here"
+)
+
+STEPS = ("queues/reserve", "ledger/claim", "ledger/finish")
+CALLS = 8
+
+
+def waited_for(events: list[Event], call_id: str) -> list[str]:
+    """What was written before each sync between a call's publishing and its result: `publish`, or the script."""
+    own, found, read = call_id.encode(), list[str](), b""
+    for kind, data in events:
+        if kind == "write" and own in data and b"message\r\n" in data and data.startswith(b">"):
+            return found
+        if kind == "read" and (read or found or (b"SUBSCRIBE" in data and own in data)):
+            read += data
+        if kind == "sync" and read:
+            found.append(step_of(read, is_first=not found))
+            read = b"\r\n"
+    raise AssertionError("the agent was told of no result")
+
+
+def step_of(read: bytes, *, is_first: bool) -> str:
+    if is_first:
+        return "publish"
+    for name in STEPS:
+        script = FILES.script(name)
+        if script.digest.encode() in read or script.text.encode() in read:
+            return name
+    return "another"
+
+
+async def test_a_call_alone_waits_for_four_syncs(bed: TestBed, fleet: ToolFleet, owner: Caller) -> None:
+    """Redis syncs its file once for each of four steps, one after the other: publishing, taking, claiming and ending the call.
+
+    Forgetting its message is a fifth, for which nobody waits.
+    """
+    if not bed.settings.fast_transport:
+        pytest.skip("the stock transport takes other steps")
+    async with Redis.from_url(bed.redis_url, decode_responses=True) as redis:
+        assert await redis.config_get("appendfsync") == {"appendfsync": "always"}
+        pid = (await redis.info("server"))["process_id"]
+    call_ids = []
+    await fleet.call(ToolCall(tool_name="owls.echo", arguments={}), owner)  # Redis knows the scripts from now on
+    with watch_syncs(pid) as watch:
+        for _ in range(CALLS):
+            result = await fleet.call(ToolCall(tool_name="owls.echo", arguments={}), owner)
+            assert result.success
+            call_ids.append(result.audit.call_id)
+
+    # Workers and agents write notes of their own now and then, and a worker looks into its queues once a second.
+    steps = [[step for step in waited_for(watch.events, call_id) if step != "another"] for call_id in call_ids]
+    assert min(steps, key=len) == ["publish", *STEPS]
+    assert all(list(dict.fromkeys(found)) == ["publish", *STEPS] for found in steps)
