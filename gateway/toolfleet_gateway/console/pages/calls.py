@@ -11,6 +11,7 @@ from toolfleet_gateway.console.visits.paging import PER_PAGE
 from toolfleet_gateway.http.problems import invalid_request
 
 _NAMES: Final = ("module", "tool", "user", "outcome", "error")
+_CONVERSATION: Final = "conversation"
 _MOMENTS: Final = ("since", "until")
 _COMPLETED = 50  # values that a field proposes
 
@@ -21,9 +22,9 @@ def call_pages() -> list[ConsolePage]:
 
 
 async def _listed(visit: Visit) -> Outcome:
-    wanted = visit.query.chosen(*_NAMES, *_MOMENTS)
+    wanted = visit.query.chosen(*_NAMES, _CONVERSATION, *_MOMENTS)
     cursor = visit.query.chosen("cursor")
-    chosen = {**visit.query.chosen(*_NAMES), **_milliseconds(visit.query)}
+    chosen = {**visit.query.chosen(*_NAMES, _CONVERSATION), **_milliseconds(visit.query)}
     found = await visit.ask("listCalls", RouteQuestion(query={**chosen, **cursor, "limit": PER_PAGE}))
     values = {
         "calls": found["calls"],
