@@ -65,6 +65,22 @@ async def test_calls_are_listed_and_told(gateway: KeyedGateway, fleet: ToolFleet
     assert "secret hoo" not in story.text
 
 
+async def test_a_result_is_shown_to_whoever_may_see_it(gateway: KeyedGateway) -> None:
+    """That is who has begun the call; arguments stand where people have approved them, and what is sensitive for owners only."""
+    body = {"tool_name": "owls.echo", "arguments": {"text": "own hoo"}}
+    own = (await gateway.post("ada", "/calls", body)).json()["audit"]["call_id"]
+    approved = await asked(gateway, n=7, pin="5678")
+    async with browsing(gateway, "vera") as viewer, browsing(gateway, "ada") as admin:
+        await admin.send((await admin.get(f"/approvals/{approved}")).form(approved), decision="approve")
+        await gateway.get("bob", f"/calls/{approved}", headers={"prefer": "wait=20"})
+        seen = [await shown_when(each, f"/calls/{own}", "Where its time went") for each in (viewer, admin)]
+        others = [await shown_when(each, f"/calls/{approved}", "its approval") for each in (viewer, admin)]
+
+    assert ["own hoo" in page.text for page in seen] == [False, True]
+    assert "Nothing that you may see" in seen[0].text
+    assert [("5678" in page.text, "[redacted]" in page.text) for page in others] == [(False, True), (True, False)]
+
+
 async def test_an_approval_shows_its_arguments_and_is_decided(gateway: KeyedGateway) -> None:
     """What is sensitive is shown only to who may decide: they have the form, and the call goes on with what they have typed."""
     call_id = await asked(gateway, n=1, note=HOSTILE, pin="1234")
