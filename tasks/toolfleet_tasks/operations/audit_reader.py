@@ -33,6 +33,10 @@ _AS_BYTES = {NEVER_DECODE: True}
 _FIELD = FIELD.encode()
 
 _Entry = tuple[bytes, Mapping[bytes, bytes]]  # as redis-py reads it
+_RawEntry = tuple[bytes, Sequence[bytes]]  # as Redis says it: names and values by turns
+_RAW_XREVRANGE = (
+    b"XREVRANGE"  # by its name as bytes redis-py leaves the answer as it is, which saves a third of the time
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +129,10 @@ class AuditReader:
         found, end, last, signs = list[AuditLine](), "+" if before is None else f"({before}", "", wanted.signs
         size = min(count, _PAGE) if wanted == _ALL else _PAGE
         for _ in range(_MOST_PAGES):
-            entries = await self._ask("XREVRANGE", self._key, end, "-", "COUNT", size)
+            entries: Sequence[_RawEntry] = await self._ask(_RAW_XREVRANGE, self._key, end, "-", "COUNT", size)
             last = last or (entries[0][0].decode() if entries else _FIRST)
             for entry in entries:
-                line = _line(entry, signs)
+                line = _raw_line(entry, signs)
                 if line is not None and wanted.fits(line):
                     found.append(line)
                     if len(found) == count:
@@ -202,15 +206,25 @@ class AuditReader:
             return await self._redis.execute_command(*command, **_AS_BYTES)
 
 
-def _line(entry: _Entry, signs: Sequence[bytes] = ()) -> AuditLine | None:
-    """What an entry holds; `None` if that is no line: another version's, or somebody else's; or has not all of these `signs`."""
+def _raw_line(entry: _RawEntry, signs: Sequence[bytes]) -> AuditLine | None:
+    """What an entry holds; `None` also if it has not all of these `signs`: of ten thousand lines most are seen no further."""
+    _, fields = entry
+    text = fields[1] if fields[0] == _FIELD else dict(zip(fields[::2], fields[1::2], strict=False)).get(_FIELD, b"")
+    for sign in signs:
+        if sign not in text:
+            return None
+    return _line_of(text)
+
+
+def _line(entry: _Entry) -> AuditLine | None:
+    """What an entry holds; `None` if that is no line: another version's, or somebody else's."""
+    return _line_of(entry[1].get(_FIELD, b""))
+
+
+def _line_of(text: bytes) -> AuditLine | None:
     try:
-        text = entry[1][_FIELD]
-        for sign in signs:  # of ten thousand lines most are seen no further than here
-            if sign not in text:
-                return None
         line = json.loads(text)
-    except (KeyError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         return None
     return line if isinstance(line, dict) else None
 
