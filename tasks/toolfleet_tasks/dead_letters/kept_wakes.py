@@ -152,8 +152,9 @@ class KeptWakes:
     async def _unconfirmed(self, conversation_id: str, most: int) -> list[KeptWake]:
         """Of a fleet without a core; what is not the fleet's is left out."""
         found = list[KeptWake]()
-        entries = await self._store.ask("XREVRANGE", self._keys.completions(conversation_id), "+", "-", "COUNT", most)
-        for _, fields in reversed(entries or ()):
+        stream = self._keys.completions(conversation_id)
+        entries: list[Any] = await self._store.ask("XREVRANGE", stream, "+", "-", "COUNT", most)
+        for _, fields in reversed(entries):
             try:
                 body = _object(self._seal.read(fields.get(b"body", b"").decode(errors="replace")))
             except MessageRefused:
