@@ -1,31 +1,14 @@
-"""What tests in a browser share: a gateway of a fleet that has something to show."""
-
-from collections.abc import Iterator
+"""What tests in a browser share: the browser, and a gateway of a fleet that has something to show."""
 
 import pytest
 
-from support.console.console_fleet import console_bed
+from support.console.console_fixtures import bed, gateway, worker
 from support.console.real_browser import browser_path
-from support.fleet import TestBed
-from support.gateways.keyed_gateway import KeyedGateway, keyed_gateway
-from support.worker_process import WorkerProcess
+
+__all__ = ["bed", "gateway", "worker"]
 
 
-@pytest.fixture(scope="session")
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
+@pytest.fixture(scope="session", autouse=True)
+def _browser() -> None:
+    """Where there is none, no fleet is started for it."""
     browser_path()
-    with console_bed(tmp_path_factory.mktemp("console")) as bed:
-        yield bed
-
-
-@pytest.fixture(scope="session")
-def worker(bed: TestBed) -> Iterator[WorkerProcess]:
-    """Of this fleet: that of other tests has another Redis."""
-    with bed.worker() as worker:
-        yield worker
-
-
-@pytest.fixture(scope="session")
-def gateway(bed: TestBed, worker: WorkerProcess) -> Iterator[KeyedGateway]:
-    with keyed_gateway(bed) as gateway:
-        yield gateway

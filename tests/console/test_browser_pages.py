@@ -6,7 +6,7 @@ from support.console.console_fleet import bury
 from support.console.real_browser import NARROW, real_page
 from support.fleet import TestBed
 from support.gateways.keyed_gateway import KeyedGateway
-from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet import Caller, Conversation, ToolCall, ToolFleet
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
 # Each page, its heading, and the name of its picture in the documents.
@@ -14,6 +14,7 @@ PAGES = [
     ("/", "Overview", "overview"),
     ("/calls", "Calls", None),
     ("/calls/{call}", "Call", "call"),
+    ("/conversation?id=nest&user=ada", "Conversation", "conversation"),
     ("/approvals", "Approvals", None),
     ("/approvals/{approval}", "Approval of owls.feed", "approval"),
     ("/dead-letters", "Dead letters", None),
@@ -39,8 +40,11 @@ PAGES = [
 @pytest.fixture
 async def shown(gateway: KeyedGateway, fleet: ToolFleet, bed: TestBed) -> dict[str, str]:
     """The ids of a call that has ended and of one that waits for people, beside dead letters."""
-    ended = await fleet.call(ToolCall(tool_name="owls.echo", arguments={"text": "hoo"}), OWNER)
-    await fleet.call(ToolCall(tool_name="owls.fail", arguments={}), OWNER)
+    nest = Conversation(conversation_id="nest")
+    ended = await fleet.call(ToolCall(tool_name="owls.echo", arguments={"text": "hoo"}), OWNER, conversation=nest)
+    await fleet.call(ToolCall(tool_name="owls.fail", arguments={}), OWNER, conversation=nest)
+    start = ToolCall(tool_name="owls.echo", arguments={"text": "hoo"})
+    await fleet.jobs.start(start, caller=OWNER, conversation=nest, name="count the owls")
     bury(bed, ["page-1", "page-2", "page-3"])
     waiting = await gateway.post("bob", "/calls", {"tool_name": "owls.feed", "arguments": {"n": 2, "note": "mice"}})
     return {"call": str(ended.audit.call_id), "approval": str(waiting.json()["call_id"])}

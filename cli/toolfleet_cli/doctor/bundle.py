@@ -45,7 +45,7 @@ def write_bundle(path: Path, patient: Patient, found: Examination) -> list[str]:
     parts: dict[str, Any] = {
         "versions.json": _versions(),
         "settings.json": _settings(patient),
-        "examination.json": as_json(found),
+        "examination.json": as_json(found, with_quotes=False),
     }
     texts = {name: json.dumps(redaction.value(value), indent=2, default=str) for name, value in parts.items()}
     texts |= {f"logs/{name}": redaction.log(lines) for name, lines in _logs(patient.folder)}

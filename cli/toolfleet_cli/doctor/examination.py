@@ -88,7 +88,8 @@ def _away(patient: Patient, reason: str) -> Diagnosis:
 
 def _blind(check: Check, reason: str) -> Diagnosis:
     return warning(
-        f"The check {check.name!r} could not look: {reason}.",
+        f"The check {check.name!r} could not look.",
         "What it would have found is not known.",
         "Run `toolfleet doctor` again; if Redis answers slowly, look at its load first: `toolfleet redis-cli info`.",
+        quoted=f"{reason}.",
     )

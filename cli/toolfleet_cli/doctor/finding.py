@@ -16,12 +16,22 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One thing that is wrong: what, why it matters, and the command that mends it, or what is to be done."""
+    """One thing that is wrong: what, why it matters, and the command that mends it, or what is to be done.
+
+    `quoted`: words of others about it, such as a module's, in which anything may stand: whoever asks is shown them, and no bundle has
+    them.
+    """
 
     severity: Severity
     what: str
     why: str
     mend: str
+    quoted: str = ""
+
+    @property
+    def shown(self) -> str:
+        """What is wrong, with what others say of it."""
+        return f"{self.what} {self.quoted}" if self.quoted else self.what
 
     @property
     def weighs(self) -> bool:
@@ -37,14 +47,14 @@ class CheckResult:
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def error(what: str, why: str, mend: str) -> Diagnosis:
+def error(what: str, why: str, mend: str, *, quoted: str = "") -> Diagnosis:
     """The fleet does not do its work, or will lose or double some."""
-    return Diagnosis(Severity.ERROR, what, why, mend)
+    return Diagnosis(Severity.ERROR, what, why, mend, quoted)
 
 
-def warning(what: str, why: str, mend: str) -> Diagnosis:
+def warning(what: str, why: str, mend: str, *, quoted: str = "") -> Diagnosis:
     """It works, and something will go wrong."""
-    return Diagnosis(Severity.WARNING, what, why, mend)
+    return Diagnosis(Severity.WARNING, what, why, mend, quoted)
 
 
 def remark(what: str, why: str, mend: str) -> Diagnosis:

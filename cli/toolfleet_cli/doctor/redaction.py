@@ -49,11 +49,12 @@ _CONSOLE = re.compile(
 _FIELD = re.compile(r"""(?:^| )(?P<name>\w+)=(?P<value>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\[[^\]]*\]|[^ ]+)""")
 _HARMLESS_VALUE = re.compile(r"[\w.:;,\[\]'\" -]{0,200}")  # no address of a person, no URL
 _FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>[\w<>.]+)')
+_USER_INFO = re.compile(r"(?<=://)[^/@\s\"']+@")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Redaction:
-    """Replaces these secrets wherever they stand, and passwords in URLs."""
+    """Replaces these secrets wherever they stand, and in URLs who connects, with the password."""
 
     def __init__(self, secrets: Collection[str]) -> None:
         found = sorted({secret for secret in secrets if len(secret) >= _SHORTEST_SECRET}, key=len, reverse=True)
@@ -61,7 +62,8 @@ class Redaction:
 
     def text(self, text: str) -> str:
         """The text without them."""
-        return shown_url(text) if self._secrets is None else shown_url(self._secrets.sub(HIDDEN, text))
+        known = text if self._secrets is None else self._secrets.sub(HIDDEN, text)
+        return _USER_INFO.sub(f"{HIDDEN}@", shown_url(known))
 
     def value(self, value: Any) -> Any:
         """JSON, with the texts in it so treated; its keys, too."""

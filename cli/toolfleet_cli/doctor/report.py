@@ -12,23 +12,28 @@ _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: ""
 _ROWS = 20  # of canaries; --json has all
 
 
-def as_json(found: Examination) -> dict[str, Any]:
-    """All of it."""
+def as_json(found: Examination, *, with_quotes: bool = True) -> dict[str, Any]:
+    """All of it; without words of others, if these are not to be in it."""
     return {
         "exit_code": found.exit_code,
         "findings": [
             {
                 "check": check,
                 "severity": finding.severity.value,
-                "what": finding.what,
+                "what": finding.shown if with_quotes else finding.what,
                 "why": finding.why,
                 "mend": finding.mend,
             }
             for check, finding in found.findings
         ],
-        "could_not_look": dict(found.blind),
+        "could_not_look": {name: reason if with_quotes else _kind_of(reason) for name, reason in found.blind.items()},
         "facts": {check: dict(facts) for check, facts in found.facts.items()},
     }
+
+
+def _kind_of(reason: str) -> str:
+    """Without what stands in brackets behind the name of an error, which may be anything."""
+    return reason.partition("(")[0].rstrip()
 
 
 def show(found: Examination, *, in_json: bool) -> None:
@@ -38,7 +43,7 @@ def show(found: Examination, *, in_json: bool) -> None:
         return
     for check, finding in found.findings:
         word = Text(f"{finding.severity.value.upper():8}", style=_COLOURS[finding.severity])
-        out.print(word + Text(plain(f"{check}: {finding.what}")))
+        out.print(word + Text(plain(f"{check}: {finding.shown}")))
         say(f"        why   {finding.why}")
         say(f"        mend  {finding.mend}")
         say("")

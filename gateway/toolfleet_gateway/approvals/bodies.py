@@ -15,6 +15,9 @@ class ApprovalQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     settled: bool = Field(False, description="Those that wait no more, the last first.")
+    conversation_id: str | None = Field(
+        None, max_length=256, description="Only those that were asked in this conversation."
+    )
     limit: int = Field(50, ge=1, le=1_000, description="How many at most.")
     offset: int = Field(0, ge=0, le=1_000_000, description="How many of the first are left out.")
 

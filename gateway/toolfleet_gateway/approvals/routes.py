@@ -65,7 +65,11 @@ class _AboutApprovals:
     async def listed(self, request: RouteRequest[None, ApprovalQuery]) -> Response:
         viewer, query = approver_of(request.who), request.query
         found = await self._approvals.list(settled=query.settled, limit=_READ_AT_ONCE)
-        seen = [each for each in found if is_theirs(each, request.who)][query.offset : query.offset + query.limit]
+        named = query.conversation_id
+        theirs = [
+            each for each in found if named in {None, each.request.conversation_id} and is_theirs(each, request.who)
+        ]
+        seen = theirs[query.offset : query.offset + query.limit]
         return json_answer(ApprovalList(approvals=[shown(each, viewer) for each in seen], count=len(seen)))
 
     async def shown(self, request: RouteRequest[None, None]) -> Response:

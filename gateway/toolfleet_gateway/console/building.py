@@ -17,6 +17,7 @@ from toolfleet_gateway.console.pages.api_keys import api_key_pages
 from toolfleet_gateway.console.pages.approvals import approval_pages
 from toolfleet_gateway.console.pages.audit import audit_pages
 from toolfleet_gateway.console.pages.calls import call_pages
+from toolfleet_gateway.console.pages.conversations import conversation_pages
 from toolfleet_gateway.console.pages.dead_letters import dead_letter_pages
 from toolfleet_gateway.console.pages.jobs import job_pages
 from toolfleet_gateway.console.pages.limits import limit_pages
@@ -79,6 +80,7 @@ def _pages(fleet: ToolFleet, settings: Settings, streams: OpenStreams, templates
     return [
         *overview_pages(FleetReadings(fleet, settings), streams, templates),
         *call_pages(),
+        *conversation_pages(),
         *approval_pages(),
         *letter_step_pages(),
         *dead_letter_pages(),

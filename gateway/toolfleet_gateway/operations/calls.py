@@ -30,6 +30,7 @@ class ChosenCalls(BaseModel):
     module: str | None = Field(None, max_length=_NAME, description="Only this module's.")
     tool: str | None = Field(None, max_length=_NAME, description="Only this tool's, by its full name.")
     user: str | None = Field(None, max_length=_NAME, description="Only this user's.")
+    conversation: str | None = Field(None, max_length=_NAME, description="Only this conversation's, by its id.")
     outcome: str | None = Field(None, max_length=_NAME, description="Only those with this outcome.")
     error: str | None = Field(None, max_length=_NAME, description="Only those with this error code.")
     since: _Moment | None = Field(None, description="Only those that ended then or later, in ms since the epoch.")
@@ -38,7 +39,9 @@ class ChosenCalls(BaseModel):
     @property
     def filter(self) -> CallFilter:
         """As the index takes it."""
-        return CallFilter(self.module, self.tool, self.user, self.outcome, self.error, self.since, self.until)
+        return CallFilter(
+            self.module, self.tool, self.user, self.outcome, self.error, self.since, self.until, self.conversation
+        )
 
 
 class CallQuery(ChosenCalls):

@@ -1,5 +1,6 @@
 """Lists, shows, replays and drops dead letters, for operators."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from toolfleet_gateway.http.answers import json_answer, nothing
-from toolfleet_gateway.http.problems import Problem, not_found
+from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.operations.actors import actor_of
 from toolfleet_gateway.operations.queries import DeadQuery, EventKindQuery, KindQuery
@@ -15,9 +16,11 @@ from toolfleet_gateway.operations.refusals import refusals
 from toolfleet_gateway.rights.roles import needing
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.dead_letters.entries import DeadEntries
 from toolfleet_tasks.dead_letters.entry import KINDS, DeadEntry, DeadKind
+from toolfleet_tasks.dead_letters.letter_search import WantedLetters
 from toolfleet_tasks.operations.letter_changes import LetterChanges
 
 _LIST, _ONE, _REPLAY = "/operations/dead-letters", "/operations/dead-letters/{letter_id}", "/replay"
@@ -33,6 +36,8 @@ class DeadLetterList(BaseModel):
     """The latest first."""
     count: int
     """How many these are."""
+    next: str | None = None
+    """The `cursor` behind which there may be more. With fewer letters than `limit`: one question looks at 5,000, and not all were searched."""
 
 
 class ReplayRequest(BaseModel):
@@ -170,8 +175,10 @@ class _AboutDeadLetters:
     async def listed(self, request: RouteRequest[None, DeadQuery]) -> Response:
         query = request.query
         async with DeadEntries.of(self._settings) as dead:
-            letters = await dead.list(_kinds(query.kind), query.limit, query.offset)
-        return json_answer(DeadLetterList(letters=list(letters), count=len(letters)))
+            if query.offset and not (query.about or query.error or query.min_age_seconds or query.cursor):
+                letters = await dead.list(_kinds(query.kind), query.limit, query.offset)
+                return json_answer(DeadLetterList(letters=list(letters), count=len(letters)))
+            return json_answer(await _searched(dead, query))
 
     async def shown(self, request: RouteRequest[None, KindQuery]) -> Response:
         letters = await self._found(request.path["letter_id"], request.query.kind)
@@ -217,6 +224,18 @@ class _AboutDeadLetters:
         if not letters:
             raise _absent()
         return letters
+
+
+async def _searched(dead: DeadEntries, query: DeadQuery) -> DeadLetterList:
+    if query.offset:
+        raise invalid_request("Go on with the `cursor`: an `offset` goes with neither words nor an age.")
+    until = fleet_clock.now() - query.min_age_seconds if query.min_age_seconds else math.inf
+    wanted = WantedLetters(_kinds(query.kind), query.about, query.error, until)
+    try:
+        found = await dead.search(wanted, behind=query.cursor, limit=query.limit)
+    except ValueError:
+        raise invalid_request("The cursor is none: send the `next` of an answer as it is.") from None
+    return DeadLetterList(letters=found.entries, count=len(found.entries), next=found.next)
 
 
 def _kinds(kind: DeadKind | None) -> tuple[DeadKind, ...]:

@@ -4,10 +4,10 @@ from pydantic import BaseModel, ConfigDict, RootModel
 from starlette.responses import Response
 
 from toolfleet_gateway.http.answers import json_answer, nothing
-from toolfleet_gateway.http.problems import Problem, not_found
+from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.operations.actors import actor_of
-from toolfleet_gateway.operations.queries import PageQuery
+from toolfleet_gateway.operations.queries import WakeupQuery
 from toolfleet_gateway.operations.refusals import refusals
 from toolfleet_gateway.rights.roles import needing
 from toolfleet_registry.settings import Settings
@@ -43,7 +43,7 @@ def wakeup_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
             name="listWakeups",
             summary="Wake-ups that wait to be accepted; for viewers",
             handle=needing("viewer", about.listed),
-            query=PageQuery,
+            query=WakeupQuery,
             answers={200: Answer("Those that are tried next first.", WakeupList)},
             tag="operations",
         ),
@@ -75,8 +75,14 @@ class _AboutWakeups:
         self._wakeups = fleet.wakeups
         self._settings = settings
 
-    async def listed(self, request: RouteRequest[None, PageQuery]) -> Response:
-        found = await self._wakeups.waiting(request.query.limit, request.query.offset)
+    async def listed(self, request: RouteRequest[None, WakeupQuery]) -> Response:
+        query = request.query
+        if query.conversation_id is None:
+            found = await self._wakeups.waiting(query.limit, query.offset)
+        elif query.offset:
+            raise invalid_request("An `offset` does not go with a `conversation_id`.")
+        else:
+            found = await self._wakeups.of_conversation(query.conversation_id, query.limit)
         return json_answer(WakeupList(wakeups=found, count=len(found)))
 
     async def shown(self, request: RouteRequest[None, None]) -> Response:

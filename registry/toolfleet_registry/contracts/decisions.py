@@ -5,7 +5,9 @@ collects, a note is dropped.
 """
 
 from contextvars import ContextVar
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
+
+from toolfleet_registry.contracts.tool_context import Conversation
 
 Point = Literal["published", "limits", "gate", "approval", "agent", "permission", "personal_data", "result_check"]
 """Where something may stop a call: its agent, the limits, the agent's gate, a person, the agent's profile, its worker, personal data, and the look at
@@ -13,6 +15,11 @@ its result."""
 
 Decisions: TypeAlias = dict[str, str]
 """By point, a word or two of ours (`allowed`, `denied`, `failed_open`), and never anything from a call's arguments."""
+
+CONVERSATION: Final = "conversation_id"
+"""Under this name a call's conversation travels among its decisions, which each version reads; its audit line has it as a field."""
+
+_LONGEST_ID = 256  # characters
 
 _collected: ContextVar[Decisions | None] = ContextVar("toolfleet_decisions", default=None)
 
@@ -22,6 +29,13 @@ def collecting(before: Decisions | None = None) -> Decisions:
     decisions = dict(before) if before else {}
     _collected.set(decisions)
     return decisions
+
+
+def facts_of(conversation: Conversation | None) -> Decisions:
+    """What is known of a call before anything is decided: its conversation, if its agent names one."""
+    if conversation is None or not conversation.conversation_id:
+        return {}
+    return {CONVERSATION: conversation.conversation_id[:_LONGEST_ID]}
 
 
 def note(point: Point, decision: str) -> None:

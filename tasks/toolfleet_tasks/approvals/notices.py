@@ -15,9 +15,8 @@ from toolfleet_tasks.approvals.records import ApprovalRecords
 from toolfleet_tasks.approvals.shown import shown
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis.connection import PipelinedConnection
-from toolfleet_tasks.redis.durable_write import run_durably
 from toolfleet_tasks.wakeups.webhook_events import approval_receiver_of, notice_body, outbox_id
-from toolfleet_tasks.wakeups.webhook_scripts import FEED
+from toolfleet_tasks.wakeups.webhook_scripts import feed_receiver
 
 _AT_ONCE, _MOST_BATCHES = 100, 10  # events in one script, and scripts in one tick
 _LONGEST_ARGUMENTS = 16_384  # characters: whoever wants to see more asks a gateway
@@ -78,22 +77,11 @@ class ApprovalNotices:
     async def _move(self, receiver: str, at: str, to: str, entries: list[Any]) -> bool:
         """Put these into the outbox and note that, in one step; whether it was done."""
         made = await asyncio.gather(*(self._notice(receiver, name.decode(), said) for name, said in entries))
-        keys = self._keys
-        parameters = FEED.parameters(
-            positions=keys.webhook_positions,
-            due=keys.wakes_due,
-            receiver_due=keys.webhooks_due(receiver),
-            clock_key=keys.clock,
-            receiver=receiver,
-            at=at,
-            to=to,
-            prefix=keys.wake(""),
-            events=[each for each in made if each is not None],
-        )
-        became = await run_durably(self._connection, FEED, parameters)
-        if became == b"full":
+        events = [each for each in made if each is not None]
+        became = await feed_receiver(self._connection, self._keys, receiver, at=at, to=to, events=events)
+        if became == "full":
             log.warning("approval_webhook_waits", receiver=receiver, reason="too many events wait")
-        return bool(became == b"fed")
+        return became == "fed"
 
     async def _notice(self, receiver: str, event_id: str, said: list[bytes]) -> tuple[str, str] | None:
         """What is sent of an event; `None` where the receiver does not want it, or the approval is gone."""

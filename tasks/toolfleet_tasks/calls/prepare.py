@@ -19,7 +19,7 @@ from toolfleet_registry.contracts import (
     ToolResult,
 )
 from toolfleet_registry.contracts.approvals.terms import ApprovalRule
-from toolfleet_registry.contracts.decisions import collecting
+from toolfleet_registry.contracts.decisions import collecting, facts_of
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.local.scheduler_tools import is_newer_job
 from toolfleet_registry.manifests.effects import effect_of
@@ -106,7 +106,7 @@ class CallPreparation:
         step: Step | None = None,
     ) -> PublishedCall | ToolResult:
         """Judge a call that is to end in `seconds`, an agent's own or a job's `step`. A refusal has its audit line."""
-        noted, judged = collecting(), await self._judged(call, caller, conversation, around)
+        noted, judged = collecting(facts_of(conversation)), await self._judged(call, caller, conversation, around)
         if isinstance(judged, ToolResult):
             return self._trail.refused(call, caller, judged, noted)
         tool, arguments, limit = judged.tool, judged.arguments, self.limit_of(judged.tool)

@@ -12,6 +12,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.dead_letters.call_letters import DeadLetters
 from toolfleet_tasks.dead_letters.entry import KINDS, DeadEntry, DeadKind
 from toolfleet_tasks.dead_letters.kept_wakes import KeptWakes
+from toolfleet_tasks.dead_letters.letter_search import FoundLetters, WantedLetters, search_letters
 from toolfleet_tasks.dead_letters.store import DeadStore, Letter
 from toolfleet_tasks.messages.signing import seal_of
 
@@ -36,6 +37,13 @@ class DeadEntries:
     async def list(self, kinds: Collection[DeadKind] = KINDS, limit: int = 50, offset: int = 0) -> Sequence[DeadEntry]:
         """At most `limit` letters of these kinds, of 1,000 at most, after the first `offset`; the latest first."""
         return [self._entry(letter) for letter in await self._store.list(kinds, limit, offset)]
+
+    async def search(self, wanted: WantedLetters, *, behind: str | None = None, limit: int = 50) -> FoundLetters:
+        """At most `limit` of the letters that are wanted, of those behind the mark `behind`; looks at some thousand at most.
+
+        Raises `ValueError` for what is no mark.
+        """
+        return await search_letters(self._store, self._entry, wanted, behind=behind, limit=limit)
 
     async def find(self, entry_id: str, kinds: Collection[DeadKind] = KINDS) -> Sequence[DeadEntry]:
         """Those with this id, one at most of a kind: a wake-up that is a call, and that call, have the same."""

@@ -77,6 +77,11 @@ class KeptWakes:
             if fields[0] is not None  # else delivered just now
         ]
 
+    async def of_conversation(self, conversation_id: str, most: int = 50) -> list[KeptWake]:
+        """Those that wait for a conversation: of the `most` that are tried next, and of the latest `most` that its readers have not confirmed."""
+        waiting = [wake for wake in await self.waiting(most) if wake.text_field("conversation_id") == conversation_id]
+        return [*waiting, *await self._unconfirmed(conversation_id, most)]
+
     async def dead(self, limit: int = 50, offset: int = 0) -> list[KeptWake]:
         """At most `limit` of those that nobody accepted, the latest first."""
         return [self.read(letter) for letter in await self._store.list(_KINDS, limit, offset)]
@@ -143,6 +148,21 @@ class KeptWakes:
             body=wake.body,
             replayable=wake.body is not None and not (wake.kind == "call" and wake.body.get("is_secret")),
         )
+
+    async def _unconfirmed(self, conversation_id: str, most: int) -> list[KeptWake]:
+        """Of a fleet without a core; what is not the fleet's is left out."""
+        found = list[KeptWake]()
+        stream = self._keys.completions(conversation_id)
+        entries: list[Any] = await self._store.ask("XREVRANGE", stream, "+", "-", "COUNT", most)
+        for _, fields in reversed(entries):
+            try:
+                body = _object(self._seal.read(fields.get(b"body", b"").decode(errors="replace")))
+            except MessageRefused:
+                continue
+            if body is not None and body.get("conversation_id") == conversation_id:
+                wake_id, kind, at = str(body.get("wake_id")), str(body.get("kind")), _number(body.get("timestamp"))
+                found.append(KeptWake(wake_id, kind, 0, at, due_at=None, died_at=None, error="", body=body))
+        return found
 
     def _waiting_one(self, wake_id: str, fields: Sequence[bytes | None], due_ms: Any) -> KeptWake:
         kind, body, tries, first_at, error = (None if one is None else one.decode(errors="replace") for one in fields)

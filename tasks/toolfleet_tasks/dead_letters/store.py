@@ -1,11 +1,12 @@
 """Keeps dead letters of all kinds in Redis: lists, finds, counts and drops them, whatever they say."""
 
 import itertools
+import math
 import re
 from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
@@ -23,6 +24,10 @@ _CHUNK = 1_000  # letters read or dropped at once, so that Redis is not held up
 _AS_BYTES: Final[dict[str, Any]] = {NEVER_DECODE: True}  # however the client was built: a letter may be no text
 _ANY_BYTES = "surrogateescape"  # an id that is no text can be shown, and dropped
 _OF_WEBHOOK = re.compile(r"@[0-9a-f]{16}$")  # ids of jobs, with which those of wake-ups begin, have no `@`
+
+
+LetterMark: TypeAlias = tuple[float, str]
+"""When a letter died (seconds since the epoch), and its id: the letters behind it in a list are those with less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,13 @@ class DeadStore:
         check_limits(limit, offset)
         most = offset + limit
         found = [one for place in self.places(kinds) for one in await self._latest(place, kinds, most)]
-        return await self._read(sorted(found, reverse=True)[offset:most])
+        read = await self._read(sorted(found, reverse=True)[offset:most])
+        return [letter for letter in read if letter.value is not None]  # None: dropped just now
+
+    async def behind(self, kinds: Collection[DeadKind], mark: LetterMark, count: int) -> Sequence[Letter]:
+        """At most `count` letters behind a mark, the latest first. Those that were dropped just now are among them, without a value."""
+        found = [one for place in self.places(kinds) for one in await self._latest(place, kinds, count, mark)]
+        return await self._read(sorted(found, reverse=True)[:count])
 
     async def find(self, kinds: Collection[DeadKind], letter_id: str) -> Sequence[Letter]:
         """Those with this id: one at most of a kind."""
@@ -117,16 +128,19 @@ class DeadStore:
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
             yield self._redis
 
-    async def _latest(self, place: Place, kinds: Collection[DeadKind], most: int) -> Sequence[Letter]:
-        found = list[Letter]()
-        for first in itertools.count(0, _CHUNK):
-            last = first + _CHUNK - 1
-            page = await self.ask("ZREVRANGE", place.order, first, last, "WITHSCORES", withscores=True)
+    async def _latest(
+        self, place: Place, kinds: Collection[DeadKind], most: int, behind: LetterMark = (math.inf, "")
+    ) -> Sequence[Letter]:
+        found, size = list[Letter](), max(min(most, _CHUNK), 1)
+        highest = "+inf" if math.isinf(behind[0]) else behind[0] * 1000 + 1  # whatever a division has rounded away
+        command = ("ZREVRANGEBYSCORE", place.order, highest, "-inf", "WITHSCORES", "LIMIT")
+        for first in itertools.count(0, size):
+            page = await self.ask(*command, first, size, withscores=True)
             for raw_id, died_ms in page:
-                letter_id = raw_id.decode(errors=_ANY_BYTES)
-                if (kind := _kind_of(letter_id, place)) in kinds:
-                    found.append(Letter(died_ms / 1000, letter_id, kind, place))
-            if len(page) < _CHUNK or len(found) >= most:
+                letter_id, died_at = raw_id.decode(errors=_ANY_BYTES), died_ms / 1000
+                if (kind := _kind_of(letter_id, place)) in kinds and (died_at, letter_id) < behind:
+                    found.append(Letter(died_at, letter_id, kind, place))
+            if len(page) < size or len(found) >= most:
                 break
         return found[:most]
 
@@ -136,8 +150,7 @@ class DeadStore:
             ids = [letter.id for letter in letters if letter.place is place]
             answer = await self.ask("HMGET", place.letters, *map(_raw, ids))
             values |= {(place, one): value for one, value in zip(ids, answer, strict=True)}
-        found = [replace(letter, value=values[letter.place, letter.id]) for letter in letters]
-        return [letter for letter in found if letter.value is not None]  # None: dropped just now
+        return [replace(letter, value=values[letter.place, letter.id]) for letter in letters]
 
     async def _drop(self, place: Place, letter_ids: Sequence[str]) -> set[str]:
         names = {"letters": place.letters, "order": place.order, "size": place.size or None}

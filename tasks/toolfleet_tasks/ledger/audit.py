@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from pydantic_core import to_json
 
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.decisions import CONVERSATION
 from toolfleet_registry.contracts.outcomes import AuditOutcome
 from toolfleet_registry.metrics import families, process_recorder
 from toolfleet_registry.metrics.recorder import CallRecorder
@@ -109,9 +110,11 @@ class Auditor:
             "permission": _cut(caller.permission),
             "signed": self._is_signed,
             "arguments": arguments_digest(call.arguments, sensitive_paths(tool)) if is_known and tool else None,
-            "decisions": _refusal(decisions, result),
+            **_decided(_refusal(decisions, result)),
             "attempts": 0,
         }
+        if caller.agent is not None:
+            line["agent"] = _cut(caller.agent)
         return _known(line | _end(result))
 
     def parts_of_end(self, call: PublishedCall, ending: CallEnding) -> PartsOfLine:
@@ -171,8 +174,10 @@ class Auditor:
             "permission": _cut(call.caller.permission),
             "signed": self._is_signed,
             "arguments": arguments_digest(call.arguments, call.sensitive),
-            "decisions": decisions,
+            **_decided(decisions),
         }
+        if call.caller.agent is not None:
+            line["agent"] = _cut(call.caller.agent)
         if call.terms is not None:
             line["cost"] = call.terms.cost
         if call.replay_of is not None:
@@ -225,6 +230,14 @@ def _known(line: AuditLine) -> AuditLine:
 def _end(result: ToolResult) -> AuditLine:
     end = {"outcome": _outcome(result), "effect_state": result.effect_state}
     return end if result.error_code is None else {**end, "error_code": result.error_code}
+
+
+def _decided(decisions: Mapping[str, str]) -> AuditLine:
+    """The decisions; and the call's conversation, which travels among them."""
+    if CONVERSATION not in decisions:
+        return {"decisions": decisions}
+    said = {point: word for point, word in decisions.items() if point != CONVERSATION}
+    return {"conversation_id": _cut(decisions[CONVERSATION]), "decisions": said}
 
 
 def _refusal(decisions: Mapping[str, str], result: ToolResult) -> dict[str, str]:

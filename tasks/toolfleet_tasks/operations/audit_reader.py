@@ -30,8 +30,13 @@ _ENTRY_ID = re.compile(r"[0-9]{1,19}-[0-9]{1,19}", re.ASCII)
 _PLAIN_NAME = re.compile(r"[\w.@:-]+", re.ASCII)  # JSON has it letter for letter
 _FIRST = "0-0"  # before every entry
 _AS_BYTES = {NEVER_DECODE: True}
+_FIELD = FIELD.encode()
 
 _Entry = tuple[bytes, Mapping[bytes, bytes]]  # as redis-py reads it
+_RawEntry = tuple[bytes, Sequence[bytes]]  # as Redis says it: names and values by turns
+_RAW_XREVRANGE = (
+    b"XREVRANGE"  # by its name as bytes redis-py leaves the answer as it is, which saves a third of the time
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,9 @@ class Wanted:
         """What stands in the JSON of each of them. Whoever looks for these first need not parse most lines."""
         names = (self.tool, self.user, self.outcome, "change" if self.only_changes else None)
         return tuple(name.encode() for name in names if name is not None and _PLAIN_NAME.fullmatch(name))
+
+
+_ALL = Wanted()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +127,19 @@ class AuditReader:
         if before is not None and not any(_order(before.encode())):  # Redis takes nothing that would be before all
             return AuditPage([], None, _FIRST)
         found, end, last, signs = list[AuditLine](), "+" if before is None else f"({before}", "", wanted.signs
+        size = min(count, _PAGE) if wanted == _ALL else _PAGE
         for _ in range(_MOST_PAGES):
-            entries = await self._ask("XREVRANGE", self._key, end, "-", "COUNT", _PAGE)
+            entries: Sequence[_RawEntry] = await self._ask(_RAW_XREVRANGE, self._key, end, "-", "COUNT", size)
             last = last or (entries[0][0].decode() if entries else _FIRST)
             for entry in entries:
-                line, entry_id = _line(entry, signs), entry[0].decode()
+                line = _raw_line(entry, signs)
                 if line is not None and wanted.fits(line):
                     found.append(line)
-                if len(found) == count:
-                    return AuditPage(found, entry_id, last)
-                end = f"({entry_id}"
-            if len(entries) < _PAGE:
+                    if len(found) == count:
+                        return AuditPage(found, entry[0].decode(), last)
+            if len(entries) < size:
                 return AuditPage(found, None, last)
+            end = f"({entries[-1][0].decode()}"
         return AuditPage(found, end.lstrip("("), last)
 
     async def behind(self, after: str, count: int, wanted: Wanted = Wanted()) -> ComingLines:
@@ -197,14 +206,25 @@ class AuditReader:
             return await self._redis.execute_command(*command, **_AS_BYTES)
 
 
-def _line(entry: _Entry, signs: Sequence[bytes] = ()) -> AuditLine | None:
-    """What an entry holds; `None` if that is no line: another version's, or somebody else's; or has not all of these `signs`."""
-    try:
-        text = entry[1][FIELD.encode()]
-        if any(sign not in text for sign in signs):
+def _raw_line(entry: _RawEntry, signs: Sequence[bytes]) -> AuditLine | None:
+    """What an entry holds; `None` also if it has not all of these `signs`: of ten thousand lines most are seen no further."""
+    _, fields = entry
+    text = fields[1] if fields[0] == _FIELD else dict(zip(fields[::2], fields[1::2], strict=False)).get(_FIELD, b"")
+    for sign in signs:
+        if sign not in text:
             return None
+    return _line_of(text)
+
+
+def _line(entry: _Entry) -> AuditLine | None:
+    """What an entry holds; `None` if that is no line: another version's, or somebody else's."""
+    return _line_of(entry[1].get(_FIELD, b""))
+
+
+def _line_of(text: bytes) -> AuditLine | None:
+    try:
         line = json.loads(text)
-    except (KeyError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         return None
     return line if isinstance(line, dict) else None
 

@@ -20,9 +20,8 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import is_wanted
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
-from toolfleet_tasks.redis.durable_write import run_durably
 from toolfleet_tasks.wakeups.webhook_events import outbox_body, outbox_id, receiver_of
-from toolfleet_tasks.wakeups.webhook_scripts import FEED
+from toolfleet_tasks.wakeups.webhook_scripts import feed_receiver
 
 log = get_logger(__name__)
 
@@ -106,21 +105,9 @@ class WebhookFeed:
         for event in events:
             if not kinds or event.kind in kinds:
                 entries.append((outbox_id(event.id, receiver), self._seal.sign(outbox_body(event, receiver))))
-        keys = self._keys
-        parameters = FEED.parameters(
-            positions=keys.webhook_positions,
-            due=keys.wakes_due,
-            receiver_due=keys.webhooks_due(receiver),
-            clock_key=keys.clock,
-            receiver=receiver,
-            at=at,
-            to=to,
-            prefix=keys.wake(""),
-            events=entries,
-        )
-        became = await run_durably(self._connection, FEED, parameters)
-        self._note_full(receiver, is_full=became == b"full")
-        return became == b"fed"
+        became = await feed_receiver(self._connection, self._keys, receiver, at=at, to=to, events=entries)
+        self._note_full(receiver, is_full=became == "full")
+        return became == "fed"
 
     def _note_full(self, receiver: str, *, is_full: bool) -> None:
         if is_full and receiver not in self._full:

@@ -5,6 +5,7 @@ from typing import Final
 PAGES: Final = (
     "/",
     "/calls",
+    "/conversation?id=talk",
     "/approvals",
     "/dead-letters",
     "/modules",

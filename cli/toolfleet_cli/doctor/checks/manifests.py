@@ -1,7 +1,7 @@
 """Finds modules whose manifest is missing, old, or not what is in effect, and modules that calls do not reach."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from toolfleet_cli.console.output import age
@@ -29,20 +29,22 @@ class ManifestCheck:
             differences, closed = await operator.differences(), await operator.closed()
         findings = [*(_trouble(one) for one in status.troubles), *_drift(differences), *_closed(closed, differences)]
         facts: dict[str, Any] = {
-            "troubles": [asdict(one) for one in status.troubles],
+            # Neither a module's error nor the reason of a closed tool: both quote what a module has said.
+            "troubles": [asdict(replace(one, error=None)) for one in status.troubles],
             "drifted": {one.tool_name: one.kind for one in differences},
-            "closed": dict(closed),
+            "closed": sorted(closed),
         }
         return CheckResult(tuple(findings), facts)
 
 
 def _trouble(one: ModuleTrouble) -> Diagnosis:
-    reason = f": {one.error}" if one.error else ""
+    quoted = one.error or ""
     if one.trouble == "stale":
         return warning(
-            f"The manifest of module {one.module} is {age(one.seconds)} old{reason}.",
+            f"The manifest of module {one.module} is {age(one.seconds)} old.",
             "Agents are offered tools as they were; those that it has lost fail.",
             "See that beat runs (`toolfleet beat`), and `toolfleet modules refresh` asks all modules at once.",
+            quoted=quoted,
         )
     if one.trouble in {"failing", "coming back"}:
         text = f"Module {one.module} is {one.trouble} ({one.failures} calls in a row without an answer)."
@@ -53,14 +55,16 @@ def _trouble(one: ModuleTrouble) -> Diagnosis:
         )
     if one.trouble == "away":
         return error(
-            f"Module {one.module} is left alone: it did not answer{reason}.",
+            f"Module {one.module} is left alone: it did not answer.",
             "Its calls are refused until a worker reaches it.",
             f"Start {one.module}, or correct its address: toolfleet modules list",
+            quoted=quoted,
         )
     return error(
-        f"There is no manifest of module {one.module} ({one.trouble}{reason}).",
+        f"There is no manifest of module {one.module} ({one.trouble}).",
         "Agents are offered none of its tools.",
         "toolfleet modules refresh; if that finds nothing, start the module, and see that beat runs",
+        quoted=quoted,
     )
 
 

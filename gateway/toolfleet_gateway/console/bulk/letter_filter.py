@@ -6,14 +6,15 @@ from typing import Any, Final, Self
 from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
 from toolfleet_gateway.console.serving.form_body import FormFields
 from toolfleet_gateway.console.visits.page import Visit
-from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.dead_letters.entry import KINDS
 
-MOST_READ: Final = 5_000
-"""Letters that a list reads: those behind them are found once these are gone, or by a narrower filter."""
-
-_AT_ONCE = 1_000
+_AT_ONCE = 200  # letters that are counted
+_MOST_PAGES = 500  # of one count
 _OLDEST_DAYS = 10_000
+_DAY_SECONDS = 86_400
+
+LONGEST_CURSOR: Final = 2_048
+"""Characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +39,23 @@ class LetterFilter:
         days = str(self.days) if self.days else ""
         return {"kind": self.kind, "about": self.about, "error": self.error, "days": days}
 
-    async def matching(self, visit: Visit, *, most_read: int = MOST_READ) -> tuple[list[Any], bool]:
-        """The letters, the latest first, and whether there may be others that were not read."""
-        found, offset = list[Any](), 0
-        while offset < most_read:
-            query = {"limit": _AT_ONCE, "offset": offset, **({"kind": self.kind} if self.kind else {})}
-            letters = (await visit.ask("listDeadLetters", RouteQuestion(query=query)))["letters"]
-            found += [letter for letter in letters if self._takes(letter)]
-            if len(letters) < _AT_ONCE:
-                return found, False
-            offset += _AT_ONCE
-        return found, True
+    async def matching(self, visit: Visit, *, limit: int, cursor: str | None = None) -> tuple[list[Any], str | None]:
+        """At most `limit` letters, the latest first; and the cursor behind which there may be more.
 
-    def _takes(self, letter: Any) -> bool:
-        return (
-            self.about.lower() in f"{letter['id']} {letter['subject']}".lower()
-            and self.error.lower() in letter["error"].lower()
-            and letter["died_at"] <= fleet_clock.now() - self.days * 86_400
-        )
+        With fewer letters than `limit`, and a cursor, not all were searched.
+        """
+        query = {"limit": limit, "about": self.about, "error": self.error, "min_age_seconds": self.days * _DAY_SECONDS}
+        query |= ({"kind": self.kind} if self.kind else {}) | ({"cursor": cursor} if cursor else {})
+        found = await visit.ask("listDeadLetters", RouteQuestion(query=query))
+        return found["letters"], found.get("next")
+
+    async def count(self, visit: Visit, cursor: str) -> int:
+        """How many there are behind a cursor; of very many, how many were seen."""
+        count, behind = 0, cursor
+        for _ in range(_MOST_PAGES):
+            letters, following = await self.matching(visit, limit=_AT_ONCE, cursor=behind)
+            count += len(letters)
+            if following is None:
+                break
+            behind = following
+        return count

@@ -4,21 +4,21 @@ Whoever closes the page stops it. A letter that two people handle at once is ref
 """
 
 import asyncio
-import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
-from toolfleet_gateway.console.bulk.letter_filter import LetterFilter
+from toolfleet_gateway.console.bulk.letter_filter import LONGEST_CURSOR, LetterFilter
 from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
 from toolfleet_gateway.console.serving.form_body import FormFields
 from toolfleet_gateway.console.visits.page import ConsolePage, Outcome, Shown, Visit
 from toolfleet_gateway.http.problems import Problem, invalid_request
 from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.dead_letters.letter_search import mark_before
 
 _AT_ONCE = {"replay": 5, "drop": 50}  # letters of one step: it ends in seconds
 _REPLAY_SECONDS = 20.0
 _MOST = 1_000_000
-_MOST_READ = 50_000  # letters of one step: those that have failed stay, and are passed by
+_MOST_SEARCHES = 10  # of one step, which looks at some thousand letters each time
 _MOST_FAULTS = 5
 
 Action = Literal["replay", "drop"]
@@ -26,12 +26,14 @@ Action = Literal["replay", "drop"]
 
 @dataclass(frozen=True, slots=True)
 class LetterProgress:
-    """How far it is: the letters before `died_at` (seconds since the epoch) and `last_id` are left, the latest first."""
+    """How far it is: the letters behind `cursor` are left, the latest first. Those that have failed stay, and are passed by.
+
+    `total` is how many there were when it began; below 0: nobody has counted them.
+    """
 
     action: Action
-    died_at: float
-    last_id: str = ""
-    total: int = 0
+    cursor: str
+    total: int = -1
     done: int = 0
     failed: int = 0
     is_over: bool = False
@@ -42,13 +44,11 @@ class LetterProgress:
         action = form.get("action")
         if action not in {"replay", "drop"}:
             raise invalid_request("Dead letters are replayed or dropped.")
-        total, done, failed = (form.number(name, 0, most=_MOST) for name in ("total", "done", "failed"))
-        died_at = _moment(form.get("died_at", "")) or fleet_clock.now()
-        return cls("drop" if action == "drop" else "replay", died_at, form.get("last_id", ""), total, done, failed)
-
-    def leaves(self, letter: Any) -> bool:
-        """Whether a letter is still to be handled."""
-        return _place(letter) < (self.died_at, self.last_id)
+        done, failed = (form.number(name, 0, most=_MOST) for name in ("done", "failed"))
+        cursor = form.get("cursor", "")[:LONGEST_CURSOR]
+        total = form.number("total", -1, most=_MOST) if cursor else -1
+        cursor = cursor or mark_before(fleet_clock.now())
+        return cls("drop" if action == "drop" else "replay", cursor, total, done, failed)
 
 
 def letter_step_pages() -> list[ConsolePage]:
@@ -58,23 +58,34 @@ def letter_step_pages() -> list[ConsolePage]:
 
 async def _stepped(visit: Visit) -> Outcome:
     wanted, progress = LetterFilter.of(visit.form), LetterProgress.of(visit.form)
-    found, is_cut = await wanted.matching(visit, most_read=_MOST_READ)
-    left = sorted(filter(progress.leaves, found), key=_place, reverse=True)
-    chosen = left[: _AT_ONCE[progress.action]]
+    total = progress.total if progress.total >= 0 else await wanted.count(visit, progress.cursor)
+    chosen, following = await _chosen(visit, wanted, progress)
     outcomes = await asyncio.gather(*(_handled(visit, progress.action, each) for each in chosen))
     faults = [fault for fault in outcomes if fault is not None]
-    died_at, last_id = _place(chosen[-1]) if chosen else (progress.died_at, progress.last_id)
+    done, failed = progress.done + len(chosen) - len(faults), progress.failed + len(faults)
+    is_over = following is None
     progress = replace(
         progress,
-        died_at=died_at,
-        last_id=last_id,
-        total=max(progress.total, progress.done + progress.failed + len(left)),
-        done=progress.done + len(chosen) - len(faults),
-        failed=progress.failed + len(faults),
-        is_over=len(left) == len(chosen) and (not is_cut or not chosen),
+        cursor=following or progress.cursor,
+        total=done + failed if is_over else max(total, done + failed),
+        done=done,
+        failed=failed,
+        is_over=is_over,
     )
     values = {"wanted": wanted, "progress": progress, "faults": faults[:_MOST_FAULTS]}
     return Shown("letter_steps", "Replay by filter" if progress.action == "replay" else "Drop by filter", values)
+
+
+async def _chosen(visit: Visit, wanted: LetterFilter, progress: LetterProgress) -> tuple[list[Any], str | None]:
+    """The letters of this step, and the cursor of the next; `None`: nothing is left."""
+    chosen, most = list[Any](), _AT_ONCE[progress.action]
+    cursor: str | None = progress.cursor
+    for _ in range(_MOST_SEARCHES):
+        letters, cursor = await wanted.matching(visit, limit=most - len(chosen), cursor=cursor)
+        chosen += letters
+        if cursor is None or len(chosen) == most:
+            break
+    return chosen, cursor
 
 
 async def _handled(visit: Visit, action: Action, letter: Any) -> str | None:
@@ -89,15 +100,3 @@ async def _handled(visit: Visit, action: Action, letter: Any) -> str | None:
         return f"{letter['id']}: {exc}"
     result = report.get("result")
     return None if result is None or result["success"] else f"{letter['id']}: {result['error']}"
-
-
-def _place(letter: Any) -> tuple[float, str]:
-    return letter["died_at"], letter["id"]
-
-
-def _moment(text: str) -> float | None:
-    try:
-        at = float(text)
-    except ValueError:
-        return None
-    return at if math.isfinite(at) and at > 0 else None

@@ -1,6 +1,7 @@
 """Shows calls that have ended by a filter, and what happened to one of them and when."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -8,10 +9,12 @@ from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
 from toolfleet_gateway.console.serving.form_body import FormFields
 from toolfleet_gateway.console.visits.page import ConsolePage, Outcome, Shown, Visit
 from toolfleet_gateway.console.visits.paging import PER_PAGE
-from toolfleet_gateway.http.problems import invalid_request
+from toolfleet_gateway.http.problems import Problem, invalid_request
 
 _NAMES: Final = ("module", "tool", "user", "outcome", "error")
+_CONVERSATION: Final = "conversation"
 _MOMENTS: Final = ("since", "until")
+_ABSENT = 404
 _COMPLETED = 50  # values that a field proposes
 
 
@@ -21,9 +24,9 @@ def call_pages() -> list[ConsolePage]:
 
 
 async def _listed(visit: Visit) -> Outcome:
-    wanted = visit.query.chosen(*_NAMES, *_MOMENTS)
+    wanted = visit.query.chosen(*_NAMES, _CONVERSATION, *_MOMENTS)
     cursor = visit.query.chosen("cursor")
-    chosen = {**visit.query.chosen(*_NAMES), **_milliseconds(visit.query)}
+    chosen = {**visit.query.chosen(*_NAMES, _CONVERSATION), **_milliseconds(visit.query)}
     found = await visit.ask("listCalls", RouteQuestion(query={**chosen, **cursor, "limit": PER_PAGE}))
     values = {
         "calls": found["calls"],
@@ -41,7 +44,30 @@ async def _shown(visit: Visit) -> Outcome:
     call_id = visit.path["call_id"]
     story = await visit.ask("showCall", RouteQuestion({"call_id": call_id}))
     line = story["lines"][-1] if story["lines"] else {}
-    return Shown("call", "Call", {"story": story, "line": line, "spans": _drawn(story["spans"])})
+    answer, approval, letters = await asyncio.gather(
+        _seen(visit, "getCall", {"call_id": call_id}),
+        _seen(visit, "getApproval", {"approval_id": call_id}),
+        _seen(visit, "getDeadLetter", {"letter_id": call_id}),
+    )
+    values = {
+        "story": story,
+        "line": line,
+        "spans": _drawn(story["spans"]),
+        "answer": answer,
+        "approval": approval,
+        "letters": [] if letters is None else [each for each in letters["letters"] if each["kind"] == "call"],
+    }
+    return Shown("call", "Call", values)
+
+
+async def _seen(visit: Visit, name: str, path: Mapping[str, str]) -> Any:
+    """What a route answers; `None` for what there is not, or what is not theirs to see."""
+    try:
+        return await visit.ask(name, RouteQuestion(path))
+    except Problem as exc:
+        if exc.status != _ABSENT:
+            raise
+        return None
 
 
 async def _proposals(visit: Visit, name: str) -> list[str]:

@@ -55,6 +55,10 @@ class FleetWakeups:
         """List at most `limit` (up to 1,000) of those that wait to be accepted, those tried next first."""
         return await (await self._sessions.opened()).dead.events.waiting(limit, offset)
 
+    async def of_conversation(self, conversation_id: str, most: int = 50) -> list[KeptWake]:
+        """List those that wait for a conversation: of the `most` (up to 1,000) that are tried next, and of the latest `most` that its readers have not confirmed."""
+        return await (await self._sessions.opened()).dead.events.of_conversation(conversation_id, most)
+
     async def dead(self, limit: int = 50, offset: int = 0) -> list[KeptWake]:
         """List at most `limit` (up to 1,000) of those that nobody has accepted, the latest first."""
         return await (await self._sessions.opened()).dead.events.dead(limit, offset)
@@ -87,6 +91,7 @@ class SyncFleetWakeups(SyncFace[FleetWakeups]):
         return self._each(self._face.completions(conversation_id, consumer=consumer))
 
     waiting = blocking(FleetWakeups.waiting)
+    of_conversation = blocking(FleetWakeups.of_conversation)
     dead = blocking(FleetWakeups.dead)
     show = blocking(FleetWakeups.show)
     replay = blocking(FleetWakeups.replay)

@@ -9,7 +9,7 @@ CallField = Literal["module", "tool", "user", "outcome", "error"]
 
 @dataclass(frozen=True, slots=True)
 class CallFilter:
-    """Which calls: of a module, of a tool by its full name, of a user, with an outcome, with an error code. `None`: all.
+    """Which calls: of a module, of a tool by its full name, of a user, in a conversation, with an outcome, with an error code. `None`: all.
 
     They ended at `since` or later, and before `until`: milliseconds since the epoch, by Redis' clock.
     """
@@ -21,6 +21,7 @@ class CallFilter:
     error: str | None = None
     since: int | None = None
     until: int | None = None
+    conversation: str | None = None
 
     def fits_tool(self, name: str) -> bool:
         """Whether calls of this tool are among them."""

@@ -32,7 +32,7 @@ from toolfleet_tasks.operations.calls.call_story import RECORD_FIELDS, CallStory
 _SECONDS = 5.0  # for one answer of Redis
 _FRESH_SECONDS = 0.5  # questions that come together read once
 _FIRST_CALLS = 1_000  # whoever comes first waits for these only
-_MOST_INDEXED = 1_000_000  # calls: 48 MB
+_MOST_INDEXED = 1_000_000  # calls: 56 MB
 _AS_BYTES = {NEVER_DECODE: True}
 
 _Entry = tuple[bytes, Mapping[bytes, bytes]]  # as redis-py reads it

@@ -1,4 +1,4 @@
-"""Holds some thousands of calls that ended one after the other, in columns: 48 bytes each, and every name once."""
+"""Holds some thousands of calls that ended one after the other, in columns: 56 bytes each, and every name once."""
 
 from array import array
 from bisect import bisect_left
@@ -8,6 +8,7 @@ from hashlib import blake2b
 from math import nan
 from typing import Any
 
+from toolfleet_registry.contracts.decisions import CONVERSATION
 from toolfleet_tasks.ledger.audit import AuditLine
 from toolfleet_tasks.operations.calls.call_filter import CallField, CallFilter, module_of
 
@@ -19,6 +20,7 @@ EntryId = tuple[int, int]
 
 _ID_BYTES = 16
 _NO_NAME = ""
+_NO_CONVERSATION, _CONVERSATION_BYTES = 0, 8
 
 
 class _NameColumn:
@@ -56,6 +58,8 @@ class CallSegment:
         self._tools, self._users, self._outcomes, self._errors = (_NameColumn() for _ in range(4))
         self._queued, self._ran = array("f"), array("f")
         self._ids = bytearray()
+        # Nearly each has few calls: their names would be most of the index.
+        self._conversations = array("Q")
         for entry_id, line in entries:
             self.add(entry_id, line)
 
@@ -80,6 +84,7 @@ class CallSegment:
         self._queued.append(_milliseconds(line.get("queued_ms")))
         self._ran.append(_milliseconds(line.get("duration_ms")))
         self._ids += _digest(line["call_id"])
+        self._conversations.append(_conversation_of(line))
 
     def starts_before(self, entry_id: EntryId) -> bool:
         """Whether its first call's line stands before an entry, or is that."""
@@ -152,7 +157,22 @@ class CallSegment:
             if name is not None:
                 code = column.code_of(name)
                 fitting.append((frozenset() if code is None else frozenset({code}), column.codes))
+        if wanted.conversation is not None:
+            fitting.insert(0, (frozenset({_code_of(wanted.conversation)}), self._conversations))
         return None if any(not codes for codes, _ in fitting) else fitting
+
+
+def _conversation_of(line: AuditLine) -> int:
+    """Of a line, also of a worker of an earlier version, which has it where it travels."""
+    name = line.get(CONVERSATION)
+    if name is None and isinstance(decisions := line.get("decisions"), dict):
+        name = decisions.get(CONVERSATION)
+    return _code_of(name) if isinstance(name, str) and name else _NO_CONVERSATION
+
+
+def _code_of(conversation: str) -> int:
+    digest = blake2b(conversation.encode("utf-8", "replace"), digest_size=_CONVERSATION_BYTES).digest()
+    return int.from_bytes(digest, "big")
 
 
 def _digest(call_id: str) -> bytes:

@@ -8,6 +8,8 @@ import pytest
 from redis import Redis
 
 from support.command import Run
+from support.module_server import ModuleServer, serve
+from support.owls import echo
 from toolfleet_cli.doctor.redaction import HIDDEN, Redaction
 from toolfleet_registry.settings import Settings
 
@@ -58,6 +60,32 @@ def test_nothing_that_was_planted_is_in_it(
     queues = json.loads(texts["examination.json"])["facts"]["queues"]["queues"]
     assert [(queue["queue"], queue["waiting"]) for queue in queues] == [("tools.owls", 1)]
     assert json.loads(texts["examination.json"])["facts"]["keys"]["by_rule"]
+
+
+def test_what_modules_say_is_not_in_it(
+    redis_url: str, run: Run, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither an error nor a description, nor why a tool is closed; whoever runs the doctor is shown errors all the same."""
+    sick, well = ModuleServer(PERSONAL[2]), ModuleServer("larks")
+    well.add("sing", echo, description=PERSONAL[0], required_permission=PERSONAL[3])
+    with serve(sick), serve(well):
+        services = {
+            "owls": sick.url.replace("://", f"://{PERSONAL[4]}:{SECRETS[2]}@"),
+            "larks": well.url,
+        }
+        monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
+        monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps(services))
+        run("modules", "refresh")
+        ended = run("doctor", "--canary-seconds", "0.2", "--bundle", "report.zip")
+
+    with zipfile.ZipFile(elsewhere / "report.zip") as bundle:
+        texts = {name: bundle.read(name).decode() for name in bundle.namelist()}
+    whole = "\n".join([*texts, *texts.values()])
+    assert [one for one in (*SECRETS, *PERSONAL) if one in whole] == []
+    assert PERSONAL[2] in ended.out
+    facts = json.loads(texts["examination.json"])["facts"]["manifests"]
+    assert [(one["module"], one["error"]) for one in facts["troubles"]] == [("owls", None)]
+    assert facts["closed"] == ["larks.sing"]
 
 
 def test_of_a_log_only_harmless_lines_are_kept() -> None:

@@ -21,14 +21,17 @@ from toolfleet_registry.contracts import Audit, ToolResult
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.audit import FIELD, Auditor, text_of
 
-CALLS, USERS, LETTERS = 100_000, 2_000, 1_000
+CALLS, USERS, TALKS, LETTERS = 100_000, 2_000, 1_000, 1_000
 HOURS = 1  # in which they have ended
 MOST_MS, ROUNDS = 200, 7
 SOME_CALLS = (
     f"/calls/call-{CALLS // 2}",
     "/calls?module=owls&outcome=failed",
     "/calls?user=user-77",
+    "/dead-letters?about=nobody",
     "/calls?error=timed_out&since=2020-01-01T00:00",
+    "/calls?conversation=talk-77",
+    "/conversation?id=talk-77",
     "/audit?user=user-77",
     "/audit?changes=true",
 )
@@ -59,6 +62,7 @@ def fill(settings: Settings) -> None:
                 for number in range(begin, begin + 1_000):
                     ms = int(first + number * step)
                     own = {"call_id": f"call-{number}", "user_id": f"user-{number * 7 % USERS}", "ts": ms / 1000}
+                    own["conversation_id"] = f"talk-{number % TALKS}"
                     line = text_of({**lines[number % len(lines)], **own})
                     pipe.xadd(settings.keys.audit, {FIELD: line}, id=f"{ms}-{number}")
                 pipe.execute()

@@ -10,6 +10,7 @@ from support.fleet import TestBed
 from support.gateways.keyed_gateway import KeyedGateway
 from support.waiting import wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_tasks.dead_letters.letter_search import MOST_SEARCHED
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
 
@@ -62,6 +63,22 @@ async def test_calls_are_listed_and_told(gateway: KeyedGateway, fleet: ToolFleet
     assert "There are none." in none.text
     assert re.findall(r'<rect class="(\w+)"', story.html) == ["queued", "ran"]
     assert "secret hoo" not in story.text
+
+
+async def test_a_result_is_shown_to_whoever_may_see_it(gateway: KeyedGateway) -> None:
+    """That is who has begun the call; arguments stand where people have approved them, and what is sensitive for owners only."""
+    body = {"tool_name": "owls.echo", "arguments": {"text": "own hoo"}}
+    own = (await gateway.post("ada", "/calls", body)).json()["audit"]["call_id"]
+    approved = await asked(gateway, n=7, pin="5678")
+    async with browsing(gateway, "vera") as viewer, browsing(gateway, "ada") as admin:
+        await admin.send((await admin.get(f"/approvals/{approved}")).form(approved), decision="approve")
+        await gateway.get("bob", f"/calls/{approved}", headers={"prefer": "wait=20"})
+        seen = [await shown_when(each, f"/calls/{own}", "Where its time went") for each in (viewer, admin)]
+        others = [await shown_when(each, f"/calls/{approved}", "its approval") for each in (viewer, admin)]
+
+    assert ["own hoo" in page.text for page in seen] == [False, True]
+    assert "Nothing that you may see" in seen[0].text
+    assert [("5678" in page.text, "[redacted]" in page.text) for page in others] == [(False, True), (True, False)]
 
 
 async def test_an_approval_shows_its_arguments_and_is_decided(gateway: KeyedGateway) -> None:
@@ -122,6 +139,36 @@ async def test_letters_of_a_filter_are_handled_step_by_step(gateway: KeyedGatewa
     kept = {link.rpartition("/")[2] for link in left.links if "/dead-letters/call/" in link}
     assert f"{action}-other" in kept
     assert not [letter for letter in kept if "many" in letter]
+
+
+async def test_a_filter_says_that_it_has_not_seen_all(gateway: KeyedGateway, bed: TestBed) -> None:
+    """One question looks at five thousand letters; a link goes on behind them, as far as one wants."""
+    bury(bed, ["needle-1", *(f"hay-{number}" for number in range(MOST_SEARCHED + 1))])
+    try:
+        async with browsing(gateway, "vera") as browser:
+            first = await browser.get("/dead-letters?kind=call&about=needle")
+            following = next(link for link in first.links if "cursor=" in link)
+            second = await browser.get(following.removeprefix("/console"))
+    finally:
+        await gateway.delete("olga", "/operations/dead-letters?kind=call")
+
+    assert ("Not all were searched:" in first.text, "There are none among these." in first.text) == (True, True)
+    assert "Not all were searched:" not in second.text
+    assert "/console/dead-letters/call/needle-1" in second.links
+
+
+async def test_letters_are_paged(gateway: KeyedGateway, bed: TestBed) -> None:
+    """Earlier ones by a link, which keeps the filter; the first page of several does not know how many there are."""
+    bury(bed, [f"paged-{number}" for number in range(25)])
+    async with browsing(gateway, "vera") as browser:
+        pages = [await browser.get("/dead-letters?about=paged-&limit=10")]
+        while earlier := next((link for link in pages[-1].links if "cursor=" in link), None):
+            pages.append(await browser.get(earlier.removeprefix("/console")))
+        whole = await browser.get("/dead-letters?about=paged-")
+
+    seen = [link.rpartition("/")[2] for page in pages for link in page.links if "/dead-letters/call/paged-" in link]
+    assert seen == [f"paged-{number}" for number in reversed(range(25))]
+    assert ("in all" in pages[0].text, "25 in all" in whole.text) == (False, True)
 
 
 async def test_a_tool_is_disabled_and_enabled(gateway: KeyedGateway) -> None:

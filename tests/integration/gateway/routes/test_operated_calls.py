@@ -54,6 +54,25 @@ async def test_calls_are_found_and_told(gateway: KeyedGateway, fleet: ToolFleet)
 
 
 @pytest.mark.usefixtures("worker")
+async def test_calls_of_a_conversation_are_found(gateway: KeyedGateway) -> None:
+    """Whoever begins them over HTTP names it; the same name finds the approvals and wake-ups that belong to it."""
+    body = {"tool_name": "owls.echo", "arguments": {"text": "hoo"}, "conversation_id": "nest-7"}
+    made = [(await gateway.post("bob", "/calls", body)).json()["audit"]["call_id"] for _ in range(2)]
+
+    async def are_found() -> bool:
+        found = (await gateway.get("vera", f"{PATH}?conversation=nest-7")).json()
+        return [call["line"]["call_id"] for call in found["calls"]] == made[::-1]
+
+    await wait_until_answered(are_found, "both calls")
+    assert (await gateway.get("vera", f"{PATH}?conversation=nest")).json()["calls"] == []
+    named = {"conversation_id": "nest-7"}
+    assert (await gateway.get("vera", "/approvals", params=named)).json()["approvals"] == []
+    assert (await gateway.get("vera", "/operations/wake-ups", params=named)).json()["wakeups"] == []
+    wrong = await gateway.get("vera", "/operations/wake-ups", params={**named, "offset": "1"})
+    assert wrong.status_code == 400
+
+
+@pytest.mark.usefixtures("worker")
 async def test_calls_are_counted_and_their_fields_completed(gateway: KeyedGateway, fleet: ToolFleet) -> None:
     """The last hour has what has just ended."""
     for _ in range(2):

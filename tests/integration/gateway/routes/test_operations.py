@@ -174,6 +174,30 @@ async def test_a_dead_letter_is_shown_replayed_and_dropped(gateway: KeyedGateway
     assert dropped == [204, 404]
 
 
+async def test_dead_letters_are_searched(gateway: KeyedGateway, fleet: ToolFleet) -> None:
+    """By words and age, page by page; an offset goes with neither, and what is no cursor is refused."""
+    made = {str((await fleet.call(ToolCall(tool_name="owls.garble"), OWNER)).audit.call_id) for _ in range(3)}
+    path, found, more = "/operations/dead-letters", list[str](), {"about": "OWLS.garble", "limit": "2"}
+    for _ in range(20):
+        page = (await gateway.get("vera", path, params=more)).json()
+        found += [letter["id"] for letter in page["letters"]]
+        if "next" not in page:
+            break
+        more = {**more, "cursor": page["next"]}
+    old = (await gateway.get("vera", path, params={"min_age_seconds": "3600"})).json()
+    wrong = [
+        (await gateway.get("vera", path, params=each)).status_code
+        for each in ({"cursor": "last"}, {"about": "owls", "offset": "1"}, {"min_age_seconds": "-1"})
+    ]
+    for call_id in found:
+        await gateway.delete("olga", f"{path}/{call_id}")
+
+    assert len(found) == len(set(found))
+    assert made <= set(found)
+    assert old["letters"] == []
+    assert wrong == [400, 400, 400]
+
+
 async def test_a_key_is_made_listed_and_revoked(gateway: KeyedGateway, bed: TestBed) -> None:
     """Its text is told once and counts until it is revoked; a key with more than its maker has is not made."""
     body = {"user_id": "ada", "permission": "user", "role": "viewer", "description": "for a test"}

@@ -14,7 +14,7 @@ from support.module_server import ModuleServer
 from support.published_call import published
 from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until
-from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
+from toolfleet import Caller, Conversation, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
@@ -60,6 +60,24 @@ async def test_a_call_that_is_refused_has_a_line(
     assert (line["outcome"], line["error_code"], line["effect_state"]) == ("refused", code, "none")
     assert line["decisions"] == decisions
     assert "arguments" not in line
+
+
+async def test_a_line_names_the_conversation_and_the_agent(fleet: ToolFleet, redis: Redis) -> None:
+    """Of a call that was refused as of one that was published; neither is a decision, and without them there are no such fields."""
+    caller = Caller(user_id="eve", permission="user", allowed_modules="*", agent="production")
+    where = Conversation(conversation_id="talk-1")
+    await fleet.call(ToolCall(tool_name="owls.nothing"), caller, conversation=where)
+    await fleet.call(
+        ToolCall(tool_name="owls.echo"), caller.model_copy(update={"agent": None}), conversation=where, timeout=0
+    )
+    await fleet.call(ToolCall(tool_name="owls.nothing"), Caller())
+    await wait_until_async(redis, 3)
+    refused, late, plain = await lines(redis)
+
+    assert (refused["conversation_id"], refused["agent"]) == ("talk-1", "production")
+    assert (late["conversation_id"], "agent" in late) == ("talk-1", False)
+    assert not {"conversation_id", "agent"} & plain.keys()
+    assert all("conversation_id" not in line["decisions"] for line in (refused, late, plain))
 
 
 async def test_calls_that_no_worker_begins_have_one_line_each(fleet: ToolFleet, redis: Redis, owner: Caller) -> None:

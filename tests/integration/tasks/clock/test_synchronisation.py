@@ -159,11 +159,10 @@ async def test_nobody_waits_for_workers_that_are_gone(stepped: tuple[str, WallCl
     clock.set_ahead(60)
     first = Process(url, young_seconds=1000)
     async with async_client(url) as redis:
-        began_at = time.monotonic()
-        await first.timekeeper.begin(redis, runs_calls=True)
+        async with asyncio.timeout(_CONTRADICTED_SECONDS):
+            await first.timekeeper.begin(redis, runs_calls=True)
 
     assert first.lead == pytest.approx(60, abs=0.9)
-    assert time.monotonic() - began_at < _CONTRADICTED_SECONDS
 
 
 @pytest.mark.parametrize(("seconds", "waits"), [(90, False), (-600, True)])

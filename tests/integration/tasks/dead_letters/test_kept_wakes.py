@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from support.modules.raw_module import answering, http, raw_module
 from support.servers.redis_faults import faulty_redis
-from support.workers.wakes import delivering, never, put, scores
+from support.workers.wakes import complete, delivering, never, put, scores
 from toolfleet import FleetUnavailable, NotReplayable, Settings, ToolFleet
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.dead_letters import store
@@ -65,6 +65,22 @@ async def test_what_waits_is_shown(fleet: ToolFleet, redis_url: str, redis: Redi
     assert found.died_at is None
     assert [one.wake_id for one in await fleet.wakeups.waiting(limit=1, offset=0)] == ["job-0"]
     assert await fleet.wakeups.dead() == []
+
+
+async def test_what_waits_for_a_conversation_is_shown(fleet: ToolFleet, redis: Redis) -> None:
+    """What is to be delivered, and what its readers have not confirmed; of other conversations there is nothing, nor what nobody of the fleet has written."""
+    await put(redis, "job-1")
+    await put(redis, "job-2", conversation_id="talk-2")
+    await complete(redis, "job-3")
+    await complete(redis, "job-4", conversation_id="talk-2")
+    await complete(redis, "job-5", body="no news")
+    found = await fleet.wakeups.of_conversation("talk-1")
+
+    assert [(one.wake_id, one.kind, one.due_at is None) for one in found] == [
+        ("job-1", "continue", False),
+        ("job-3", "continue", True),
+    ]
+    assert await fleet.wakeups.of_conversation("talk-3") == []
 
 
 async def test_dead_news_are_tried_anew_under_their_id(fleet: ToolFleet, redis_url: str, redis: Redis) -> None:

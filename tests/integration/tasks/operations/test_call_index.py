@@ -69,6 +69,9 @@ async def _has(index: CallIndex, calls: int) -> bool:
         (CallFilter(tool="bank.pay", module="owls"), []),
         (CallFilter(user="bob"), [2, 1]),
         (CallFilter(user="bo"), []),
+        (CallFilter(conversation="talk-1"), [1, 0]),
+        (CallFilter(conversation="talk-1", user="bob"), [1]),
+        (CallFilter(conversation="talk"), []),
         (CallFilter(outcome="refused"), [2]),
         (CallFilter(error="busy"), [1]),
         (CallFilter(module="owls", user="bob", outcome="failed"), [1]),
@@ -78,9 +81,13 @@ async def _has(index: CallIndex, calls: int) -> bool:
     ],
 )
 async def test_calls_can_be_chosen(index: CallIndex, redis: Redis, wanted: CallFilter, expected: list[int]) -> None:
-    """By module, tool, user, outcome, error code and time, and all of these together; changes of operators are no calls."""
-    await write(redis, 0)
-    await write(redis, 1, tool="owls.nap", user_id="bob", outcome="failed", error_code="busy")
+    """By module, tool, user, conversation, outcome, error code and time, and all of these together; changes of operators are no calls.
+
+    A worker of an earlier version has the conversation among the decisions.
+    """
+    await write(redis, 0, conversation_id="talk-1")
+    early = {"decisions": {"conversation_id": "talk-1"}}
+    await write(redis, 1, tool="owls.nap", user_id="bob", outcome="failed", error_code="busy", **early)
     await write(redis, 2, tool="bank.pay", user_id="bob", outcome="refused")
     await write(redis, 3, tool="larks", user_id="bob", change="module_added")
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -151,12 +150,11 @@ async def reset(peer: Peer) -> None:
 )
 async def test_a_core_that_does_not_answer_is_left_in_time(behaviour: Behaviour, reason: str) -> None:
     """The news stay, and the reason is told."""
-    began_at = time.monotonic()
-    answer = await one_try(behaviour, seconds=0.5)
+    async with asyncio.timeout(5):
+        answer = await one_try(behaviour, seconds=0.5)
 
     assert not answer.accepted
     assert reason in answer.reason
-    assert time.monotonic() - began_at < 5
 
 
 async def test_a_core_that_is_not_there_is_named_by_its_error() -> None:

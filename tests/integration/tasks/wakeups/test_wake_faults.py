@@ -103,9 +103,8 @@ async def test_a_redis_that_is_away_holds_up_no_tick(tmp_path: Path) -> None:
             delivering(server.url, core.url) as wakes,
         ):
             with server.frozen():
-                began_at = time.monotonic()
-                assert await wakes.deliver_due(publish=never, seconds=0.5) == 0
-                assert time.monotonic() - began_at < 3
+                async with asyncio.timeout(5):
+                    assert await wakes.deliver_due(publish=never, seconds=0.5) == 0
             accepted = 0
             until = time.monotonic() + 30
             while not accepted and time.monotonic() < until:
