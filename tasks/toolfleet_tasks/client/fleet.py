@@ -25,6 +25,7 @@ from toolfleet_tasks.client.namespaces.dead_letters import FleetDeadLetters, Syn
 from toolfleet_tasks.client.namespaces.hooks import FleetHooks
 from toolfleet_tasks.client.namespaces.jobs import FleetJobs, SyncFleetJobs
 from toolfleet_tasks.client.namespaces.modules import FleetModules, SyncFleetModules
+from toolfleet_tasks.client.namespaces.queues import FleetQueues, SyncFleetQueues
 from toolfleet_tasks.client.namespaces.wakeups import FleetWakeups, SyncFleetWakeups
 from toolfleet_tasks.client.progress_listener import OnProgress
 from toolfleet_tasks.client.sessions import Sessions
@@ -43,7 +44,7 @@ class ToolFleet:
 
     `metrics` has this process count what it does with calls, for Prometheus: on a port, or in a registry of `prometheus_client`.
 
-    What it does beside calls is in its namespaces: `jobs`, `approvals`, `dead_letters`, `wakeups`, `modules` and `canvas`.
+    What it does beside calls is in its namespaces: `jobs`, `approvals`, `dead_letters`, `wakeups`, `modules`, `queues` and `canvas`.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class ToolFleet:
         self.dead_letters = FleetDeadLetters(self._sessions)
         self.wakeups = FleetWakeups(self._sessions)
         self.modules = FleetModules(self._sessions)
+        self.queues = FleetQueues(self._sessions)
         self.canvas = FleetCanvas(self._sessions, self._canvas_app)
 
     @classmethod
@@ -246,6 +248,7 @@ class SyncToolFleet(SyncFace[ToolFleet]):
         self.dead_letters = SyncFleetDeadLetters(fleet.dead_letters, runner)
         self.wakeups = SyncFleetWakeups(fleet.wakeups, runner)
         self.modules = SyncFleetModules(fleet.modules, runner)
+        self.queues = SyncFleetQueues(fleet.queues, runner)
         self.canvas = SyncFleetCanvas(fleet.canvas, runner)
 
     def __enter__(self) -> Self:
