@@ -70,7 +70,7 @@ class QueueChanges:
         async with self._trail.change(_KINDS[condition], name, **_facts(reason)) as change:
             queue = stored_name(name, known, states)
             who = self._by.user_id or self._by.by
-            state = QueueState(state=condition, since=await self._store.now(), by=who, reason=reason[:LONGEST_REASON])
+            state = QueueState(state=condition, since=await self._store.now(), by=_cut(who), reason=_cut(reason))
             changed = await self._store.change(queue, state)
             change.facts["was"] = _word(changed.before)
             return changed
@@ -92,6 +92,11 @@ class QueueChanges:
 
 def _facts(reason: str) -> dict[str, str]:
     return {"why": reason} if reason else {}
+
+
+def _cut(text: str) -> str:
+    """Of a bounded length, and with "?" for half surrogate pairs."""
+    return text[:LONGEST_REASON].encode("utf-8", "replace").decode()
 
 
 def _word(before: QueueState | None) -> str:

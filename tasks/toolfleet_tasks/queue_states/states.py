@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from toolfleet_registry.contracts import Message
+from pydantic import BaseModel, ConfigDict
+
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.messages import json_text
 
 QueueCondition: TypeAlias = Literal["paused", "draining"]
 """`paused`: workers begin nothing of it; `draining`: it takes no new calls, and those that wait are run."""
@@ -17,11 +17,13 @@ LANE_PREFIX: Final = "lane:"
 log = get_logger(__name__)
 
 
-class QueueState(Message):
-    """What holds for a queue, or for all queues of a lane, until somebody resumes it.
+class QueueState(BaseModel):
+    """What holds for a queue, or for all queues of a lane, until somebody resumes it. A field of a later version is ignored.
 
     `since`: seconds since the epoch, by Redis's clock. `by`: who has done it; `reason`: why, as they said.
     """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     state: QueueCondition
     since: float
@@ -56,7 +58,7 @@ def states_of(answer: Mapping[bytes, bytes]) -> QueueStates:
     found = dict[str, QueueState]()
     for name, text in answer.items():
         try:
-            found[name.decode()] = json_text.load(QueueState, text.decode())
+            found[name.decode()] = QueueState.model_validate_json(text)
         except ValueError as exc:
             log.warning("queue_state_ignored", queue=name.decode(errors="replace"), error=str(exc))
     return QueueStates(found)

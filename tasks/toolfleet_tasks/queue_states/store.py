@@ -11,7 +11,6 @@ from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.servers import sync_client
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.lua.queue_states import CHANGE
-from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.queue_states.states import QueueState, QueueStates, states_of
 
 _PATIENCE_SECONDS = 5
@@ -46,7 +45,7 @@ class QueueStateStore:
 
     async def change(self, name: str, state: QueueState | None) -> StateChange:
         """Have a state hold from now on, or none, at once for everybody. One that holds already stays, with its time and reason."""
-        kind, text = ("", "") if state is None else (state.state, json_text.dump(state))
+        kind, text = ("", "") if state is None else (state.state, state.model_dump_json())
         command = CHANGE.command(states=self._key, name=name, state=kind, text=text)
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
             answer = await cast("Awaitable[Any]", self._redis.execute_command(*command, **_AS_BYTES))
