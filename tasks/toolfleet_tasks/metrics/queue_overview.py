@@ -31,25 +31,32 @@ _SCANNED = 500  # held messages of one answer
 
 @dataclass(frozen=True, slots=True)
 class QueueOverview:
-    """One queue, of `module`.
-
-    `state`: `open`, `paused`, `draining`, or `drained`, which is the same once nothing waits or runs; with since when (seconds since
-    the epoch), by whom and why. `is_lanes`: it holds for the whole lane. `waiting`: calls in the queue. `held`: calls that workers
-    have taken and that have not ended, those that wait for a retry among them; with RabbitMQ those that run, as workers said last.
-    """
+    """One queue at one moment."""
 
     queue: str
+    """Its name."""
     module: str
+    """The module whose calls wait there."""
     lane: Literal["fast", "slow"]
+    """The lane that serves it."""
     state: ShownState
+    """`open`, `paused`, `draining`, or `drained`: it drains, and nothing waits or runs any more."""
     since: float | None
+    """Since when, in seconds since the epoch; `None` where it is open."""
     by: str
+    """Who has done it."""
     reason: str
+    """Why, as they said."""
     is_lanes: bool
+    """Whether it holds for the whole lane."""
     waiting: int
+    """Calls in the queue."""
     held: int
+    """Calls that workers have taken and that have not ended, those that wait for a retry among them; with RabbitMQ those that run, as workers said last."""
     oldest_seconds: float | None
+    """Since when the oldest call has waited; `None` where nobody knows it."""
     workers: int
+    """How many live workers serve it."""
 
     @property
     def is_empty(self) -> bool:

@@ -69,8 +69,8 @@ async def test_a_worker_that_is_killed_loses_nothing_that_waits(
     bed: TestBed, agent: ToolFleet, owls: ModuleServer
 ) -> None:
     """What ran in it is unknown; what waited is run by the next one, once, and only when the queue is resumed."""
-    with bed.worker(worker_concurrency=2) as worker:
-        running = await agent.submit(nap(60, "running"), ADA, timeout=60)
+    with bed.worker(worker_concurrency=20) as worker:
+        running = await agent.submit(nap(60, "running"), ADA, timeout=20)
         await wait_until(lambda: owls.calls("nap_once") != [], "it runs")
         await agent.queues.pause("owls")
         waiting = [await agent.submit(nap(0, f"waits-{i}"), ADA, timeout=90) for i in range(10)]
@@ -79,7 +79,8 @@ async def test_a_worker_that_is_killed_loses_nothing_that_waits(
         assert (await running.result(60)).effect_state == "unknown"
         assert len(owls.calls("nap_once")) == 1
         await agent.queues.resume("owls")
-        assert [(await each.result(60)).success for each in waiting] == [True] * 10
+        results = [await each.result(60) for each in waiting]
+        assert [each for each in results if not each.success] == []
     assert set(Counter(owls.call_ids("nap_once")).values()) == {1}
 
 

@@ -8,6 +8,7 @@ from redis.exceptions import RedisError
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.queue_states.states import QueueStates
 from toolfleet_tasks.queue_states.store import read_states_now
 from toolfleet_tasks.queue_states.watch import QueueStateWatch
@@ -46,7 +47,12 @@ class QueuePauses:
         await self._watch.keep()
 
     def _follow(self, states: QueueStates) -> None:
-        self._consumption.pause(lambda name: self._is_paused(states, name))
+        def is_paused(name: str) -> bool:
+            return self._is_paused(states, name)
+
+        self._consumption.pause(is_paused)
+        if (here := worker_runtime.current()) is not None:
+            here.is_paused = is_paused
 
     def _is_paused(self, states: QueueStates, name: str) -> bool:
         if not states.stored or not _is_modules(name):

@@ -1,5 +1,5 @@
--- `state_holds(states, module, lane, state)`: whether a state holds for a module's queue, by itself or by its lane. Changes nothing.
--- What cannot be read holds for nobody.
+-- `state_holds(states, module, lane, state)`: whether a state holds for a module's queue, by itself or by its lane. What cannot
+-- be read holds for nobody. Changes nothing.
 
 local function state_holds(states, module, lane, state)
   local found = redis.pcall('HMGET', states, module, 'lane:' .. lane)
