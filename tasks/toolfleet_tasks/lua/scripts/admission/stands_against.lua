@@ -3,7 +3,7 @@
 -- `is_clear()`: whether there is neither a record of the call, nor a breaker, nor a count of stored results, nor a queue that an
 -- operator has paused or drains. So it is nearly always, and one question says it.
 -- include: admission/intention
--- lazily: admission/joins(joins), consumers/unserved(unserved_ms), breaker/state(breaker_rest), queue_states/holds(state_holds)
+-- lazily: admission/joins(joins), consumers/unserved(unserved_ms), breaker/state(breaker_rest), admission/is_draining(is_draining)
 
 local PATIENCE_MS = 2000 -- in its queue a call waits for so long for a module that is away: a restart takes no longer
 
@@ -11,11 +11,6 @@ local clear
 local function is_clear()
   if clear == nil then clear = redis.call('EXISTS', record, breaker, stored .. ':bytes', queue_states) == 0 end
   return clear
-end
-
-local function is_draining()
-  if redis.call('EXISTS', queue_states) == 0 then return false end
-  return state_holds(queue_states, string.match(breaker, '[^:]*$'), string.match(slots, '%a+$'), 'draining')
 end
 
 local function stands_against()
