@@ -94,13 +94,12 @@ def _held_up(states: QueueStates, known: KnownModules) -> Iterable[Diagnosis]:
         subject = f"The queue {queue_of(name)}" if lane == name else f"Each queue of the lane {lane}"
         if lane == name and name not in known.names | known.served | known.ending:
             subject += ", whose module is not there,"
-        why = f": {state.reason}" if state.reason else ""
         yield warning(
-            f"{subject} is {state.state} since {age(max(fleet_clock.now() - state.since, 0.0))}, by {state.by}{why}.",
+            f"{subject} has been {state.state} for {age(max(fleet_clock.now() - state.since, 0.0))}.",
             "Its calls wait, and end as `expired` at their deadlines."
             if state.state == "paused"
             else "New calls are refused as `busy`; those that wait are run.",
-            f"toolfleet queues resume {name}",
+            f"toolfleet queues resume {name}; `toolfleet queues list` says who has done it, and why.",
         )
 
 
