@@ -1,7 +1,7 @@
 """Finds the queue or lane that an operator names."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Final
 
 from toolfleet_registry.directory.known_modules import KnownModules
@@ -28,5 +28,7 @@ def stored_name(name: str, known: KnownModules, states: QueueStates) -> str:
     raise NoSuchQueue(name, _nearest(module, there))
 
 
-def _nearest(name: str, there: Iterable[str]) -> list[str]:
+def _nearest(name: str, there: Collection[str]) -> list[str]:
+    if lane_name(name) in there:
+        return [lane_name(name)]
     return difflib.get_close_matches(name, list(dict.fromkeys(there)), n=_NAMED, cutoff=0.5)
