@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeAlias, cast
+from typing import Any, Final, Literal, Self, TypeAlias, cast
 
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
@@ -22,11 +22,12 @@ from toolfleet_tasks.queue_states.states import LANE_PREFIX, QueueStates
 from toolfleet_tasks.queue_states.store import QueueStateStore
 from toolfleet_tasks.queues import CONTROL, queue_of
 
-ShownState: TypeAlias = Literal["open", "paused", "draining", "drained"]
+OverviewState: TypeAlias = Literal["open", "paused", "draining", "drained"]
 
 _SECONDS = 3.0  # for one reading
 _POLL_SECONDS = 0.3  # between two readings, while somebody waits
 _SCANNED = 500  # held messages of one answer
+_AS_BYTES: Final[dict[str, Any]] = {NEVER_DECODE: True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class QueueOverview:
     """The module whose calls wait there."""
     lane: Literal["fast", "slow"]
     """The lane that serves it."""
-    state: ShownState
+    state: OverviewState
     """`open`, `paused`, `draining`, or `drained`: it drains, and nothing waits or runs any more."""
     since: float | None
     """Since when, in seconds since the epoch; `None` where it is open."""
@@ -119,12 +120,10 @@ class QueueOverviews:
             return None
         redis, counted, cursor = self._broker or self._redis, Counter[str](), 0
         while True:
-            answer = await redis.execute_command(
-                "HSCAN", f"{self._settings.key_prefix}unacked", cursor, "COUNT", _SCANNED, **{NEVER_DECODE: True}
-            )
-            cursor, held = int(answer[0]), cast("Any", answer[1])
-            texts = held.values() if isinstance(held, dict) else held[1::2]
-            counted.update(_queue_in(text) for text in texts)
+            words = ("HSCAN", f"{self._settings.key_prefix}unacked", cursor, "COUNT", _SCANNED)
+            answer = cast("Any", await redis.execute_command(*words, **_AS_BYTES))
+            cursor, held = int(answer[0]), answer[1]
+            counted.update(map(_queue_in, held.values() if isinstance(held, dict) else held[1::2]))
             if not cursor:
                 return counted
 
@@ -141,7 +140,7 @@ def _of_modules(facts: FleetFacts) -> Iterable[QueueFacts]:
 def _overview(queue: QueueFacts, states: QueueStates, held: Counter[str] | None) -> QueueOverview:
     module, state = queue.queue.removeprefix(queue_of("")), queue.state
     taken, waiting = queue.running if held is None else held[queue.queue], queue.waiting or 0
-    shown: ShownState = "open" if state is None else state.state
+    shown: OverviewState = "open" if state is None else state.state
     if shown == "draining" and not (waiting or taken):
         shown = "drained"
     return QueueOverview(

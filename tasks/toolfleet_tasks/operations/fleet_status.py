@@ -32,6 +32,7 @@ from toolfleet_tasks.queue_states.store import QueueStateStore
 from toolfleet_tasks.queues import CONTROL, lane_of, queue_of
 
 T = TypeVar("T")
+ShownState = Literal["open", "paused", "draining"]
 
 _SECONDS = 2.5  # for everything: with its start, a command takes 5 s at most
 _BROKER_SECONDS = 1.5  # of that, for a broker of its own
@@ -66,7 +67,7 @@ class QueueStatus:
     waiting: int
     oldest_seconds: float | None
     workers: int
-    state: Literal["open", "paused", "draining"] = "open"
+    state: ShownState = "open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +202,7 @@ class _Reading:
         self, found: Iterable[tuple[str, int, bytes]], now: float, workers: Counter[str]
     ) -> tuple[QueueStatus, ...]:
         lanes: dict[str, Literal["fast", "slow"]] = {queue_of(module): lane for module, lane in self._lanes.items()}
-        states = {
+        states: dict[str, ShownState] = {
             queue_of(module): state.state
             for module, lane in self._lanes.items()
             if (state := self._states.of(module, lane)) is not None

@@ -60,7 +60,7 @@ class Consumption:
         consumer = self._worker.consumer
         if consumer is None:
             return
-        if set(filter(is_paused, self._names(consumer))) == self._paused:
+        if frozenset(filter(is_paused, self._names(consumer))) == self._paused:
             self._is_paused = is_paused
         else:
             consumer.call_soon(self._pause, consumer, is_paused)
