@@ -34,8 +34,8 @@ class PausedCalls:
 
     def follow(self, task: RunningTask, message: str, run: Run) -> None:
         """Run the message of a call that waits for its module again and again, until its queue is resumed, or the call has ended."""
-        if not getattr(task.request, "is_parked", False) or task.is_followed:
-            return
+        if not getattr(task.request, "is_parked", False) or task.is_followed or not task.app.settings.is_fast:
+            return  # with stock parts it is Celery that stores a result, and here is none of its tasks
         call_id, queue = task.request.id, task.request.delivery_info["routing_key"]
         if call_id in self._following or not self._here.is_paused(queue):
             return
