@@ -9,7 +9,6 @@ from toolfleet_registry.contracts import EffectState, ErrorCode, PublishedCall, 
 from toolfleet_registry.errors import MessageRefused, MessageTooLarge
 from toolfleet_registry.policy.hints import hint_for
 
-_DRAINING_SECONDS = 30.0  # until a repeat makes sense: an operator does something about the module
 _AWAY_SECONDS = 5.0  # until a repeat makes sense: a server that is away, or full, is seldom well within a second
 _COARSE = 10  # seconds: from here on, nobody cares for a part of one
 _CHECK = "It may have been executed: check that before it is repeated."
@@ -147,7 +146,7 @@ def draining(tool_name: str, queue: str) -> ToolResult:
         f"The queue {queue!r} is draining: it takes no new calls until an operator resumes it. Go on without this tool."
     )
     result = ToolResult.failed(tool_name, "busy", text, effect_state="none", retryable=True)
-    return result.model_copy(update={"retry_after_seconds": _DRAINING_SECONDS, "hint": hint})
+    return result.model_copy(update={"retry_after_seconds": _AWAY_SECONDS, "hint": hint})
 
 
 def message_refused(tool_name: str, reason: MessageRefused | str) -> ToolResult:
