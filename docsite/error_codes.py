@@ -25,7 +25,7 @@ _MEANINGS: Final[dict[ErrorCode, str]] = {
     "blocked_by_gate": "The agent's gate has not approved the call.",
     "approval_required": "Somebody has to approve the call first.",
     "approval_denied": "Somebody was asked to approve the call, and has declined.",
-    "busy": "There is no room: a queue is full, no worker serves the module, or the module says so itself.",
+    "busy": "There is no room: a queue is full or draining, no worker serves the module, or the module says so itself.",
     "module_unreachable": "No request has reached the module: it is away, or the breaker keeps calls from it.",
     "module_error": "The module has answered that it failed, or the connection was lost before it answered.",
     "invalid_response": "The module has sent no valid reply, or a result that the tool's own schema does not allow.",

@@ -41,6 +41,7 @@ _GROUPS: Mapping[str, str] = {
     "toolfleet_cli.commands.jobs": "jobs",
     "toolfleet_cli.commands.keys": "keys",
     "toolfleet_cli.commands.modules.listing": "modules",
+    "toolfleet_cli.commands.queues.group": "queues",
     "toolfleet_cli.commands.tools.listing": "tools",
     "toolfleet_cli.commands.wakes": "wakes",
 }

@@ -32,6 +32,7 @@ from toolfleet_gateway.metrics.gateway_metrics import gateway_metrics
 from toolfleet_gateway.metrics.routes import metrics_routes
 from toolfleet_gateway.modules.routes import module_routes
 from toolfleet_gateway.operations.routes import operation_routes
+from toolfleet_gateway.queues.routes import queue_routes
 from toolfleet_gateway.tools.routes import tool_routes
 from toolfleet_gateway.tracing.gateway_tracing import gateway_tracing
 from toolfleet_registry.redis.servers import async_client
@@ -116,4 +117,5 @@ def routes_of(
         *conversation_routes(fleet, streams),
         *event_routes(fleet, settings, streams),
         *operation_routes(fleet, settings, calls),
+        *queue_routes(settings),
     ]

@@ -14,6 +14,7 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     │   └── StoreAway        a store of what is done once does not answer
     ├── RegistryEventsLost   events of the registry are gone that a follower has not heard of
     ├── OperationRefused     what an operator wants cannot be done with these tools
+    │   ├── NoSuchQueue      no module or lane of this name has a queue
     │   ├── NoSuchProfile    the registry has no profile, or no such version of it
     │   └── ProfileChanged   somebody has changed an agent's profile meanwhile
     ├── NotPublished         a call is surely not in its queue
@@ -100,6 +101,15 @@ class StoreAway(FleetUnavailable):
 
 class OperationRefused(FleetError):
     """What an operator wants cannot be done with these tools; the message says why."""
+
+
+class NoSuchQueue(OperationRefused):
+    """There is no queue of this name. `nearest`: those whose names are like it, the most alike first."""
+
+    def __init__(self, name: str, nearest: list[str]) -> None:
+        self.nearest = nearest
+        hint = f" Perhaps {' or '.join(map(repr, nearest))}?" if nearest else " `toolfleet queues list` shows all."
+        super().__init__(f"There is no queue {name[:100]!r}.{hint}")
 
 
 class NoSuchProfile(OperationRefused):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         FleetUnavailable,
         InputNotTaken,
         NoSuchDeadLetter,
+        NoSuchQueue,
         NotReplayable,
         SettingsError,
     )
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from toolfleet_tasks.client.sync_handle import SyncCallHandle
     from toolfleet_tasks.dead_letters.call_letters import UnreadableLetter
     from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
+    from toolfleet_tasks.metrics.queue_overview import QueueOverview
 else:
     __getattr__ = lazy_names(
         __name__,
@@ -77,10 +79,12 @@ else:
             "LogMessage": "toolfleet_registry.contracts.logs.log_message",
             "ModuleStatus": "toolfleet_registry.contracts",
             "NoSuchDeadLetter": "toolfleet_registry.errors",
+            "NoSuchQueue": "toolfleet_registry.errors",
             "NotReplayable": "toolfleet_registry.errors",
             "PendingInput": "toolfleet_registry.contracts.inputs.messages",
             "Poll": "toolfleet_registry.contracts.jobs",
             "Progress": "toolfleet_registry.contracts.progress",
+            "QueueOverview": "toolfleet_tasks.metrics.queue_overview",
             "Remaining": "toolfleet_registry.policy.limits",
             "ResultFile": "toolfleet_registry.contracts",
             "Schedule": "toolfleet_registry.contracts.jobs",
@@ -127,10 +131,12 @@ __all__ = [
     "LogMessage",
     "ModuleStatus",
     "NoSuchDeadLetter",
+    "NoSuchQueue",
     "NotReplayable",
     "PendingInput",
     "Poll",
     "Progress",
+    "QueueOverview",
     "Remaining",
     "ResultFile",
     "Schedule",

@@ -29,7 +29,8 @@ class WorkerRuntime:
     `bounds`: how many calls may run at once in a module that has a bound, if the broker's Redis knows what runs there.
     `listeners` get every push frame of every connection. `leaving`: who is to hear that the worker was told to end. `settle`: what must be over before the connections may close, each within a
     few seconds. `slots`: who has which; they outlive channels and connections. `capacity` says how many
-    there should be. `resting`: the queues that are left to others for now.
+    there should be. `resting`: the queues that are left to others for now. `is_paused`: whether an operator has paused
+    a queue, as this worker has heard.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class WorkerRuntime:
         self.settle: list[Callable[[], Awaitable[object]]] = []
         self.leaving: list[Callable[[], object]] = []
         self.resting = PausedQueues()
+        self.is_paused: Callable[[str], bool] = _is_never_paused
         self._connections: dict[tuple[str, str], PipelinedConnection] = {}
         self._parts: dict[Hashable, Any] = {}
         self._later: set[asyncio.Future[object]] = set()
@@ -101,6 +103,10 @@ class WorkerRuntime:
     def _on_push(self, frame: Push) -> None:
         for listener in self.listeners:
             listener(frame)
+
+
+def _is_never_paused(_: str) -> bool:
+    return False
 
 
 async def _settled(settle: Callable[[], Awaitable[object]]) -> None:

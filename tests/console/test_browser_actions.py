@@ -117,3 +117,27 @@ async def test_signing_out_ends_the_session(gateway: KeyedGateway) -> None:
         await real.page.get_by_label("API key").wait_for()
         await real.open("/tools")
         await real.page.get_by_label("API key").wait_for()
+
+
+async def test_a_queue_is_paused_and_resumed(gateway: KeyedGateway, fleet: ToolFleet) -> None:
+    """With a reason, after one question; calls wait meanwhile, whoever looks sees why, and who may not do it has no button."""
+    async with real_page(gateway, "olga") as real:
+        await real.open("/queues")
+        row = real.page.locator("tr", has_text="tools.owls")
+        await row.locator("summary", has_text="Pause").click()
+        await row.locator("details[open] input[name=reason]").fill("the nest is mended")
+        await row.get_by_role("button", name="Pause it").click()
+        await real.says("owls: Paused: within a second nothing more of it is begun.")
+        assert "by olga: the nest is mended" in await row.inner_text()
+
+        call = await fleet.submit(ToolCall(tool_name="owls.echo", arguments={"text": "hoo"}), OWNER, timeout=60)
+        assert await call.status() == "queued"
+        async with real_page(gateway, "vera") as seen:
+            await seen.open("/queues")
+            assert "the nest is mended" in await seen.page.locator("#list").inner_text()
+            assert await seen.page.locator("summary", has_text="Resume").count() == 0
+
+        await row.locator("summary", has_text="Resume").click()
+        await row.get_by_role("button", name="Resume it").click()
+        await real.says("owls: Resumed.")
+        assert (await call.result(30)).success

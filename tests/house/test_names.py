@@ -37,7 +37,7 @@ VERBS = frozenset(
     Confirms Connects Corrects Counts Decides Declares Defines Delivers Derives Describes Digests Does Draws Drops
     Ends Evaluates Executes Exports Extends Feeds Fetches Fills Finds Follows Gets Gives Groups Handles Has Hides
     Holds Implements Imports Joins Judges Keeps Knows Leases Leaves Limits Listens Lists Loads Locks Looks Makes
-    Maps Marks Moves Names Narrows Notes Notices Offers Offloads Opens Overrides Parses Passes Picks Pipelines Plans Plays Pools
+    Maps Marks Moves Names Narrows Notes Notices Offers Offloads Opens Overrides Parses Passes Pauses Picks Pipelines Plans Plays Pools
     Posts Prepares Prices Prints Probes Provides Publishes Puts Queues Reaches Reads Receives Recognises Recognizes
     Refuses Registers Remembers Removes Reports Republishes Reserves Resolves Restricts Retries Returns Rewrites
     Routes Runs Says Schedules Seals Searches Sends Serves Sets Shares Shows Signs Speaks Starts Steps Stores Surrounds

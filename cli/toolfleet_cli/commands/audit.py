@@ -130,7 +130,7 @@ def _parts(line: dict[str, Any]) -> list[str]:
         *_decided(line.get("decisions")),
         str(line.get("call_id", "")),
         _one_line(line.get("by", "")),
-        _one_line(line.get("reason", "")),
+        _one_line(line.get("reason") or line.get("why") or ""),
     ]
 
 

@@ -109,10 +109,11 @@ def _show_queues(queues: "Sequence[QueueStatus]") -> None:
     if not queues:
         say("Queues       all are empty")
         return
-    shown = table("QUEUE", "LANE", "WORKERS", "WAITING", "OLDEST")
+    shown = table("QUEUE", "LANE", "STATE", "WORKERS", "WAITING", "OLDEST")
     for queue in queues[:_ROWS]:
         workers = Text(str(queue.workers), style="" if queue.workers else "red")
-        add_row(shown, queue.queue, queue.lane, workers, str(queue.waiting), age(queue.oldest_seconds))
+        state = Text(queue.state, style={"open": "", "draining": "yellow"}.get(queue.state, "red"))
+        add_row(shown, queue.queue, queue.lane, state, workers, str(queue.waiting), age(queue.oldest_seconds))
     say("")
     show_table(shown)
     _say_more(len(queues), "queues")

@@ -25,7 +25,9 @@ class LaneScale(BaseModel):
     running: int
     """Calls that its workers run, as they said within the last second or two."""
     waiting: int
-    """Calls that wait in the queues of its modules."""
+    """Calls that wait in the queues of its modules, those that are paused left out."""
+    paused: int = 0
+    """Calls that wait in queues which operators have paused: they need no worker."""
     slots: int
     """Calls that one of its workers runs at once."""
     workers: int
@@ -78,6 +80,7 @@ def _scale_of(load: LaneLoad) -> LaneScale:
         workers_wanted=load.wanted,
         running=load.running,
         waiting=load.waiting,
+        paused=load.paused,
         slots=load.slots,
         workers=load.workers,
         oldest_seconds=None if load.oldest_seconds is None else round(load.oldest_seconds, 3),

@@ -51,6 +51,8 @@ class PlacedModule(BaseModel):
     """The lane that serves it."""
     workers: int
     """How many workers take its calls."""
+    queue: Literal["open", "paused", "draining"] = "open"
+    """What operators have done to its queue."""
     trouble: str | None = None
     """What calls have met: `away`, `coming back` or `failing`."""
     ignored: str | None = None
@@ -132,6 +134,7 @@ class _AboutOperatedModules:
                 origin=None if entry is None else entry.origin,
                 lane="slow" if lane == "slow" else "fast",
                 workers=found.workers.get(name, 0),
+                queue=_queue_state(found.queue_states.get(name)),
                 trouble=None if (trouble := found.troubles.get(name)) is None else trouble.trouble,
                 ignored=found.ignored.get(name),
             )
@@ -154,6 +157,10 @@ class _AboutOperatedModules:
             async with ModuleChanges.of(self._settings, by=actor_of(request.who)) as changes:
                 gone = await changes.remove(request.path["module"], drain_seconds=request.query.drain_seconds)
         return json_answer(_placed(gone).model_copy(update={"drain_seconds": gone.drain_seconds}))
+
+
+def _queue_state(state: str | None) -> Literal["open", "paused", "draining"]:
+    return "paused" if state == "paused" else "draining" if state == "draining" else "open"
 
 
 def _placed(entry: ModuleEntry) -> PlacedModule:

@@ -165,6 +165,13 @@ QUEUE_RUNNING = Family(
 QUEUE_WORKERS = Family(
     "toolfleet_queue_workers", "gauge", "fleet", "Live workers that take from a queue.", ("queue", "lane")
 )
+QUEUE_STATE = Family(
+    "toolfleet_queue_state",
+    "gauge",
+    "fleet",
+    "What operators have done to a queue: 0 nothing, 1 it drains, 2 it is paused.",
+    ("queue", "lane"),
+)
 LANE_WORKERS = Family("toolfleet_lane_workers", "gauge", "fleet", "Live workers of a lane.", ("lane",))
 LANE_SLOTS = Family("toolfleet_lane_slots", "gauge", "fleet", "Calls that a lane's workers may run at once.", ("lane",))
 LANE_WANTED = Family(

@@ -42,6 +42,11 @@ RULES = (
         re.compile(rf"{OURS}bell:(tools\..+|toolfleet\.control)"),
         lasting="at most one token a queue; it goes when the queue is read",
     ),
+    KeyRule(
+        re.compile(rf"{OURS}queue-states"),
+        lasting="which queues operators have paused; nobody else knows it, and the last one that is resumed removes it",
+        since=3,
+    ),
     KeyRule(re.compile(rf"{OURS}quarantine"), lasting="kept for an operator; at most 1,000 items"),
     KeyRule(re.compile(rf"{OURS}quarantined"), lasting="a counter"),
     KeyRule(re.compile(rf"{OURS}(call|running|breaker):.+")),

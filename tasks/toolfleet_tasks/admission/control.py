@@ -8,9 +8,8 @@ import contextlib
 import hashlib
 import json
 import math
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from redis.exceptions import ResponseError
 
@@ -18,15 +17,17 @@ from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.errors import BegunBefore, NotPublished
 from toolfleet_registry.metrics import families, process_recorder
+from toolfleet_registry.redis.queue_keys import QueueKeys
 from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.admission.limits import limits_of_call, refused_by
+from toolfleet_tasks.admission.refusal import Refusal
 from toolfleet_tasks.lua import admission
 from toolfleet_tasks.lua.constants import CALLER_LIMIT_KEPT_SECONDS
 from toolfleet_tasks.messages import fleet_results
-from toolfleet_tasks.messages.ids import kept_seconds
-from toolfleet_tasks.queues import queue_of
+from toolfleet_tasks.messages.ids import is_later_step, kept_seconds
+from toolfleet_tasks.queues import queue_for, queue_of
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.redis.refusals import unavailable
 from toolfleet_tasks.redis.script_runner import is_unknown_script
@@ -47,26 +48,6 @@ _REASONS = {"share": "caller_limit", "crowd": "agent_backlog", "stored": "stored
 _BUSY_SECONDS = 1.0  # until a repeat makes sense: a queue or a limit moves within about that time
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a call is not published.
-
-    `joined` and `conflict`: its idempotency key stands for the call `call_id`, which does the same or something else.
-    `open`: its module's breaker is, for `seconds`. `backlog`: `count` calls wait for the module, `bytes`: calls of `count` bytes do;
-    `caller_limit`: its caller may have `count` calls under way, `stored`: has results of `count` bytes that it has not fetched; `crowd`:
-    `count` calls wait in its agent. `limited`: it has reached a limit, as `result` says. `unserved`: nobody has consumed its queue for
-    `seconds`.
-    """
-
-    kind: Literal[
-        "joined", "conflict", "open", "backlog", "bytes", "share", "stored", "crowd", "limited", "unserved", "ended"
-    ]
-    call_id: str = ""
-    seconds: float = 0
-    count: int = 0
-    result: ToolResult | None = None
-
-
 class AdmissionControl:
     """Asks on behalf of the agents that have these settings."""
 
@@ -76,6 +57,7 @@ class AdmissionControl:
         self._bounds: dict[str, tuple[int, float]] = {}  # by lane: a caller's limit, and when that was found
         self._names: dict[str, tuple[str, str, str]] = {}  # by queue: its key, its notify key, its module's breaker
         self._served: dict[str, float] = {}  # by module: until when it counts as served, without another look
+        self._queue_states = QueueKeys(settings.key_prefix).states
         self._slots = {lane: self._keys.slots(lane) for lane in ("fast", "slow")}
         # By lane and user: the limit's key, that of stored results, and when the first was last told to live longer.
         self._caller_keys: dict[tuple[str, str | None], tuple[str, str, float]] = {}
@@ -106,6 +88,7 @@ class AdmissionControl:
             stored=stored,
             slots=self._slots[call.lane],
             record=record,
+            queue_states=record if is_later_step(call.call_id, call.job_id) else self._queue_states,
             intent=intent,
             call_id=call.call_id,
             deadline=call.deadline_at,
@@ -137,6 +120,8 @@ class AdmissionControl:
         if reply[0] == b"unserved":
             result = fleet_results.unserved(call.tool_name, call.lane)
             return Refusal("unserved", seconds=reply[1] / 1000, result=result)
+        if reply[0] == b"draining":
+            return Refusal("draining", result=fleet_results.draining(call.tool_name, queue_for(call)))
         if reply[0] == b"limited":
             note("limits", "denied")
             limits = limits_of_call(call, call.terms, self._settings)

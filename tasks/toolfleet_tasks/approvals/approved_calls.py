@@ -4,7 +4,7 @@ from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.errors import PublishUnconfirmed
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.tracing.trace_context import TraceContext
-from toolfleet_tasks.admission.control import Refusal
+from toolfleet_tasks.admission.refusal import Refusal
 from toolfleet_tasks.dispatch.dispatcher import Dispatcher
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.messages import fleet_results

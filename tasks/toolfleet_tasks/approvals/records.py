@@ -15,7 +15,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.tracing.here import context_here
 from toolfleet_registry.tracing.trace_context import TraceContext
-from toolfleet_tasks.admission.control import Refusal
+from toolfleet_tasks.admission.refusal import Refusal
 from toolfleet_tasks.approvals.request import (
     ApprovalState,
     ApprovalVote,

@@ -12,7 +12,8 @@ from toolfleet_registry.contracts.approvals.terms import ApprovalRule, ApprovedC
 from toolfleet_registry.errors import ApprovalNotTaken, BegunBefore, FleetUnavailable, PublishUnconfirmed
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.admission.control import AdmissionControl, Refusal, digest_of, refused
+from toolfleet_tasks.admission.control import AdmissionControl, digest_of, refused
+from toolfleet_tasks.admission.refusal import Refusal
 from toolfleet_tasks.approvals.approved_calls import ApprovedCalls
 from toolfleet_tasks.approvals.approvers import Approver, is_approved, refusal_of_approver
 from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords, StoredApproval

@@ -35,7 +35,7 @@ class ToolFleet:
 
     `metrics` has this process count what it does with calls, for Prometheus: on a port, or in a registry of `prometheus_client`.
 
-    What it does beside calls is in its namespaces: `jobs`, `approvals`, `dead_letters`, `wakeups`, `modules` and `canvas`.
+    What it does beside calls is in its namespaces: `jobs`, `approvals`, `dead_letters`, `wakeups`, `modules`, `queues` and `canvas`.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class ToolFleet:
         self.dead_letters = parts.FleetDeadLetters(self._sessions)
         self.wakeups = parts.FleetWakeups(self._sessions)
         self.modules = parts.FleetModules(self._sessions)
+        self.queues = parts.FleetQueues(self._sessions)
         self.canvas = parts.FleetCanvas(self._sessions, self._canvas_app)
 
     @classmethod
@@ -238,6 +239,7 @@ class SyncToolFleet(SyncFace[ToolFleet]):
         self.dead_letters = parts.SyncFleetDeadLetters(fleet.dead_letters, runner)
         self.wakeups = parts.SyncFleetWakeups(fleet.wakeups, runner)
         self.modules = parts.SyncFleetModules(fleet.modules, runner)
+        self.queues = parts.SyncFleetQueues(fleet.queues, runner)
         self.canvas = parts.SyncFleetCanvas(fleet.canvas, runner)
 
     def __enter__(self) -> Self:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from toolfleet_tasks.client.namespaces.hooks import FleetHooks
     from toolfleet_tasks.client.namespaces.jobs import FleetJobs, SyncFleetJobs
     from toolfleet_tasks.client.namespaces.modules import FleetModules, SyncFleetModules
+    from toolfleet_tasks.client.namespaces.queues import FleetQueues, SyncFleetQueues
     from toolfleet_tasks.client.namespaces.wakeups import FleetWakeups, SyncFleetWakeups
     from toolfleet_tasks.client.sessions import Sessions
     from toolfleet_tasks.client.sync_handle import SyncCallHandle
@@ -36,6 +37,7 @@ else:
             "FleetHooks": "toolfleet_tasks.client.namespaces.hooks",
             "FleetJobs": "toolfleet_tasks.client.namespaces.jobs",
             "FleetModules": "toolfleet_tasks.client.namespaces.modules",
+            "FleetQueues": "toolfleet_tasks.client.namespaces.queues",
             "FleetWakeups": "toolfleet_tasks.client.namespaces.wakeups",
             "Sessions": "toolfleet_tasks.client.sessions",
             "SyncCallHandle": "toolfleet_tasks.client.sync_handle",
@@ -44,6 +46,7 @@ else:
             "SyncFleetDeadLetters": "toolfleet_tasks.client.namespaces.dead_letters",
             "SyncFleetJobs": "toolfleet_tasks.client.namespaces.jobs",
             "SyncFleetModules": "toolfleet_tasks.client.namespaces.modules",
+            "SyncFleetQueues": "toolfleet_tasks.client.namespaces.queues",
             "SyncFleetWakeups": "toolfleet_tasks.client.namespaces.wakeups",
             "as_spoken": "toolfleet_registry.formats",
             "decided": "toolfleet_tasks.approvals.waiting",
@@ -67,6 +70,7 @@ __all__ = [
     "FleetHooks",
     "FleetJobs",
     "FleetModules",
+    "FleetQueues",
     "FleetWakeups",
     "Sessions",
     "SyncCallHandle",
@@ -75,6 +79,7 @@ __all__ = [
     "SyncFleetDeadLetters",
     "SyncFleetJobs",
     "SyncFleetModules",
+    "SyncFleetQueues",
     "SyncFleetWakeups",
     "as_spoken",
     "decided",

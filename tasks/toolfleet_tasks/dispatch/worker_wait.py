@@ -16,7 +16,7 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.control import Refusal
+from toolfleet_tasks.admission.refusal import Refusal
 from toolfleet_tasks.lua.consumers import READ
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 

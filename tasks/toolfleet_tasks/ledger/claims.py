@@ -31,8 +31,8 @@ Granted = Literal["go", "accepted", "unknown", "exhausted", "open", "killed", "u
 """What a claim was granted for: to run an attempt, to ask where one is that the module goes on with, or to end a call that must not be run again, or not now, kills workers, or that nobody has approved."""
 
 _NEVER = (-math.inf, -math.inf)
-Refusal = Literal["done", "early", "busy", "full", "away", "queued", "newer", "stale"]
-"""Why there is no claim: the call has ended, its module goes on with it and is asked later, another worker is at it, or its module runs as many calls as it may, is away and will
+Refusal = Literal["done", "early", "busy", "full", "paused", "away", "queued", "newer", "stale"]
+"""Why there is no claim: the call has ended, its module goes on with it and is asked later, another worker is at it, or its queue is paused, or its module runs as many calls as it may, is away and will
 be looked for soon, or is back and lets calls in one after the other; its record is for workers of a newer version; or its message brings no answer to what it has asked."""
 
 _RENEWALS = 4  # a lease is begun anew so often within its time: some may fail

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.queue_keys import QueueKeys
 
 _MOST_KEPT = 1_024  # modules; and callers of a lane
 
@@ -24,11 +25,22 @@ class CallKeys(NamedTuple):
     dead_order: str
     audit_stream: str
     data_id: str
+    queue_states: str
 
     @property
     def of_attempt(self) -> tuple[str, ...]:
         """Those that begin and close an attempt: each key costs Redis its time."""
         return self[:5]
+
+    @property
+    def of_claim(self) -> tuple[str, ...]:
+        """The same, and what says whether the call may begin at all."""
+        return (*self[:5], self.queue_states)
+
+    @property
+    def of_end(self) -> tuple[str, ...]:
+        """Those that end a call whoever has it."""
+        return self[:10]
 
     @property
     def of_finish(self) -> tuple[str, ...]:
@@ -47,6 +59,7 @@ class LedgerKeys:
         self._bounded = bounded
         self._dead, self._dead_order = keys.dead, keys.dead_order
         self._data_id, self._audit = keys.data_id, keys.audit
+        self._queue_states = QueueKeys(keys.prefix).states
         self._caller_limit = functools.lru_cache(_MOST_KEPT)(keys.caller_limit)
         self._of_module = functools.lru_cache(_MOST_KEPT)(functools.partial(_of_module, keys))
 
@@ -66,12 +79,13 @@ class LedgerKeys:
             self._dead_order,
             self._audit,
             self._data_id,
+            self._queue_states,
         )
 
     def of_unknown(self, call_id: str) -> CallKeys:
         """The keys of a call of which nothing but its id is known."""
         record = self._keys.call(call_id)
-        return CallKeys._make((record, self._keys.result(call_id), *[record] * 6, self._audit, record))
+        return CallKeys._make((record, self._keys.result(call_id), *[record] * 6, self._audit, record, record))
 
 
 def _of_module(keys: Keys, module: str) -> tuple[str, str]:

@@ -60,7 +60,7 @@ def of_claim(
     """What asks for a call."""
     call = claim.call
     return CLAIM.parameters_of(
-        claim.keys.of_attempt,
+        claim.keys.of_claim,
         token=claim.token,
         call_id=call.call_id,
         lease_ms=lease_ms,
@@ -75,6 +75,7 @@ def of_claim(
         replica=replica,
         round=0 if call.inputs is None else call.inputs.round,
         approval="" if call.approval is None else call.approval.binding,
+        lane=call.lane,
     )
 
 
@@ -156,7 +157,7 @@ def of_end(  # noqa: PLR0913 - as above
 ) -> Parameters:
     """What ends a call from outside; `values` are Celery's for one never begun, surely not done, and any other."""
     return END.parameters_of(
-        keys,
+        keys.of_end,
         token=how.token,
         call_id=call_id,
         mode=how.mode,

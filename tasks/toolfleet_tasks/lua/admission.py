@@ -8,7 +8,7 @@ from toolfleet_tasks.lua.files import script
 ADMIT = script("admission/admit")
 """Returns the caller's limit if it was looked up, else 0, with 'served' before it where somebody had to consume the queue; or what
 stands against the call: ['joined' or 'conflict', the call id that the key stands for], ['unserved', for how many ms nobody has consumed
-the queue], ['open', ms until the breaker lets one through, if that is long], ['backlog', how many wait], ['bytes', how many bytes wait],
+the queue], ['draining', 0] where an operator has the queue take no new calls, ['open', ms until the breaker lets one through, if that is long], ['backlog', how many wait], ['bytes', how many bytes wait],
 ['share', how many it may have], ['stored', how many bytes of its results are stored], ['ended', its id] if it has a record already: this
 comes late, or ['failed', why]. Then nothing was written, or it was taken back.
 """

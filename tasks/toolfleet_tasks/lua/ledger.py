@@ -28,7 +28,7 @@ such key, the record's stands in its place.
 from toolfleet_tasks.lua.files import script
 
 CLAIM = script("ledger/claim")
-"""Returns `done` with the stored result; `early` with the ms until somebody asks where the call is; `busy` with the rest of another's lease (ms); `full`; `away` with the ms that its module is
+"""Returns `done` with the stored result; `early` with the ms until somebody asks where the call is; `busy` with the rest of another's lease (ms); `full`; `paused` where an operator has its queue wait; `away` with the ms that its module is
 likely to be so, or `queued` if that is back and lets calls in one after the other; `newer` for a record of a later version; `stale` for a message that does not bring the
 answer to what the call has asked last; or, with
 attempts begun, what they may have done, the last one's result (its signature and a space before it, if there is one), the log, the

@@ -139,6 +139,16 @@ def unserved(tool_name: str, lane: str) -> ToolResult:
     return result.model_copy(update={"retry_after_seconds": _AWAY_SECONDS})
 
 
+def draining(tool_name: str, queue: str) -> ToolResult:
+    """An operator has the module's queue take no new calls. Only agents word this."""
+    text = f"Tool call refused: the queue {queue!r} is draining. {_AGAIN}"
+    hint = (
+        f"The queue {queue!r} is draining: it takes no new calls until an operator resumes it. Go on without this tool."
+    )
+    result = ToolResult.failed(tool_name, "busy", text, effect_state="none", retryable=True)
+    return result.model_copy(update={"retry_after_seconds": _AWAY_SECONDS, "hint": hint})
+
+
 def message_refused(tool_name: str, reason: MessageRefused | str) -> ToolResult:
     """What lay in the queue is not what a holder of the signing key sent, or larger than an agent sends it."""
     if isinstance(reason, MessageTooLarge):

@@ -61,6 +61,11 @@ def step_call_id(job_id: str, step: int) -> str:
     return f"{job_id}.{step}"
 
 
+def is_later_step(call_id: str, job_id: str | None) -> bool:
+    """Whether a call is one of a job that has begun."""
+    return job_id is not None and call_id != step_call_id(job_id, 0)
+
+
 def then_call_id(job_id: str, number: int, *, round_step: int | None = None) -> str:
     """The call that a job's end makes: the `number`-th of `on_complete`; of a recurring job that of one round's end."""
     return f"{wake_root(job_id, round_step)}.then.{number}"

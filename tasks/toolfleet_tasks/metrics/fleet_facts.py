@@ -15,6 +15,7 @@ from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.redis.approval_keys import ApprovalKeys
+from toolfleet_registry.redis.queue_keys import QueueKeys
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.redis.worker_keys import WorkerKeys
 from toolfleet_registry.settings import Settings
@@ -25,6 +26,7 @@ from toolfleet_tasks.lua.fleet_status import BREAKERS, QUEUES
 from toolfleet_tasks.operations.fleet_status import age_of, read_status
 from toolfleet_tasks.presence.fleet_versions import read_notes
 from toolfleet_tasks.presence.worker_load import read_loads
+from toolfleet_tasks.queue_states.states import QueueState, states_of
 from toolfleet_tasks.queues import CONTROL, lane_of, queue_of
 
 Lane = Literal["fast", "slow"]
@@ -39,7 +41,10 @@ _AS_BYTES = {NEVER_DECODE: True}
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """One queue. `waiting` is `None` where that is not known, and `oldest_seconds` where no message says it."""
+    """One queue. `waiting` is `None` where that is not known, and `oldest_seconds` where no message says it.
+
+    `state`: what operators have done to it, `None` for nothing.
+    """
 
     queue: str
     lane: Lane
@@ -47,6 +52,12 @@ class QueueFacts:
     oldest_seconds: float | None
     running: int
     workers: int
+    state: QueueState | None = None
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether what waits in it is to wait."""
+        return self.state is not None and self.state.state == "paused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +120,7 @@ class FleetReader:
         answers = await self._ask_all(checked)
         waiting = await (self._waiting_in_redis(names) if self._has_redis_broker else self._waiting_in_broker(names))
         workers, running = Counter[str](), read_loads(answers["loads"], now=answers["time"][0])
+        states = states_of(answers["states"])
         for queue, count in answers["consumers"]:
             workers[queue.decode().removeprefix(self._settings.key_prefix)] += count
         return FleetFacts(
@@ -119,6 +131,7 @@ class FleetReader:
                     *waiting.get(name, (None, None)),
                     running[_module(name)],
                     workers[name],
+                    None if name == CONTROL else states.of(_module(name), lanes[name]),
                 )
                 for name in names
             ),
@@ -146,6 +159,7 @@ class FleetReader:
             ask(name, "ZCARD", key)
         ask("jobs_due", "ZCOUNT", keys.jobs_due, "-inf", now * 1000)
         ask("jobs_late", "ZCOUNT", keys.jobs_due, "-inf", now * 1000 - _LATE_MS)
+        ask("states", "HGETALL", QueueKeys(keys.prefix).states)
         ask("quarantined", "GET", keys.quarantined)
         ask("changes", "HGETALL", keys.tool_changes)
         for part in _parts(modules):

@@ -18,6 +18,7 @@ READ_SECONDS = 3.0
 """For one reading: Prometheus gives a scrape ten."""
 
 _FRESH_SECONDS = 1.0  # many who ask at once cost Redis one reading
+_STATE = {"open": 0.0, "draining": 1.0, "paused": 2.0}
 _BREAKER = {"closed": 0.0, "half": 1.0, "open": 2.0}
 
 log = get_logger(__name__)
@@ -70,6 +71,7 @@ def _samples(facts: FleetFacts, settings: Settings) -> Iterator[Sample]:
         yield from _known(families.QUEUE_OLDEST, queue.oldest_seconds, labels)
         yield Sample(families.QUEUE_RUNNING, queue.running, labels)
         yield Sample(families.QUEUE_WORKERS, queue.workers, labels)
+        yield Sample(families.QUEUE_STATE, _STATE["open" if queue.state is None else queue.state.state], labels)
     for lane in facts.lanes:
         yield Sample(families.LANE_WORKERS, lane.workers, (lane.lane,))
         yield Sample(families.LANE_SLOTS, sum(lane.slots), (lane.lane,))

@@ -27,9 +27,12 @@ from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.lua.fleet_status import BREAKERS, NOW, QUEUES
 from toolfleet_tasks.presence.consumers import workers_by_queue
 from toolfleet_tasks.presence.fleet_versions import read_notes
+from toolfleet_tasks.queue_states.states import QueueStates
+from toolfleet_tasks.queue_states.store import QueueStateStore
 from toolfleet_tasks.queues import CONTROL, lane_of, queue_of
 
 T = TypeVar("T")
+ShownState = Literal["open", "paused", "draining"]
 
 _SECONDS = 2.5  # for everything: with its start, a command takes 5 s at most
 _BROKER_SECONDS = 1.5  # of that, for a broker of its own
@@ -54,9 +57,9 @@ class LaneStatus:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """A queue that holds something, and how many workers of this version or a later one take from it.
+    """A queue that holds something, or that an operator has paused or drains, and how many workers of this version or a later one serve it.
 
-    `oldest_seconds`: since its oldest call was published, as far as that is known.
+    `oldest_seconds`: since its oldest call was published, as far as that is known. `state`: `open`, `paused` or `draining`.
     """
 
     queue: str
@@ -64,6 +67,7 @@ class QueueStatus:
     waiting: int
     oldest_seconds: float | None
     workers: int
+    state: ShownState = "open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +115,21 @@ async def read_status(settings: Settings) -> FleetStatus:
         known = KnownModules(settings)
         directory = ModuleDirectory(redis, settings)
         known.take((await directory.read()).entries)
-        return await _Reading(settings, known, redis, await directory.failures.read()).status()
+        states = await QueueStateStore(redis, settings).read()
+        return await _Reading(settings, known, redis, await directory.failures.read(), states).status()
 
 
 class _Reading:
     def __init__(
-        self, settings: Settings, known: KnownModules, redis: Redis, failures: Mapping[str, ProbeFailure]
+        self,
+        settings: Settings,
+        known: KnownModules,
+        redis: Redis,
+        failures: Mapping[str, ProbeFailure],
+        states: QueueStates,
     ) -> None:
         self._settings = settings
+        self._states = states
         self._keys = settings.keys
         self._names = known.names  # and not what was removed: in its queue something may wait
         self._modules = sorted(known.names | known.served | known.ending)
@@ -191,9 +202,17 @@ class _Reading:
         self, found: Iterable[tuple[str, int, bytes]], now: float, workers: Counter[str]
     ) -> tuple[QueueStatus, ...]:
         lanes: dict[str, Literal["fast", "slow"]] = {queue_of(module): lane for module, lane in self._lanes.items()}
+        states: dict[str, ShownState] = {
+            queue_of(module): state.state
+            for module, lane in self._lanes.items()
+            if (state := self._states.of(module, lane)) is not None
+        }
+        empty = {name: (name, 0, b"") for name in states}
         queues = [
-            QueueStatus(name, lanes.get(name, "fast"), length, age_of(message, now), workers[name])
-            for name, length, message in found
+            QueueStatus(
+                name, lanes.get(name, "fast"), length, age_of(message, now), workers[name], states.get(name, "open")
+            )
+            for name, length, message in {**empty, **{one[0]: one for one in found}}.values()
         ]
         return tuple(sorted(queues, key=lambda queue: (-queue.waiting, queue.queue)))
 

@@ -17,6 +17,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.fleet_status import MET_BY_CALLS, ModuleTrouble, read_status
 from toolfleet_tasks.presence.consumers import workers_by_queue
 from toolfleet_tasks.presence.replica_counts import ReplicaCount, replica_counts
+from toolfleet_tasks.queue_states.store import QueueStateStore
 from toolfleet_tasks.queues import lane_of, queue_of
 
 
@@ -25,6 +26,7 @@ class ModuleOverview:
     """By module. `entries` are those of the directory, and `ignored` says why others do not count, as `refused` do of hosts.
 
     `counts`: what all workers together find of each host, by its id, of modules with several.
+    `queue_states`: what operators have done to its queue, `paused` or `draining`, where they have.
     `conflicts`: how many different entries live processes have in their settings, where that is more than one. `lanes` and
     `workers` say who runs a module's calls; `troubles` are those that calls have met.
     """
@@ -37,6 +39,7 @@ class ModuleOverview:
     troubles: Mapping[str, ModuleTrouble]
     refused: Sequence[RefusedHost] = ()
     counts: Mapping[str, Mapping[str, ReplicaCount]] = field(default_factory=dict[str, Mapping[str, ReplicaCount]])
+    queue_states: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 async def read_overview(settings: Settings) -> ModuleOverview:
@@ -44,16 +47,20 @@ async def read_overview(settings: Settings) -> ModuleOverview:
     async with async_client(fleet_url(settings.redis_url), master=settings.sentinel_master) as redis:
         directory = ModuleDirectory(redis, settings)
         listing, fed = await directory.read(), await directory.fed()
+        states = await QueueStateStore(redis, settings).read()
     known = KnownModules(settings)
     known.take(listing.entries)
     names = known.names | listing.entries.keys()
-    workers = await workers_by_queue(settings)
+    workers, lanes = await workers_by_queue(settings), {name: lane_of(name, known.settings) for name in names}
     met = (one for one in (await read_status(settings)).troubles if one.trouble in MET_BY_CALLS)
     return ModuleOverview(
         entries=listing.entries,
         ignored=listing.ignored,
         conflicts={name: count for name, count in fed.items() if count > 1},
-        lanes={name: lane_of(name, known.settings) for name in names},
+        lanes=lanes,
+        queue_states={
+            name: state.state for name, lane in lanes.items() if (state := states.of(name, lane)) is not None
+        },
         workers={name: workers[queue_of(name)] for name in names},
         troubles={one.module: one for one in met},
         refused=listing.hosts.refused,

@@ -13,7 +13,8 @@ from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUn
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time.shared_timers import shared_timers
-from toolfleet_tasks.admission.control import AdmissionControl, Refusal, refusal_in, script_for
+from toolfleet_tasks.admission.control import AdmissionControl, refusal_in, script_for
+from toolfleet_tasks.admission.refusal import Refusal
 from toolfleet_tasks.lua.queues import PUBLISH, PUBLISH_BELOW
 from toolfleet_tasks.messages.deaths import with_deaths
 from toolfleet_tasks.messages.envelope import (

@@ -199,6 +199,7 @@ async def _park(task: RunningTask, ledger: Ledger, claim: Claim, accepted: Accep
 
 async def _come_back(task: RunningTask, call: PublishedCall, delay: float) -> None:
     """Publish the call's message for later."""
+    task.request.is_parked = True
     try:
         await publish_again(task, delay, retries=_retries(call), forgets_deaths=True)
     except Exception as exc:  # PublishUnconfirmed among them: a second message of the call comes too early, and waits

@@ -31,6 +31,7 @@ from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN
 from toolfleet_tasks.worker import accepted, ledgers, rejected
 from toolfleet_tasks.worker.audits import audit_of
 from toolfleet_tasks.worker.health_checks import checks_of
+from toolfleet_tasks.worker.paused_calls import PausedCalls
 from toolfleet_tasks.worker.reconciliation import as_said, asked_so_far, is_asked, seconds_to_ask
 from toolfleet_tasks.worker.refusals import refusal_of
 from toolfleet_tasks.worker.reports.attempt_reports import AttemptReports
@@ -57,7 +58,11 @@ async def run(task: RunningTask, message: str) -> str:
     Raises `Ignore`, `Reject` and `Retry` as Celery's tracer understands them.
     """
     if (here := worker_runtime.current()) is not None:
-        return await _run(task, message, ledgers.ledger_of(here, task.app.settings))
+        try:
+            return await _run(task, message, ledgers.ledger_of(here, task.app.settings))
+        except Ignore:
+            here.part(PausedCalls).follow(task, message, run)
+            raise
     async with ledgers.own_ledger(task.app.settings) as ledger:
         return await _run(task, message, ledger)
 
@@ -129,8 +134,7 @@ class _Execution:
             return await self._finish(self._settled(refusal))
         if claim.granted == "exhausted" and claim.last is not None:
             return await self._finish(self._settled(claim.last))
-        happened = await self._reconciled()
-        if happened is not None:
+        if (happened := await self._reconciled()) is not None:
             return await self._finish(as_said(happened, self._call))
         lost = fleet_results.outcome_unknown(tool_name, "the worker that ran it was lost.")
         return await self._finish(self._settled(lost))
@@ -166,8 +170,7 @@ class _Execution:
         if (end := await accepted.ask(self._task, self._ledger, self._claim)) is None:
             raise self._late()
         attempt, self._started_at = end.attempt, end.begun_at
-        seconds = fleet_clock.now() - self._started_at
-        follows = self._decide(attempt)
+        seconds, follows = fleet_clock.now() - self._started_at, self._decide(attempt)
         if end.is_left_behind and follows.delay is not None:
             return await self._retry(attempt, follows, follows.delay, seconds)
         return await self._finish(as_said(attempt, self._call), attempt=attempt, seconds=seconds)

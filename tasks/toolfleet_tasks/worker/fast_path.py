@@ -26,12 +26,12 @@ _PRERUN, _POSTRUN, _SUCCESS = signals.task_prerun, signals.task_postrun, signals
 class CallRequest:
     """What a call's message says, under the names of Celery's `Context`; `None` for what it does not say."""
 
-    __slots__ = ("_said", "hostname", "id", "is_stored")
+    __slots__ = ("_said", "hostname", "id", "is_parked", "is_stored")
 
     def __init__(self, said: Mapping[str, Any]) -> None:
         self._said = said
         self.id, self.hostname = said.get("id"), said.get("hostname")  # asked of each call
-        self.is_stored = False
+        self.is_stored = self.is_parked = False
 
     def __getattr__(self, name: str) -> Any:
         return self._said.get(name)

@@ -1,5 +1,6 @@
 """Handles messages that are not executed: rejected, expired, or requeued because another worker holds the claim."""
 
+import asyncio
 import math
 from typing import NoReturn, TypeAlias
 
@@ -28,6 +29,7 @@ log = get_logger(__name__)
 
 _NEWER_SECONDS = 0.2  # until a call comes back that another worker is to have, of several perhaps
 _FULL_SECONDS = 0.5  # until a call comes back whose module is at work on as many as it may be
+_PAUSED_SECONDS = 0.2  # until a worker hears, most often, that a queue is paused from which it takes calls
 _BEFORE_DEADLINE_SECONDS = 1.0  # a call that comes back so early still gets an answer of ours
 _SHORTEST_WAIT_SECONDS = 0.2
 _BRIEF = frozenset({"away", "early", "queued"})  # reasons for which a call may come again and again
@@ -86,8 +88,17 @@ async def put_off(task: RunningTask, call: PublishedCall, answer: NotClaimed) ->
     if answer.reason == "stale":
         log.info("tool_call_message_stale", call_id=call.call_id, tool=call.tool_name)
         raise Ignore
+    if answer.reason == "paused":
+        await _leave(call)
     seconds = answer.rest_seconds or _FULL_SECONDS
     await _again(task, seconds, call_id=call.call_id, tool=call.tool_name, reason=answer.reason)
+
+
+async def _leave(call: PublishedCall) -> NoReturn:
+    """Leave a call in its queue, where it stood, which an operator has paused. It comes back at once where a worker has not heard of that."""
+    log.debug("tool_call_put_off", call_id=call.call_id, tool=call.tool_name, reason="paused")
+    await asyncio.sleep(_PAUSED_SECONDS)
+    raise Reject(requeue=True)
 
 
 async def known_terms(task: RunningTask, call: PublishedCall) -> Known:

@@ -19,6 +19,8 @@ async def publish_again(task: RunningTask, delay: float, *, retries: int, forget
 
     `forgets_deaths`: of the workers that have died with it, because it has done well since.
     """
+    if getattr(task, "is_aside", False):
+        return  # its message is in the queue, which is paused
     delivered = _delivered(task)
     if forgets_deaths and delivered.died:
         delivered = replace(delivered, died=())

@@ -41,12 +41,24 @@ CASES: Mapping[str, tuple[Mapping[str, str], str, Mapping[str, str]]] = {
         {
             'toolfleet_queue_waiting{queue="tools.owls",lane="fast"}': "3x60",
             'toolfleet_queue_workers{queue="tools.owls",lane="fast"}': "1x60",
+            'toolfleet_queue_waiting{queue="tools.larks",lane="fast"}': "3x60",
+            'toolfleet_queue_workers{queue="tools.larks",lane="fast"}': "0x60",
+            'toolfleet_queue_state{queue="tools.larks",lane="fast"}': "2x60",
         },
     ),
     "ToolfleetQueueOld": (
         {'toolfleet_queue_oldest_seconds{queue="tools.owls",lane="fast"}': "0+30x60"},
         'queue="tools.owls",lane="fast"',
-        {'toolfleet_queue_oldest_seconds{queue="tools.owls",lane="fast"}': "29x60"},
+        {
+            'toolfleet_queue_oldest_seconds{queue="tools.owls",lane="fast"}': "29x60",
+            'toolfleet_queue_oldest_seconds{queue="tools.larks",lane="fast"}': "0+30x60",
+            'toolfleet_queue_state{queue="tools.larks",lane="fast"}': "2x60",
+        },
+    ),
+    "ToolfleetQueuePaused": (
+        {'toolfleet_queue_state{queue="tools.owls",lane="fast"}': "1x70"},
+        'queue="tools.owls",lane="fast"',
+        {'toolfleet_queue_state{queue="tools.owls",lane="fast"}': "2x50 0x20"},
     ),
     "ToolfleetLaneFull": (
         {'toolfleet_lane_workers_wanted{lane="slow"}': "3x60", 'toolfleet_lane_workers{lane="slow"}': "2x60"},
@@ -184,7 +196,7 @@ def _rule(alert: str) -> Mapping[str, Mapping[str, str]]:
 
 
 def _case(alert: str, series: Mapping[str, str], found: list[dict[str, object]]) -> dict[str, object]:
-    minutes = 62 if alert == "ToolfleetApprovalsWaiting" else 28
+    minutes = 62 if alert in {"ToolfleetApprovalsWaiting", "ToolfleetQueuePaused"} else 28
     expression = f'ALERTS{{alertname="{alert}",alertstate="firing"}}'
     return {
         "interval": f"{STEP}s",

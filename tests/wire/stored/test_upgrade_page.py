@@ -24,9 +24,9 @@ ROWS = {
             "wake-up",
         },
     ),
-    "The directory of modules, announcements of hosts, specifications of tools, answers to the doctor's canaries, notes of load": (
+    "The directory of modules, announcements of hosts, specifications of tools, answers to the doctor's canaries, notes of load, states of queues": (
         "ignored",
-        {"module entry", "announcement", "tool specification", "canary answer"},
+        {"module entry", "announcement", "tool specification", "canary answer", "queue state"},
     ),
     "API keys, agents' profiles": ("refused", {"api key", "agent profile", "agent history"}),
     "A host's answer to a request to reload": ("refused", {"reload answer"}),

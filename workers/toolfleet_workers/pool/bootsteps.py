@@ -31,6 +31,7 @@ from toolfleet_tasks.worker.ledgers import calls_held
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
 from toolfleet_workers.pool.consumption import ConsumedNames, Consumption
 from toolfleet_workers.pool.health import health_of
+from toolfleet_workers.pool.queue_pauses import QueuePauses
 from toolfleet_workers.pool.watchdog import Watchdog
 
 log = get_logger(__name__)
@@ -98,8 +99,10 @@ class Attendance(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships 
         """Called by Celery when the pool has started. Ends the process if only our pool could renew its leases."""
         settings = getattr(parent.app, "settings", None) or load_settings()
         presence, slots = Presence(settings), LaneCapacity(settings, count=parent.concurrency)
-        parent.consumer_notes = notes = ConsumerNotes(settings, ConsumedNames(parent), calls_held)
         consumption = Consumption(parent)
+        parent.consumer_notes = notes = ConsumerNotes(settings, ConsumedNames(parent, consumption), calls_held)
+        pauses = QueuePauses(settings, consumption, getattr(parent.app, "modules", None))
+        pauses.begin()
         health_of(parent.app).consumption = consumption
         watch = ClockWatch(settings, on_reading=consumption.stop_if)
         served: ServedModulesPort | None = getattr(parent.app, "served_modules", None)
@@ -107,7 +110,7 @@ class Attendance(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships 
         follow = ModuleWatch(settings, KnownModules(settings)).keep
         if served is not None and isinstance(parent.pool, AsyncioPool):
             served.consume, follow = functools.partial(_consume, consumption), served.keep
-        attend = functools.partial(_attend, settings, presence, slots, watch, follow)
+        attend = functools.partial(_attend, settings, presence, slots, watch, follow, pauses)
         if isinstance(parent.pool, AsyncioPool):
             parent.pool.autoscaler = getattr(parent, "autoscaler", None)
             self._keeping = parent.pool.hub_loop.loop.create_task(attend(), name="toolfleet-presence")
@@ -166,9 +169,11 @@ async def _attend(
     slots: LaneCapacity,
     watch: ClockWatch,
     follow: Callable[[], Awaitable[None]],
+    pauses: QueuePauses,
 ) -> None:
     try:
-        await asyncio.gather(insist_on_fit(settings), presence.keep(), slots.keep(), watch.keep(), follow())
+        kept = presence.keep(), slots.keep(), watch.keep(), follow(), pauses.keep()
+        await asyncio.gather(insist_on_fit(settings), *kept)
     except SettingsError as exc:
         log.critical("worker_refused", reason=str(exc))
         state.should_stop = EX_FAILURE  # Celery looks at it in every turn of its hub

@@ -1,29 +1,17 @@
-"""Decides which queues a running worker consumes: those of its modules, and none while its clock is too far off.
+"""Decides which queues a running worker consumes: those of its modules that no operator has paused, and none while its clock is too far off.
 
 What it has begun goes on.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from toolfleet_registry.system.loggers import get_logger
 
 log = get_logger(__name__)
 
-
-class ConsumedNames:
-    """Names the queues that a worker consumes; between two connections to its broker, those that it had."""
-
-    def __init__(self, worker: Any) -> None:
-        self._worker = worker
-        self._names = tuple[str, ...]()
-
-    def __call__(self) -> tuple[str, ...]:
-        """Their names now. May be called in any thread."""
-        task_consumer = getattr(getattr(self._worker, "consumer", None), "task_consumer", None)
-        if task_consumer is not None:
-            self._names = tuple(queue.name for queue in task_consumer.queues)
-        return self._names
+IsPaused = Callable[[str], bool]
+"""Whether an operator has paused the queue of this name."""
 
 
 class Consumption:
@@ -33,11 +21,18 @@ class Consumption:
         self._worker = worker
         self._is_stopped = False
         self._added = dict[str, Any]()
+        self._paused = frozenset[str]()
+        self._is_paused: IsPaused = _is_never_paused
 
     @property
     def is_stopped(self) -> bool:
         """Whether it takes no calls. For any thread to read."""
         return self._is_stopped
+
+    @property
+    def paused(self) -> frozenset[str]:
+        """The queues that it would consume if they were not paused. For any thread to read."""
+        return frozenset() if self._is_stopped else self._paused
 
     def stop_if(self, is_too_far: bool) -> None:  # noqa: FBT001 - it is what a watch is told
         """Take no calls while this machine's clock is too far off. May be called from any loop or thread, again and again."""
@@ -54,14 +49,29 @@ class Consumption:
         if consumer is not None and wanted.keys() != self._added.keys():
             consumer.call_soon(self._follow, consumer, wanted)
 
+    def begin_paused(self, is_paused: IsPaused) -> None:
+        """Leave these out from the start. For the worker's own thread, before it consumes anything."""
+        queues, self._is_paused = self._worker.app.amqp.queues, is_paused
+        self._paused = frozenset(filter(is_paused, queues.consume_from))
+        queues.deselect(sorted(self._paused))
+
+    def pause(self, is_paused: IsPaused) -> None:
+        """Leave out those queues, and no others. May be called from any loop or thread, again and again: what is so already costs nothing."""
+        consumer = self._worker.consumer
+        if consumer is None:
+            return
+        if frozenset(filter(is_paused, self._names(consumer))) == self._paused:
+            self._is_paused = is_paused
+        else:
+            consumer.call_soon(self._pause, consumer, is_paused)
+
     def _change(self, consumer: Any, is_stopped: bool) -> None:  # noqa: FBT001 - as above
         if not _is_connected(consumer):
             return  # between two connections, or at the worker's end: if there is a next look, it comes soon
-        names = [*(queue.name for queue in consumer.app.conf.task_queues), *self._added]
-        for name in names:
+        for name in self._names(consumer):
             if is_stopped and consumer.task_consumer.consuming_from(name):
                 consumer.cancel_task_queue(name)
-            elif not is_stopped:
+            elif not is_stopped and name not in self._paused:
                 consumer.add_task_queue(name)
         if is_stopped != self._is_stopped:
             self._is_stopped = is_stopped
@@ -70,6 +80,23 @@ class Consumption:
             else:
                 log.warning("worker_takes_calls_again")
 
+    def _pause(self, consumer: Any, is_paused: IsPaused) -> None:
+        if not _is_connected(consumer):
+            return
+        names, self._is_paused = self._names(consumer), is_paused
+        for name in filter(is_paused, names):
+            # One that it does not consume now is not begun with the resuming: somebody else has ended that.
+            if name not in self._paused and (self._is_stopped or consumer.task_consumer.consuming_from(name)):
+                self._paused |= {name}
+                consumer.cancel_task_queue(name)
+                log.info("queue_paused", queue=name)
+        for name in sorted(self._paused):
+            if not is_paused(name):
+                self._paused -= {name}
+                if not self._is_stopped and name in names:
+                    consumer.add_task_queue(name)
+                log.info("queue_resumed", queue=name)
+
     def _follow(self, consumer: Any, wanted: dict[str, Any]) -> None:
         if not _is_connected(consumer):
             return
@@ -77,13 +104,43 @@ class Consumption:
         for name, queue in wanted.items():
             if name not in self._added and name not in own:
                 consumer.app.amqp.queues.add(queue)
-                if not self._is_stopped:
+                if self._is_paused(name):
+                    self._paused |= {name}
+                elif not self._is_stopped:
                     consumer.add_task_queue(name)
         for name in self._added.keys() - wanted.keys() - own:
             if consumer.task_consumer.consuming_from(name):
                 consumer.cancel_task_queue(name)
+            self._paused -= {name}
         self._added = wanted
+
+    def _names(self, consumer: Any) -> list[str]:
+        return [*(queue.name for queue in consumer.app.conf.task_queues), *tuple(self._added)]
+
+
+class ConsumedNames:
+    """Names the queues that a worker consumes, also those that are paused; between two connections to its broker, those that it had.
+
+    Who is paused still serves its queues: agents would else refuse their calls, and operators would look for a worker.
+    """
+
+    def __init__(self, worker: Any, consumption: Consumption | None = None) -> None:
+        self._worker = worker
+        self._consumption = consumption
+        self._names = tuple[str, ...]()
+
+    def __call__(self) -> tuple[str, ...]:
+        """Their names now. May be called in any thread."""
+        task_consumer = getattr(getattr(self._worker, "consumer", None), "task_consumer", None)
+        if task_consumer is not None:
+            paused = frozenset[str]() if self._consumption is None else self._consumption.paused
+            self._names = tuple(dict.fromkeys((*(queue.name for queue in task_consumer.queues), *sorted(paused))))
+        return self._names
 
 
 def _is_connected(consumer: Any) -> bool:
     return consumer.task_consumer is not None and consumer.task_consumer.channel.connection is not None
+
+
+def _is_never_paused(_: str) -> bool:
+    return False

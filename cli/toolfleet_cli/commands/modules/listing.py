@@ -127,7 +127,9 @@ class _Row:
         trouble, count = overview.troubles.get(self.status.module), overview.conflicts.get(self.status.module)
         failures = f"{trouble.failures} calls in a row without an answer" if trouble and trouble.failures else ""
         conflict = f"processes have {count} different settings for it" if count else ""
-        return "; ".join(filter(None, (self.status.error, failures, conflict)))
+        state = overview.queue_states.get(self.status.module)
+        queue = f"its queue is {state}: `toolfleet queues list`" if state else ""
+        return "; ".join(filter(None, (self.status.error, failures, conflict, queue)))
 
     def shown(self, overview: "ModuleOverview") -> dict[str, object]:
         """As programs read it."""
@@ -138,6 +140,7 @@ class _Row:
             "state": self.state,
             "lane": self.lane,
             "workers": self.workers,
+            "queue": overview.queue_states.get(self.status.module, "open"),
             "origin": None if entry is None else entry.origin,
             "conflicts": overview.conflicts.get(self.status.module, 0),
             "replicas": replicas_of(self.status.module, overview),

@@ -10,7 +10,8 @@ from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_tasks.operations.examination.canaries import CanaryFlight, fly
 from toolfleet_tasks.presence.consumers import workers_by_queue
-from toolfleet_tasks.queues import CONTROL, queue_of
+from toolfleet_tasks.queue_states.store import QueueStateStore
+from toolfleet_tasks.queues import CONTROL, lane_of, queue_of
 
 _ASKED_NOTHING = frozenset({LOCAL, SCHEDULER})  # they are where the worker is
 _MARGIN_SECONDS = 10.0
@@ -26,15 +27,16 @@ class CanaryCheck:
     seconds: float = 60.0
 
     async def examine(self, patient: Patient) -> CheckResult:
-        """Queues that no worker consumes get no canary: another check tells of them."""
+        """Queues that no worker consumes, or that are paused, get no canary: another check tells of them."""
         settings = patient.settings
         known = KnownModules(settings)
         async with patient.redis() as redis:
             known.take((await ModuleDirectory(redis, settings).read()).entries)
+            states = await QueueStateStore(redis, settings).read()
         served = await workers_by_queue(settings)
         queues = {CONTROL: ""} if served[CONTROL] else {}
         for module in sorted(known.names - known.ending):
-            if served[queue_of(module)]:
+            if served[queue_of(module)] and not states.is_paused(module, lane_of(module, known.settings)):
                 queues[queue_of(module)] = "" if module in _ASKED_NOTHING else module
         most = min(patient.canary_seconds, self.seconds - _MARGIN_SECONDS)
         flights = await fly(settings, queues, seconds=most) if queues else []

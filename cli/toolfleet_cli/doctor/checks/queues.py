@@ -1,4 +1,4 @@
-"""Finds queues without workers, workers without queues, and queues whose calls wait too long."""
+"""Finds queues without workers, workers without queues, queues that operators have paused, and those whose calls wait too long."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -10,8 +10,11 @@ from toolfleet_cli.doctor.finding import CheckResult, Diagnosis, error, remark, 
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.operations.fleet_status import FleetStatus, QueueStatus, read_status
 from toolfleet_tasks.presence.consumers import workers_by_queue
+from toolfleet_tasks.queue_states.states import LANE_PREFIX, QueueStates
+from toolfleet_tasks.queue_states.store import QueueStateStore
 from toolfleet_tasks.queues import CONTROL, IDLE, lane_of, queue_of
 
 _OLD_SECONDS = 30.0
@@ -31,11 +34,13 @@ class QueueCheck:
         settings, known = patient.settings, KnownModules(patient.settings)
         async with patient.redis() as redis:
             known.take((await ModuleDirectory(redis, settings).read()).entries)
+            states = await QueueStateStore(redis, settings).read()
         status, served = await read_status(settings), await workers_by_queue(settings)
         findings = [
             *_unserved(sorted(known.names - known.ending), known.settings, served),
             *_idle(served),
-            *(one for queue in status.queues for one in _late(queue)),
+            *(one for queue in status.queues if queue.state != "paused" for one in _late(queue)),
+            *_held_up(states, known),
             *_left_behind(status),
         ]
         facts = {
@@ -82,8 +87,24 @@ def _idle(served: Counter[str]) -> Iterable[Diagnosis]:
         )
 
 
+def _held_up(states: QueueStates, known: KnownModules) -> Iterable[Diagnosis]:
+    """What operators have paused or have drain, and perhaps forgotten."""
+    for name, state in sorted(states.stored.items()):
+        lane = name.removeprefix(LANE_PREFIX)
+        subject = f"The queue {queue_of(name)}" if lane == name else f"Each queue of the lane {lane}"
+        if lane == name and name not in known.names | known.served | known.ending:
+            subject += ", whose module is not there,"
+        yield warning(
+            f"{subject} has been {state.state} for {age(max(fleet_clock.now() - state.since, 0.0))}.",
+            "Its calls wait, and end as `expired` at their deadlines."
+            if state.state == "paused"
+            else "New calls are refused as `busy`; those that wait are run.",
+            f"toolfleet queues resume {name}; `toolfleet queues list` says who has done it, and why.",
+        )
+
+
 def _late(queue: QueueStatus) -> Iterable[Diagnosis]:
-    if not queue.workers:
+    if queue.waiting and not queue.workers:
         yield error(
             f"{queue.waiting} messages wait in {queue.queue}, and no worker takes from it.",
             "They end as `expired`, unless a worker comes.",

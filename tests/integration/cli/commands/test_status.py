@@ -41,7 +41,7 @@ def test_it_is_one_screen(run: Run, fleet: Settings, redis_url: str) -> None:
     assert ["Lane", "slow", "no", "worker,", "1", "module"] in lines
     assert ["Processes", "1", "of", "2", "ready,", "m0", "dead"] in lines
     assert ["Dead", "letters", "1"] in lines
-    assert ["tools.m1", "slow", "0", "1", "-"] in lines
+    assert ["tools.m1", "slow", "open", "0", "1", "-"] in lines
     assert "m1" in said
     assert "3 calls in a row without an answer" in said
     assert "5 modules more: --json has all." in said

@@ -189,6 +189,20 @@ def test_a_queue_without_a_worker_is_found(server: Redis) -> None:
     assert mends.count(("toolfleet worker --lane fast", Severity.ERROR)) == 2
 
 
+def test_a_paused_queue_is_found(server: Redis) -> None:
+    """Somebody may have forgotten it: also one whose module is gone. That its calls wait is no trouble of its own."""
+    settings = settings_at(server, module_services={"owls": "http://127.0.0.1:1"})
+    for name, state in (("owls", "paused"), ("gone", "draining"), ("lane:slow", "paused")):
+        server.hset("toolfleet:queue-states", name, f'{{"state":"{state}","since":1.0}}')
+    server.lpush("tools.owls", "x")
+    found = [one for one in found_by(QueueCheck(), settings) if "toolfleet queues resume" in one.mend]
+
+    assert [one.mend.split(";")[0].split()[-1] for one in found] == ["gone", "lane:slow", "owls"]
+    assert {one.severity for one in found} == {Severity.WARNING}
+    assert "whose module is not there" in found[0].what
+    assert "wait in tools.owls" not in str(found_by(QueueCheck(), settings))
+
+
 def test_a_lane_that_scales_from_zero_needs_no_worker(server: Redis) -> None:
     """It starts one when a call comes."""
     settings = settings_at(

@@ -39,6 +39,10 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "modules list": (),
     "modules refresh": (),
     "modules remove": ("owls",),
+    "queues drain": ("owls",),
+    "queues list": (),
+    "queues pause": ("owls",),
+    "queues resume": ("owls",),
     "status": (),
     "tools approve": ("owls.echo",),
     "tools diff": (),
@@ -61,7 +65,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
 }
 # What is done where the fleet's secrets, files or processes are, or with the settings of this machine.
 AT_HOME = {"modules key", "tools adopt-registry"}
-OF_OPERATORS = ("agents", "approvals", "audit", "dead", "jobs", "keys", "modules", "status", "tools", "wakes")
+OF_OPERATORS = ("agents", "approvals", "audit", "dead", "jobs", "keys", "modules", "queues", "status", "tools", "wakes")
 
 
 def commands() -> Iterator[tuple[str, set[str]]]:

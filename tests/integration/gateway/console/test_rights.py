@@ -68,7 +68,10 @@ FORMS: list[tuple[str, dict[str, str], tuple[int, int, int, int]]] = [
     ("/agents/none", {"action": "remove", "seen": "1"}, (404, 403, 403, 403)),
     ("/agents/none", {"action": "rollback", "version": "1", "seen": "1"}, (412, 403, 403, 403)),
     ("/keys/none", {}, (404, 403, 403, 403)),
-    ("/queues", {}, (405, 405, 405, 405)),
+    ("/queues", {}, (400, 400, 403, 403)),
+    ("/queues", {"queue": "none", "action": "pause"}, (404, 404, 403, 403)),
+    ("/queues", {"queue": "owls", "action": "sing"}, (400, 400, 403, 403)),
+    ("/queues", {"queue": "owls", "action": "resume"}, (303, 303, 403, 403)),
     ("/theme", {"theme": "dark"}, (303, 303, 303, 303)),
 ]
 PEOPLE = ("ada", "olga", "vera", "bob")

@@ -40,6 +40,8 @@ REQUESTS: list[tuple[str, str, Any]] = [
     ("GET", "/operations/dead-letters", None),
     ("GET", "/operations/audit", None),
     ("GET", "/operations/keys", None),
+    ("GET", "/operations/queues", None),
+    ("POST", "/operations/queues/owls", {"action": "pause"}),
 ]
 """What cannot be answered without Redis."""
 

@@ -12,7 +12,7 @@ from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.contracts import Caller, PublishedCall
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.control import Refusal
+from toolfleet_tasks.admission.refusal import Refusal
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.publish.kombu_publisher import KombuPublisher
 

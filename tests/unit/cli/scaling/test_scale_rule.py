@@ -4,7 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolfleet_cli.scaling.scale_rule import ScaleBounds, ScaleRule
-from toolfleet_tasks.metrics.lane_load import LaneLoad
+from toolfleet_tasks.metrics.fleet_facts import FleetFacts, QueueFacts
+from toolfleet_tasks.metrics.lane_load import LaneLoad, lane_load
+from toolfleet_tasks.queue_states.states import QueueState
 
 
 def test_it_grows_at_once_and_shrinks_when_fewer_have_been_enough() -> None:
@@ -38,3 +40,17 @@ def test_a_lane_wants_a_slot_for_each_call() -> None:
     load = LaneLoad("fast", running=14, waiting=2, workers=2, slots=8, oldest_seconds=0.1)
 
     assert (load.wanted, load.wanted_at(0.75), load.wanted_at(0.5)) == (2, 3, 4)
+
+
+def test_what_waits_in_a_paused_queue_wants_no_worker() -> None:
+    """It is counted by itself, and its age is nobody's trouble; what runs there is."""
+    paused = QueueState(state="paused", since=1.0)
+    facts = FleetFacts(
+        queues=(
+            QueueFacts("tools.owls", "fast", 50, 900.0, 2, 1, paused),
+            QueueFacts("tools.larks", "fast", 3, 0.5, 1, 1, QueueState(state="draining", since=1.0)),
+        )
+    )
+    load = lane_load(facts, "fast", usual_slots=4)
+
+    assert (load.waiting, load.running, load.paused, load.oldest_seconds, load.wanted) == (3, 3, 50, 0.5, 2)

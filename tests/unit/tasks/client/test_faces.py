@@ -11,7 +11,7 @@ from toolfleet import CallHandle, Settings, SyncCallHandle, SyncToolFleet, ToolF
 from toolfleet_registry.catalog.registry_events import RegistryEvents
 from toolfleet_registry.manifests.specs import RegistryEvent
 
-NAMESPACES = ("jobs", "approvals", "dead_letters", "wakeups", "modules", "canvas")
+NAMESPACES = ("jobs", "approvals", "dead_letters", "wakeups", "modules", "queues", "canvas")
 # How one gets the other face; what `TagRegistry` needs; and what a gateway needs, which serves many at once.
 ONLY_ASYNC = {"sync", "call_around", "inbox"}
 CLOSED = ToolFleet(settings=Settings(redis_url="redis://127.0.0.1:1"))
@@ -61,7 +61,7 @@ def test_no_method_of_the_synchronous_face_is_a_coroutine(name: str) -> None:
 
 
 def test_what_is_not_in_a_namespace_is_for_calls_and_tools() -> None:
-    """A fleet has ten methods of its own, and six namespaces; what gateways need stands beside them."""
+    """A fleet has ten methods of its own, and seven namespaces; what gateways need stands beside them."""
     own = {
         "call",
         "call_many",

@@ -82,3 +82,45 @@ def test_a_signal_says_whether_a_worker_comes_back(sig: str, how: str, restarts:
     ending = ShutdownReason()
     ending.on_shutting_down(sender="worker", sig=sig, how=how, exitcode=0)
     assert ending.is_restart is restarts
+
+
+def test_a_paused_queue_is_left_and_taken_up_again(consumption: Consumption, taking: Consumer) -> None:
+    """Its worker still serves it, for agents and operators; to hear the same again changes nothing."""
+    names = ConsumedNames(SimpleNamespace(consumer=SimpleNamespace(task_consumer=taking)), consumption)
+    for _ in range(2):
+        consumption.pause(lambda _: True)
+        assert not taking.consuming_from(QUEUE.name)
+        assert (names(), consumption.paused) == ((QUEUE.name,), {QUEUE.name})
+    for _ in range(2):
+        consumption.pause(lambda _: False)
+        assert taking.consuming_from(QUEUE.name)
+        assert (names(), consumption.paused) == ((QUEUE.name,), frozenset())
+
+
+def test_a_clock_that_is_set_resumes_no_paused_queue(consumption: Consumption, taking: Consumer) -> None:
+    """And the other way round; each ends by itself."""
+    consumption.stop_if(True)
+    consumption.pause(lambda _: True)
+    consumption.stop_if(False)
+    assert not taking.consuming_from(QUEUE.name)
+    consumption.stop_if(True)
+    consumption.pause(lambda _: False)
+    assert not taking.consuming_from(QUEUE.name)
+    consumption.stop_if(False)
+    assert taking.consuming_from(QUEUE.name)
+
+
+def test_what_somebody_else_has_ended_is_not_begun_with_a_resuming(consumption: Consumption, taking: Consumer) -> None:
+    """An operator has had the worker consume it no more, by remote control."""
+    taking.cancel_by_queue(QUEUE.name)
+    consumption.pause(lambda _: True)
+    consumption.pause(lambda _: False)
+    assert not taking.consuming_from(QUEUE.name)
+
+
+def test_a_pause_between_two_connections_is_heard_later(consumption: Consumption, taking: Consumer) -> None:
+    """Nothing is done to a connection that has ended, and nothing is taken for done."""
+    channel: Any = taking.channel
+    channel.close()
+    consumption.pause(lambda _: True)
+    assert consumption.paused == frozenset()

@@ -1,6 +1,7 @@
-"""Defines samples of what workers answer canaries with."""
+"""Defines samples of what workers answer canaries with, and of what operators say of queues."""
 
 from toolfleet_tasks.messages.canaries import CanaryAnswer, read_answers
+from toolfleet_tasks.queue_states.states import QueueState
 from wire.stored.samples.forms import StoredForm
 from wire.stored.samples.job_forms import AT
 
@@ -30,6 +31,16 @@ NOTE_FORMS: tuple[StoredForm, ...] = (
         },
         CanaryAnswer.model_dump_json,
         _read,
+        "ignored",
+    ),
+    StoredForm(
+        "queue state",
+        {
+            "plain": QueueState(state="paused", since=AT),
+            "filled": QueueState(state="draining", since=AT, by="ada", reason='the "mail" server is moved'),
+        },
+        QueueState.model_dump_json,
+        QueueState.model_validate_json,
         "ignored",
     ),
 )

@@ -7,7 +7,7 @@
 -- keep_ms: for how long the limit's key must live, 0: as it is. deadline: in s, by the clock of the agent that made the call.
 -- intention: with an idempotency key, the digest of what the call would do, with the fleet's time (s) behind it, else ''; kept for
 --   intent_seconds. needs_worker: '1' if somebody must consume the queue, else ''.
--- keys: queue, notify_key, breaker, caller_limit, stored, slots, record, intent?
+-- keys: queue, notify_key, breaker, caller_limit, stored, slots, record, queue_states, intent?
 -- args: call_id, deadline, message, limit, bound, keep_ms, intent_seconds, intention, backlog_bytes, stored_bytes_most
 -- args: needs_worker
 -- lazily: admission/admitted(admitted)

@@ -1,15 +1,15 @@
 -- `stands_against()`: what stands against a call, but for limits and room; nil for nothing. Changes nothing, but for a call that
 -- waits for another one's result.
--- `is_clear()`: whether there is neither a record of the call, nor a breaker, nor a count of stored results. So it is nearly
--- always, and one question says it.
+-- `is_clear()`: whether there is neither a record of the call, nor a breaker, nor a count of stored results, nor a queue that an
+-- operator has paused or drains. So it is nearly always, and one question says it.
 -- include: admission/intention
--- lazily: admission/joins(joins), consumers/unserved(unserved_ms), breaker/state(breaker_rest)
+-- lazily: admission/joins(joins), consumers/unserved(unserved_ms), breaker/state(breaker_rest), admission/is_draining(is_draining)
 
 local PATIENCE_MS = 2000 -- in its queue a call waits for so long for a module that is away: a restart takes no longer
 
 local clear
 local function is_clear()
-  if clear == nil then clear = redis.call('EXISTS', record, breaker, stored .. ':bytes') == 0 end
+  if clear == nil then clear = redis.call('EXISTS', record, breaker, stored .. ':bytes', queue_states) == 0 end
   return clear
 end
 
@@ -19,6 +19,7 @@ local function stands_against()
   end
   local joined = digest and joins()
   if joined then return joined end
+  if not is_clear() and is_draining() then return {'draining', 0} end
   if needs_worker == '1' then
     -- Who may not read the notes knows nothing, and lets the call in.
     local is_known, ms = pcall(unserved_ms, string.match(slots, '^(.*)slots:%a+$'), queue)

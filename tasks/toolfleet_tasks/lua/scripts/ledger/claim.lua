@@ -7,12 +7,13 @@
 -- replica: which of its module's processes the worker would ask; '' where the module has one address.
 -- round: which question of the call's the message answers, 0 for none.
 -- approval: to what an approval is bound that the call needs; '' for none.
--- keys: record, result, caller_limit, running, breaker
+-- queue_states: which queues operators have paused; lane: the call's.
+-- keys: record, result, caller_limit, running, breaker, queue_states
 -- args: token, call_id, lease_ms, effect, seconds, bound, most_attempts, most_deaths, killed, patience_ms, can_reach, replica
--- args: round, approval
+-- args: round, approval, lane
 -- include: now
 -- lazily: ledger/kept_success(kept_success), breaker/pass(breaker_pass), breaker/state(breaker_state)
--- lazily: overload/running(running_take, running_renew, running_leave)
+-- lazily: overload/running(running_take, running_renew, running_leave), queue_states/holds(state_holds)
 -- constants: REPLICAS_SINCE, VERSION, LONGEST_WAIT_MS, END_CHECK_MS
 
 local lease_end = now + lease_ms
@@ -85,9 +86,11 @@ end
 if kind == 'go' and approval ~= '' and not found[19] then kind = 'unapproved' end
 local is_killed = killed == 'yes' or (killed == 'lapsed' and lapsed >= most_deaths)
 if is_killed and (kind == 'go' or kind == 'unknown' or kind == 'accepted') then kind = 'killed' end
+local is_special = kind == 'go' and redis.call('EXISTS', breaker, queue_states) > 0
+if is_special and state_holds(queue_states, string.match(breaker, '[^:]*$'), lane, 'paused') then return {'paused'} end
 if kind == 'go' and bound > 0 and running_take(running, call_id, now, lease_end, bound) == 0 then return {'full'} end
 local rest, is_soon, state_of_module = 0, false, ''
-if kind == 'go' and (can_reach ~= '1' or redis.call('EXISTS', breaker) == 1) then
+if kind == 'go' and (can_reach ~= '1' or (is_special and redis.call('EXISTS', breaker) == 1)) then
   rest, is_soon, state_of_module = breaker_pass(breaker, now, can_reach == '1')
 end
 if rest > 0 then

@@ -1,0 +1,127 @@
+"""Lists queues, and pauses, drains and resumes them: `toolfleet queues`."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from toolfleet_cli.commands.queues.direct import DirectQueues
+from toolfleet_cli.commands.queues.remote import RemoteQueues
+from toolfleet_cli.console.output import add_row, age, note, say, say_json, show_table, table
+from toolfleet_cli.processes.completion import complete_modules
+from toolfleet_cli.remote.fleet_options import over_fleet
+from toolfleet_cli.remote.gateway import Gateway
+from toolfleet_registry.time import fleet_clock
+
+if TYPE_CHECKING:
+    from toolfleet_tasks.metrics.queue_overview import QueueOverview
+
+app = typer.Typer(help="The queues: how each is, and pausing, draining and resuming them.", no_args_is_help=True)
+
+NameArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="The module whose queue it is, or lane:fast or lane:slow for all of a lane.",
+        autocompletion=complete_modules,
+    ),
+]
+ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the audit and for others.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_COLOURS = {"open": "", "paused": "red", "draining": "yellow", "drained": "yellow"}
+
+
+@app.command("list")
+@over_fleet
+def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
+    """Show all queues: which are paused or drain, what waits in each, and what workers have of it."""
+    queues = _queues(gateway).listed()
+    if as_json:
+        say_json([asdict(queue) for queue in queues])
+        return
+    if not queues:
+        note("There are no queues, for there are no modules: `toolfleet modules add NAME URL` adds one.")
+        return
+    _show(queues)
+
+
+@app.command()
+@over_fleet
+def pause(
+    name: NameArgument, *, reason: ReasonOption = "", gateway: Gateway | None = None, by: str | None = None
+) -> None:
+    """Have workers begin nothing more of a queue, within a second. What runs goes on; calls wait within their deadlines."""
+    is_new = _queues(gateway, by).changed(name, "pause", reason)
+    say(f"{_subject(name)} paused{'' if is_new else ' already'}: `toolfleet queues resume {name}` ends it.")
+
+
+@app.command()
+@over_fleet
+def drain(
+    name: NameArgument,
+    *,
+    reason: ReasonOption = "",
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            "--wait",
+            metavar="SECONDS",
+            min=0,
+            help="Return when nothing waits or runs there; exit code 1 if that takes longer.",
+        ),
+    ] = None,
+    gateway: Gateway | None = None,
+    by: str | None = None,
+) -> None:
+    """Have a queue take no new calls: they are refused at once. What waits is run, and what runs goes on."""
+    queues = _queues(gateway, by)
+    is_new = queues.changed(name, "drain", reason)
+    say(f"{_subject(name)} draining{'' if is_new else ' already'}: `toolfleet queues resume {name}` ends it.")
+    if wait is None:
+        return
+    found = queues.waited(name, wait)
+    left = [queue for queue in found if not queue.is_empty]
+    for queue in left:
+        note(f"In {queue.queue} {queue.waiting} calls wait, and workers have {queue.held}.", style="red")
+    if left:
+        raise typer.Exit(1)
+    say("Nothing waits or runs there.")
+
+
+@app.command()
+@over_fleet
+def resume(
+    name: NameArgument, *, reason: ReasonOption = "", gateway: Gateway | None = None, by: str | None = None
+) -> None:
+    """End a pause or a drain: calls are taken and run again, within a second."""
+    is_new = _queues(gateway, by).changed(name, "resume", reason)
+    say(f"{_subject(name)} open{'' if is_new else ' already'}.")
+
+
+def _queues(gateway: Gateway | None, by: str | None = None) -> DirectQueues | RemoteQueues:
+    return DirectQueues(by) if gateway is None else RemoteQueues(gateway)
+
+
+def _subject(name: str) -> str:
+    lane = name.removeprefix("lane:")
+    return f"The queue of {name} is" if lane == name else f"The queues of the lane {lane} are"
+
+
+def _show(queues: "Sequence[QueueOverview]") -> None:
+    shown, now = table("QUEUE", "LANE", "STATE", "WAITING", "HELD", "OLDEST", "WORKERS", "WHY"), fleet_clock.now()
+    for queue in queues:
+        state = Text(queue.state, style=_COLOURS[queue.state])
+        workers = Text(str(queue.workers), style="" if queue.workers else "red")
+        counts = str(queue.waiting), str(queue.held), age(queue.oldest_seconds if queue.waiting else None)
+        add_row(shown, queue.queue, queue.lane, state, *counts, workers, _why(queue, now))
+    show_table(shown)
+
+
+def _why(queue: "QueueOverview", now: float) -> str:
+    if queue.since is None:
+        return ""
+    words = f"{age(max(now - queue.since, 0.0))} ago by {queue.by}{', the whole lane' if queue.is_lanes else ''}"
+    return f"{words}: {queue.reason}" if queue.reason else words

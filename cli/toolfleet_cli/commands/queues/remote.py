@@ -1,0 +1,48 @@
+"""Reads and changes queues at a gateway."""
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from toolfleet_cli.remote.gateway import Gateway, place
+
+if TYPE_CHECKING:
+    from toolfleet_tasks.metrics.queue_overview import QueueOverview
+
+_ALL = "/operations/queues"
+_POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteQueues:
+    """The queues, as a gateway has them. What it refuses ends the command."""
+
+    gateway: Gateway
+
+    def listed(self) -> "list[QueueOverview]":
+        """All queues, by name."""
+        return _read(self.gateway.get(_ALL))
+
+    def changed(self, name: str, action: str, reason: str) -> bool:
+        """Do it to a queue. Returns whether it was otherwise before."""
+        body = {"action": action, "reason": reason}
+        return bool(self.gateway.post(place("operations", "queues", name), body)["changed"])
+
+    def waited(self, name: str, seconds: float) -> "list[QueueOverview]":
+        """The queues of this name when nothing waits or runs there any more, twice in a row, or after so long."""
+        until, calm = time.monotonic() + seconds, 0
+        while True:
+            queues = _read(self.gateway.get(place("operations", "queues", name)))
+            calm = calm + 1 if all(queue.is_empty for queue in queues) else 0
+            if calm > 1 or time.monotonic() >= until:
+                return queues
+            time.sleep(min(_POLL_SECONDS, max(until - time.monotonic(), 0)))
+
+
+def _read(found: Any) -> "list[QueueOverview]":
+    from pydantic import TypeAdapter  # noqa: PLC0415 - takes a while to load
+
+    from toolfleet_tasks.metrics.queue_overview import QueueOverview  # noqa: PLC0415 - as above
+
+    missing = {"since": None, "oldest_seconds": None}
+    return TypeAdapter(list[QueueOverview]).validate_python([{**missing, **each} for each in found["queues"]])

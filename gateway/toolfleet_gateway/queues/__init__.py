@@ -1,0 +1,1 @@
+"""Answers operators about queues."""

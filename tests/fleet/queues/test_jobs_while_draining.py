@@ -1,0 +1,97 @@
+"""Jobs whose module's queue drains, or is paused: what has begun is polled to its end, and what has not begun begins later."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from support.fleet import TestBed
+from support.modules.works import Works, make_works, running
+from support.waiting import wait_until
+from toolfleet import Caller, Conversation, Job, Poll, ToolCall, ToolFleet
+from toolfleet_registry.contracts.jobs import ENDED
+
+OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
+HERE = Conversation(conversation_id="c-1", platform="chat")
+BEGIN = ToolCall(tool_name="works.begin")
+STATE = Poll(tool_name="works.state", arguments={"id": {"$from": "task.id"}}, interval_seconds=0.1)
+
+
+@pytest.fixture(scope="module")
+def works() -> Works:
+    return make_works()
+
+
+@pytest.fixture(scope="module")
+def bed(works: Works, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
+    """With a worker and beat."""
+    with running(tmp_path_factory.mktemp("jobs"), works) as bed:
+        yield bed
+
+
+@pytest.fixture
+async def fleet(bed: TestBed, works: Works) -> AsyncIterator[ToolFleet]:
+    works.server.forget()
+    works.pieces.clear()
+    works.ends_after = 0
+    async with ToolFleet(settings=bed.settings) as fleet:
+        yield fleet
+        await fleet.queues.resume("works")
+
+
+async def ended(fleet: ToolFleet, job: Job) -> Job:
+    give_up_at = time.monotonic() + 40
+    while True:
+        found = await fleet.jobs.get(job.job_id, OWNER)
+        assert found is not None
+        if found.state in ENDED:
+            return found
+        assert time.monotonic() < give_up_at, found
+        await asyncio.sleep(0.05)
+
+
+async def begun(fleet: ToolFleet, works: Works) -> Job:
+    """A job that is polled."""
+    job = await fleet.jobs.start(BEGIN, STATE, conversation=HERE, caller=OWNER, deadline=120)
+    await wait_until(lambda: len(works.server.calls("state")) > 1, "it is polled", seconds=20)
+    return job
+
+
+async def test_a_job_that_has_begun_is_polled_to_its_end(fleet: ToolFleet, works: Works) -> None:
+    """While calls are refused; another one begins when the queue is resumed, once."""
+    job = await begun(fleet, works)
+    await fleet.queues.drain("works")
+    refused = await fleet.call(BEGIN, OWNER)
+    later = await fleet.jobs.start(BEGIN, STATE, conversation=HERE, caller=OWNER, deadline=120)
+    works.ends_after = 1
+
+    assert refused.error_code == "busy"
+    assert (await ended(fleet, job)).state == "completed"
+    assert len(works.server.calls("begin")) == 1
+    await fleet.queues.resume("works")
+    assert (await ended(fleet, later)).state == "completed"
+    assert len(works.server.calls("begin")) == 2
+
+
+async def test_a_job_waits_while_its_queue_is_paused(fleet: ToolFleet, works: Works) -> None:
+    """Its poll waits with all other calls, and goes on with the resuming."""
+    job = await begun(fleet, works)
+    await fleet.queues.pause("works")
+
+    async def nothing_comes() -> bool:
+        seen = len(works.server.calls("state"))
+        await asyncio.sleep(1)
+        return len(works.server.calls("state")) == seen
+
+    async with asyncio.timeout(20):
+        while not await nothing_comes():
+            pass
+    works.ends_after = 1
+    found = await fleet.jobs.get(job.job_id, OWNER)
+    await fleet.queues.resume("works")
+
+    assert found is not None
+    assert found.state not in ENDED
+    assert (await ended(fleet, job)).state == "completed"
+    assert len(works.server.calls("begin")) == 1

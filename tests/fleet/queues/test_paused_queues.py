@@ -1,0 +1,157 @@
+"""Operators pause, drain and resume queues: nothing is begun meanwhile, and no call is lost or made twice."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.asyncio import Redis
+
+from support.fleet import TestBed
+from support.module_server import ModuleServer
+from support.waiting import wait_until, wait_until_answered
+from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_registry.errors import NoSuchQueue, OperationRefused
+
+OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
+STATES = "toolfleet:queue-states"
+
+
+@pytest.fixture(autouse=True)
+async def clean(bed: TestBed, fleet: ToolFleet, owls: ModuleServer) -> AsyncIterator[None]:
+    """Each test begins and ends with open queues."""
+    owls.forget()
+    yield
+    async with Redis.from_url(bed.redis_url) as redis:
+        await redis.delete(STATES)
+    await is_idle(fleet)
+
+
+def echo(module: str = "owls", word: str = "hoot") -> ToolCall:
+    return ToolCall(tool_name=f"{module}.echo", arguments={"word": word})
+
+
+def nap(seconds: float) -> ToolCall:
+    return ToolCall(tool_name="owls.nap_once", arguments={"seconds": seconds})
+
+
+async def is_idle(fleet: ToolFleet) -> None:
+    async def is_open() -> bool:
+        return (await fleet.call(echo(), OWNER, timeout=20)).success
+
+    await wait_until_answered(is_open, "the queue is open again", seconds=20)
+
+
+async def state_of(fleet: ToolFleet, module: str = "owls") -> tuple[str, int, int]:
+    (one,) = [queue for queue in await fleet.queues.list() if queue.module == module]
+    return one.state, one.waiting, one.held
+
+
+async def until(fleet: ToolFleet, expected: tuple[str, int, int], module: str = "owls") -> None:
+    async def is_so() -> bool:
+        return await state_of(fleet, module) == expected
+
+    await wait_until_answered(is_so, f"{module} is {expected}", seconds=20)
+
+
+@pytest.mark.usual
+async def test_calls_of_a_paused_queue_wait_and_are_run_when_it_is_resumed(
+    fleet: ToolFleet, owls: ModuleServer
+) -> None:
+    """What runs goes on, other queues too; what waits is begun with the resuming, each once."""
+    running = asyncio.create_task(fleet.call(nap(3), OWNER))
+    await wait_until(lambda: owls.calls("nap_once") != [], "the first one runs")
+    await fleet.queues.pause("owls", reason="deploy", by="olga")
+    waiting = [asyncio.create_task(fleet.call(echo(word=f"w{i}"), OWNER, timeout=60)) for i in range(20)]
+
+    assert (await running).success
+    assert (await fleet.call(echo("larks"), OWNER)).success
+    await until(fleet, ("paused", 20, 0))
+    assert owls.calls("echo") == []
+
+    await fleet.queues.resume("owls")
+    assert [(await each).success for each in waiting] == [True] * 20
+    assert sorted(call["arguments"]["word"] for call in owls.calls("echo")) == sorted(f"w{i}" for i in range(20))
+
+
+async def test_a_call_that_waits_too_long_was_not_executed(fleet: ToolFleet, owls: ModuleServer) -> None:
+    """It ends at its deadline as anywhere else, and is not begun later."""
+    await fleet.queues.pause("owls")
+    result = await fleet.call(echo(word="late"), OWNER, timeout=1)
+    await fleet.queues.resume("owls")
+    await is_idle(fleet)
+
+    assert (result.error_code, result.effect_state) == ("expired", "none")
+    assert "late" not in [call["arguments"]["word"] for call in owls.calls("echo")]
+
+
+@pytest.mark.usual
+async def test_a_draining_queue_refuses_new_calls_and_runs_the_others(fleet: ToolFleet, owls: ModuleServer) -> None:
+    """At once, with a reason; what was there is run to its end, and then it is drained until it is resumed."""
+    running = asyncio.create_task(fleet.call(nap(2), OWNER))
+    await wait_until(lambda: owls.calls("nap_once") != [], "it runs")
+    left = await fleet.queues.drain("owls")
+    refused = await fleet.call(echo(), OWNER)
+
+    assert (left[0].state, left[0].is_empty) == ("draining", False)
+    assert (refused.error_code, refused.effect_state, refused.retryable) == ("busy", "none", True)
+    assert "'tools.owls'" in (refused.hint or "")
+    assert "draining" in (refused.hint or "")
+    assert (await running).success
+    (drained,) = await fleet.queues.drain("owls", wait_seconds=20)
+    assert (drained.state, drained.is_empty) == ("drained", True)
+    assert owls.calls("echo") == []
+
+
+async def test_a_lane_is_paused_with_all_its_modules(
+    fleet: ToolFleet, larks: ModuleServer, wrens: ModuleServer
+) -> None:
+    """One of them is not resumed by itself, and one that was paused by itself stays so."""
+    await fleet.queues.pause("lane:slow")
+    await fleet.queues.pause("wrens")
+    with pytest.raises(OperationRefused, match="lane:slow"):
+        await fleet.queues.resume("larks")
+    calls = [asyncio.create_task(fleet.call(echo(name), OWNER, timeout=60)) for name in ("larks", "wrens")]
+    assert (await fleet.call(echo(), OWNER)).success
+    await until(fleet, ("paused", 1, 0), "larks")
+    await fleet.queues.resume("lane:slow")
+
+    assert (await calls[0]).success
+    assert await state_of(fleet, "wrens") == ("paused", 1, 0)
+    await fleet.queues.resume("wrens")
+    assert (await calls[1]).success
+
+
+async def test_twice_is_as_once_and_an_unknown_name_is_an_error(bed: TestBed, fleet: ToolFleet) -> None:
+    """The first one's time and reason stay; the nearest names are said."""
+    await fleet.queues.pause("owls", reason="first")
+    await fleet.queues.pause("tools.owls", reason="second")
+    async with Redis.from_url(bed.redis_url, decode_responses=True) as redis:
+        stored = json.loads(str(await redis.hget(STATES, "owls")))
+    await fleet.queues.resume("owls")
+    await fleet.queues.resume("owls")
+
+    assert stored["reason"] == "first"
+    with pytest.raises(NoSuchQueue, match="owls") as caught:
+        await fleet.queues.pause("owl")
+    assert caught.value.nearest[0] == "owls"
+    with pytest.raises(OperationRefused, match="own tasks"):
+        await fleet.queues.pause("toolfleet.control")
+
+
+async def test_a_worker_that_starts_takes_nothing_of_a_paused_queue(
+    bed: TestBed, fleet: ToolFleet, owls: ModuleServer
+) -> None:
+    """Of the other queues it does, also where it has no others."""
+    await fleet.queues.pause("lane:slow")
+    await fleet.queues.pause("owls")
+    calls = [asyncio.create_task(fleet.call(echo(name), OWNER, timeout=90)) for name in ("owls", "larks", "wrens")]
+    await until(fleet, ("paused", 1, 0))
+    with bed.worker(lane="slow") as slow, bed.worker(lane="fast"):
+        await until(fleet, ("paused", 1, 0))
+        await until(fleet, ("paused", 1, 0), "larks")
+        assert owls.calls("echo") == []
+        assert slow.process.poll() is None
+        await fleet.queues.resume("lane:slow")
+        await fleet.queues.resume("owls")
+        assert [(await each).success for each in calls] == [True] * 3
