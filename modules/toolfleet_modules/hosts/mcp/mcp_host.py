@@ -188,6 +188,7 @@ class McpHost(Host[McpTool | PassedTool | WatchTool]):
         faults = _errors_of(offer, self._faults)
         is_changed = offer != self._offer or faults != self._faults
         self._offer, self._faults = offer, faults
+        self._changes.note_list(is_new=is_changed)
         if is_changed:
             passed = map(self._passed_tool, offer.passed)
             self.tools = {
