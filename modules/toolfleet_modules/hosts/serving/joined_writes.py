@@ -38,4 +38,5 @@ class JoinedHttpProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
     def connection_made(self, transport: Any) -> None:
         """As uvicorn's."""
-        super().connection_made(JoinedWrites(transport, self.loop))
+        joined: Any = JoinedWrites(transport, asyncio.get_running_loop())
+        super().connection_made(joined)
