@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from toolfleet_cli.hosting.announcer import AnnouncedParts, Announcer, announcer_of
 from toolfleet_cli.hosting.host_metrics import HostMetrics, host_metrics
+from toolfleet_modules.hosts.serving.joined_writes import JoinedHttpProtocol
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.directory.requested_probes import RequestedProbes
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
@@ -154,9 +155,11 @@ def _config_of(app: ASGIApp, address: str, port: int) -> uvicorn.Config:
         app,
         host=address,
         port=port,
+        http=JoinedHttpProtocol,
         loop="asyncio",  # its processes for tools get their sockets from this one
         log_level="warning",
         access_log=False,
+        proxy_headers=False,  # nothing here asks whose address a request comes from
         lifespan="on",
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )

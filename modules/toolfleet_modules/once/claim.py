@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from toolfleet_registry.errors import StoreAway
 from toolfleet_registry.once.patient_store import PatientStore
-from toolfleet_registry.once.port import Record, State, new_token
+from toolfleet_registry.once.port import Record, State, TokenSeries
 from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.time.shared_timers import shared_timers
 
 _log = logging.getLogger("toolfleet.sdk")
 
@@ -31,7 +32,8 @@ class RunClaim:
         self._renewing: asyncio.Task[None] | None = None
         self._live_until = math.inf
         until = time.time() + LEASE_SECONDS
-        self._record = Record("running", new_token(0), fingerprint, until, is_repeatable=is_repeatable)
+        self._tokens = TokenSeries()
+        self._record = Record("running", self._tokens.next(0), fingerprint, until, is_repeatable=is_repeatable)
 
     @property
     def token(self) -> str:
@@ -48,7 +50,7 @@ class RunClaim:
         `is_first`: nothing was ever begun before. Raises `StoreAway`: it may have begun all the same.
         """
         self._is_first = is_first
-        self._record = replace(self._record, token=new_token(attempt), until=time.time() + LEASE_SECONDS)
+        self._record = replace(self._record, token=self._tokens.next(attempt), until=time.time() + LEASE_SECONDS)
         self._live_until = fleet_clock.suspend_aware() + LEASE_SECONDS
         return await self._store.swap(self._call_id, seen.token if seen else None, self._record)
 
@@ -56,7 +58,7 @@ class RunClaim:
     async def kept(self) -> AsyncGenerator[None]:
         """Renewed meanwhile, as far as the store can be asked."""
         self._is_kept = True
-        timer = asyncio.get_running_loop().call_later(RENEW_SECONDS, self._begin_renewing)
+        timer = shared_timers(asyncio.get_running_loop()).call_later(RENEW_SECONDS, self._begin_renewing)
         try:
             yield
         finally:
@@ -75,7 +77,7 @@ class RunClaim:
 
     async def end(self, state: State | None, reply: str = "") -> None:
         """Write how it ended; `None`: nothing, as if it had never begun."""
-        token = new_token(self._record.attempt)
+        token = self._tokens.next(self._record.attempt)
         record = state and replace(self._record, state=state, token=token, until=0, reply=reply)
         for wait in (*_TRIES_SECONDS, None):
             try:

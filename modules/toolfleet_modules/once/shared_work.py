@@ -15,6 +15,7 @@ from toolfleet_registry.contracts.logs.log_message import LogLevel
 from toolfleet_registry.contracts.logs.log_sink import log_to
 from toolfleet_registry.contracts.progress import Progress, report_to
 from toolfleet_registry.functions.call_context import Context
+from toolfleet_registry.time.shared_timers import SharedTimer, shared_timers
 
 
 class Work:
@@ -38,7 +39,7 @@ class Work:
         self._attending = 0
         self._tool: asyncio.Task[Reply] | None = None
         self._pause: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: SharedTimer | None = None
         self._extended = False
         self._is_joined = False
         self.log = None if log_level is None else WorkLog(log_level, self._notify)
@@ -74,7 +75,10 @@ class Work:
         self._tool = asyncio.get_running_loop().create_task(tool, context=inside)
         if self.is_stopped:
             self._tool.cancel()
-        await asyncio.wait({self._tool})
+        # Not by `asyncio.wait`, which takes as long as all else here.
+        ended: asyncio.Future[None] = self._loop.create_future()
+        self._tool.add_done_callback(lambda _: ended.done() or ended.set_result(None))
+        await ended
         return self._tool.result()
 
     async def pause(self, seconds: float) -> None:
@@ -112,7 +116,7 @@ class Work:
         if seconds is not None and seconds <= 0:
             self.stop()
         else:
-            self._timer = None if seconds is None else self._loop.call_later(seconds, self.stop)
+            self._timer = None if seconds is None else shared_timers(self._loop).call_later(seconds, self.stop)
 
     def _report(self, progress: Progress) -> None:
         self.progress = progress

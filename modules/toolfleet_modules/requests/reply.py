@@ -60,7 +60,7 @@ class Reply:
                 f"{tool_name} returned {len(gathered.files)} files; at most {MOST_FILES} can be sent: ask for fewer."
             )
             return cls.failure(tool_name, error, effect_state="done")
-        if len(body.encode()) > most_bytes:
+        if len(body) * _MOST_BYTES > most_bytes and len(body.encode()) > most_bytes:
             error = f"{tool_name} returned more than {most_bytes} bytes, which is all that can be sent: ask for less."
             return cls.failure(tool_name, error, effect_state="done")
         return cls(body, is_success=True)
@@ -141,7 +141,7 @@ def _plain(result: Any, gathered: Gathered) -> Any:
 
 def _written(content: dict[str, Any]) -> str:
     """Raises `ValueError` for NaN, half characters and what is too deep for the fleet to read."""
-    body = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    body = _JSON.encode(content)
     data = body.encode()
     if max(body.count("["), body.count("{")) > _SURELY_FLAT:
         loads_strict(data)
@@ -149,4 +149,8 @@ def _written(content: dict[str, Any]) -> str:
 
 
 _LONGEST_ERROR = 4_000  # characters; the fleet shows a model 2 kB
+_MOST_BYTES = 4  # of a character in UTF-8
+_JSON = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":")
+)  # made once: a reply takes no longer
 _SURELY_FLAT = 90  # brackets; less deep than the fleet's limit

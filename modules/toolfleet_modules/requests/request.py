@@ -1,6 +1,5 @@
 """Reads a request to a module, with bounds: nothing that comes in is believed before it was checked."""
 
-import asyncio
 import hashlib
 import json
 import math
@@ -17,10 +16,12 @@ from toolfleet_registry.contracts.inputs.messages import CallInputs
 from toolfleet_registry.contracts.logs.log_message import LogLevel, is_log_level
 from toolfleet_registry.contracts.outcomes import LONGEST_HANDLE
 from toolfleet_registry.contracts.tool_context import CONVERSATION_FIELDS, ToolContext
+from toolfleet_registry.time.shared_timers import SharedTimeout
 
 _LONGEST_ID = 256
 _LONGEST_SECONDS = 7 * 86_400.0
 _LONGEST_NAME = 256  # characters; a tool's has at most 129
+_SORTED = json.JSONEncoder(sort_keys=True)  # made once: that costs as much as it does to write a call's arguments
 _BODY_SECONDS = 30.0  # for a request to arrive, and no longer than its caller waits
 _SHORTEST_BODY_SECONDS = 1.0  # what has no time left is answered with that
 
@@ -164,7 +165,7 @@ async def read_body(request: Request, most_bytes: int, seconds: float | None = N
     body = bytearray()
     wait = _BODY_SECONDS if seconds is None else min(max(seconds, _SHORTEST_BODY_SECONDS), _BODY_SECONDS)
     try:
-        async with asyncio.timeout(wait):
+        with SharedTimeout(wait):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > most_bytes:
@@ -177,7 +178,7 @@ async def read_body(request: Request, most_bytes: int, seconds: float | None = N
 def _fingerprint(asked: ExecuteRequest) -> str:
     """Two requests that ask for the same have the same one, however their JSON is written."""
     around = [] if asked.context is None else [asked.context.model_dump(mode="json")]
-    text = json.dumps([asked.tool_name, asked.arguments, asked.user_id, *around], sort_keys=True)
+    text = _SORTED.encode([asked.tool_name, asked.arguments, asked.user_id, *around])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

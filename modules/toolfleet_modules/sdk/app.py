@@ -11,11 +11,10 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolfleet_modules.once.accepted_calls import AcceptedCalls, NotFollowed
 from toolfleet_modules.once.idempotency import IdempotentRuns
@@ -47,9 +46,25 @@ def app_of(module: AppParts) -> Starlette:
     ]
     if routes.accepted is not None:
         known.append(Route("/status", routes.status, methods=["POST"]))
-    addressee = Middleware(AddresseeCheck, own=lambda: module.replica_id)
-    traced = Middleware(traced_requests, service=module.name)  # where nothing is traced it is not there
-    return Starlette(routes=known, middleware=[traced, addressee], lifespan=lambda _: routes.lifespan())
+    return _ModuleApp(module, routes.execute, routes=known, lifespan=lambda _: routes.lifespan())
+
+
+class _ModuleApp(Starlette):
+    """Answers calls past Starlette's own layers, which would take as long as all else of HTTP; middleware that others add is not passed by."""
+
+    def __init__(self, module: AppParts, execute: ASGIApp, **parts: Any) -> None:
+        super().__init__(**parts)
+        self._module, self._execute = module, execute
+
+    def build_middleware_stack(self) -> ASGIApp:
+        others = super().build_middleware_stack()
+
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            is_call = scope["type"] == "http" and scope["path"] == "/execute" and scope["method"] == "POST"
+            await (self._execute if is_call and not scope.get("root_path") else others)(scope, receive, send)
+
+        checked = AddresseeCheck(others if self.user_middleware else serve, own=lambda: self._module.replica_id)
+        return traced_requests(checked, service=self._module.name)  # where nothing is traced it is `checked`
 
 
 class _Routes:

@@ -26,7 +26,7 @@ from toolfleet_modules.requests.sender_clocks import Senders
 from toolfleet_modules.requests.task_guard import guard_tasks
 from toolfleet_modules.requests.traced_requests import note_call, note_reply
 from toolfleet_modules.sdk.progress_lines import ProgressLines
-from toolfleet_modules.sdk.reply_wait import ReplyWait
+from toolfleet_modules.sdk.reply_wait import ClientWatches, ReplyWait
 from toolfleet_modules.sdk.served_tool import ServedTool
 from toolfleet_modules.sdk.tool import in_words
 from toolfleet_modules.sdk.tool_run import RunMeans
@@ -84,6 +84,7 @@ class Execute:
         self._offer, self._runs, self._callers, self._limits = offer, runs, callers, limits
         self._means = RunMeans(Threads(limits.threads), limits.result_bytes, accepts=limits.accepts)
         self._senders = Senders()
+        self._watches = ClientWatches()
         self._works: dict[str, Work] = {}
         self._all: set[Work] = set()
         guard_tasks(asyncio.get_running_loop())
@@ -195,7 +196,7 @@ class Execute:
         log = work.log if call.log_level is not None else None
         lines = ProgressLines(send, self._limits.progress_seconds, log)
         try:
-            with ReplyWait(work, request, ends_at) as waiting:
+            with ReplyWait(work, request, ends_at, self._watches) as waiting:
                 while not waiting.is_over:
                     due_at = lines.due_at(work) if call.streams else math.inf
                     await (lines.tell(work) if due_at <= loop.time() else waiting.wait(due_at))

@@ -5,6 +5,7 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from toolfleet_registry.errors import FleetError, StoreAway
+from toolfleet_registry.once.memory import MemoryReplies
 from toolfleet_registry.once.port import OnceStore, Record
 
 T = TypeVar("T")
@@ -15,6 +16,7 @@ class PatientStore:
 
     def __init__(self, store: OnceStore, *, seconds: float) -> None:
         self._store, self._seconds = store, seconds
+        self._is_immediate = type(store) is MemoryReplies  # a timer for each of its answers costs more than the answer
 
     async def get(self, name: str) -> Record | None:
         """As `OnceStore.get`."""
@@ -29,6 +31,8 @@ class PatientStore:
         return await self._in_time(self._store.complete_since())
 
     async def _in_time(self, answer: Awaitable[T]) -> T:
+        if self._is_immediate:
+            return await answer
         try:
             async with asyncio.timeout(self._seconds):
                 return await answer

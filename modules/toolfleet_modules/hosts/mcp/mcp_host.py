@@ -38,6 +38,7 @@ from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.contracts.load_errors import InEffect, ToolLoadError
 from toolfleet_registry.once.port import OnceStore
+from toolfleet_registry.system.offload import aside
 from toolfleet_registry.time import machine_clock
 
 _log = logging.getLogger("toolfleet.host")
@@ -164,8 +165,8 @@ class McpHost(Host[McpTool | PassedTool | WatchTool]):
         async with asyncio.timeout(_LIST_SECONDS):
             listed = await listed_tools(connection)
         self._changes.set_pause(listed.ttl_seconds)
-        trusted = self._options.trusted
-        offer = await asyncio.to_thread(offer_of, self.name, listed.tools, listed.refused, is_trusted=trusted)
+        described = partial(offer_of, self.name, listed.tools, listed.refused, is_trusted=self._options.trusted)
+        offer = await aside(described, is_large=True)  # a few schemas may be as large as many
         has_watch = self._watch is not None and not self._has_users and can_watch(connection)
         return replace(offer, passed=passed_methods(connection), has_watch=has_watch)
 
@@ -187,6 +188,7 @@ class McpHost(Host[McpTool | PassedTool | WatchTool]):
         faults = _errors_of(offer, self._faults)
         is_changed = offer != self._offer or faults != self._faults
         self._offer, self._faults = offer, faults
+        self._changes.note_list(is_new=is_changed)
         if is_changed:
             passed = map(self._passed_tool, offer.passed)
             self.tools = {

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,31 +143,34 @@ class McpRun(ServedRun[McpTool]):
     async def _sent(self, ask: Ask | None = None, ears: Ears | None = None) -> dict[str, Any]:
         """The server's answer to the call. Raises `ModuleBusy`, `NotBegun`, `ToolError`, and what `McpSession.call` does."""
         ears = ears or self._ears
-        async with AsyncExitStack() as stack:
-            connection = await stack.enter_async_context(self.tool.sessions.taken(self.context.user_id))
-            if connection.turns is not None:
-                await stack.enter_async_context(connection.turns.taken(ask))
-            if self.tool.has_header_arguments and not connection.has_listed:
-                await listed_tools(connection)
-            if (log := ears.sink) is not None:
-                await connection.set_log_level(log.least)
-            self.check_begin()
-            try:
-                answers = answers_of(self.context.inputs)
-            except ValueError:
-                text = f"{self.name} was answered what it has not asked."
-                raise ToolError(text, effect_state="none") from None
-            try:
-                return await connection.call(
-                    self.tool.original,
-                    self.arguments,
-                    CallListener(ears.report, log, self.context.user_id),
-                    takes_input=self.context.takes_input,
-                    answers=answers,
-                )
-            except asyncio.CancelledError:
-                self.tool.suspect(connection)
-                raise
+        async with self.tool.sessions.taken(self.context.user_id) as connection:
+            if connection.turns is None:
+                return await self._sent_in(connection, ears)
+            async with connection.turns.taken(ask):
+                return await self._sent_in(connection, ears)
+
+    async def _sent_in(self, connection: McpSession, ears: Ears) -> dict[str, Any]:
+        if self.tool.has_header_arguments and not connection.has_listed:
+            await listed_tools(connection)
+        if (log := ears.sink) is not None:
+            await connection.set_log_level(log.least)
+        self.check_begin()
+        try:
+            answers = answers_of(self.context.inputs)
+        except ValueError:
+            text = f"{self.name} was answered what it has not asked."
+            raise ToolError(text, effect_state="none") from None
+        try:
+            return await connection.call(
+                self.tool.original,
+                self.arguments,
+                CallListener(ears.report, log, self.context.user_id),
+                takes_input=self.context.takes_input,
+                answers=answers,
+            )
+        except asyncio.CancelledError:
+            self.tool.suspect(connection)
+            raise
 
     def _accepted(self, raw: Mapping[str, Any]) -> Reply:
         """The server goes on with it by itself."""

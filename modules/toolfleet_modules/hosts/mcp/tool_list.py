@@ -18,6 +18,8 @@ from toolfleet_modules.hosts.mcp.transports.http_errors import is_session_lost
 _CHANGED = "notifications/tools/list_changed"
 _MOST_PAGES = 1000
 _SHORTEST_PAUSE = 1.0  # seconds between two lists, however often a server says that they change
+_LONGEST_PAUSE = 30.0  # the same for a server whose lists never stay
+_FREE_CHANGES = 3  # lists in a row that differ, before the pause between them grows
 _TTL_SECONDS = (5.0, 3600.0)  # what a server may have us keep its list for
 _LISTEN_SECONDS = 5.0  # until a stream of changes that ended is asked for again
 
@@ -64,6 +66,7 @@ class ListChanges:
         self._usual = self._pause = pause_seconds
         self._changed = asyncio.Event()
         self._listed = asyncio.Event()
+        self._in_a_row = 0
 
     def notice(self, said: types.ServerNotification) -> None:
         """Take a notification of the server's."""
@@ -74,6 +77,15 @@ class ListChanges:
         """Keep the list for as long as the server says, within bounds; as usual where it says nothing."""
         shortest, longest = _TTL_SECONDS
         self._pause = self._usual if ttl_seconds is None else min(max(ttl_seconds, shortest), longest)
+
+    def note_list(self, *, is_new: bool) -> None:
+        """Note whether a list differs from the one before. Whoever serves it reads all of it anew: what never stays is listed less and less often."""
+        self._in_a_row = self._in_a_row + 1 if is_new else 0
+
+    @property
+    def shortest_pause(self) -> float:
+        """How many seconds there are at least before the next list."""
+        return min(_SHORTEST_PAUSE * 2 ** max(0, min(self._in_a_row - _FREE_CHANGES, 10)), _LONGEST_PAUSE)
 
     def give_up_waiting(self) -> None:
         """Have nobody wait for a first list any more."""
@@ -92,9 +104,11 @@ class ListChanges:
                 self._changed.clear()
                 yield
                 self._listed.set()
-                await asyncio.sleep(_SHORTEST_PAUSE)
-                with contextlib.suppress(TimeoutError):
+                await asyncio.sleep(self.shortest_pause)
+                try:
                     await asyncio.wait_for(self._changed.wait(), self._pause)
+                except TimeoutError:
+                    self._in_a_row = 0
         finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)

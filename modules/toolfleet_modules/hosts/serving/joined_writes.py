@@ -1,0 +1,42 @@
+"""Writes what one turn of the loop answers on a connection at once: uvicorn writes a reply's head and its body apart, and each writing takes its time."""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+
+class JoinedWrites:
+    """A transport that holds what is written until the loop has its next turn. All else is as `transport` has it."""
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._held: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """Write it soon, with whatever else there is by then."""
+        if not self._held:
+            self._loop.call_soon(self._flush)
+        self._held.append(data)
+
+    def close(self) -> None:
+        """Write what is held, and close."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        held, self._held = self._held, []
+        if held:
+            self._transport.write(b"".join(held))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class JoinedHttpProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """Uvicorn's protocol on such a transport."""
+
+    def connection_made(self, transport: Any) -> None:
+        """As uvicorn's."""
+        joined: Any = JoinedWrites(transport, asyncio.get_running_loop())
+        super().connection_made(joined)
