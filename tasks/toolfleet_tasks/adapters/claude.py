@@ -10,7 +10,8 @@ from mcp.server.lowlevel import Server
 from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.formats import convert, from_result
-from toolfleet_tasks.adapters.calling import AdapterCalls, FrameworkCall, no_such_tool
+from toolfleet_tasks.adapters.calling import AdapterCalls
+from toolfleet_tasks.adapters.framework_call import FrameworkCall, no_such_tool
 from toolfleet_tasks.adapters.offers import ToolOffers
 from toolfleet_tasks.adapters.result_text import result_text
 from toolfleet_tasks.client.fleet import ToolFleet

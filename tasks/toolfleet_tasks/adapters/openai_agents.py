@@ -15,8 +15,9 @@ from toolfleet_registry.contracts import Caller, Conversation, ResultFile, ToolD
 from toolfleet_registry.formats.calls import spoken_arguments
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.system import randomness
-from toolfleet_tasks.adapters.calling import AdapterCalls, FrameworkCall, caller_of, conversation_of, in_run
+from toolfleet_tasks.adapters.calling import AdapterCalls
 from toolfleet_tasks.adapters.decisions import Decision, WaitsForApproval
+from toolfleet_tasks.adapters.framework_call import FrameworkCall, caller_of, conversation_of, in_run
 from toolfleet_tasks.adapters.offers import ToolOffers
 from toolfleet_tasks.adapters.result_text import shown_parts
 from toolfleet_tasks.approvals.approvers import Approver
