@@ -1,6 +1,6 @@
 """Offers the fleet's tools to Claude's agent SDK, as an MCP server in the agent's own process."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, TypedDict
 
 import mcp_types as types
@@ -8,18 +8,23 @@ from mcp.server import ServerRequestContext
 from mcp.server.lowlevel import Server
 
 from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.jobs import Poll
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.formats import convert, from_result
+from toolfleet_tasks.adapters.call_tools import FollowingTools
 from toolfleet_tasks.adapters.calling import AdapterCalls
+from toolfleet_tasks.adapters.deferrals import DeferredStep, StillRunning
 from toolfleet_tasks.adapters.framework_call import FrameworkCall, no_such_tool
 from toolfleet_tasks.adapters.offers import ToolOffers
 from toolfleet_tasks.adapters.result_text import result_text
 from toolfleet_tasks.client.fleet import ToolFleet
+from toolfleet_tasks.messages.following_tools import FOLLOWING_TOOLS, RUNNING, running_text
 
 Asking = ServerRequestContext[Any, Any]
 
 _CALL_ID = "claudecode/toolUseId"
 _MOST_SHOWN = "anthropic/maxResultSizeChars"
+_LONGEST_WAIT_SECONDS = 20.0  # of `call_wait`, where `defer_after` says nothing
 _LEAST_STEP = 0.001  # the protocol has progress grow each time
 
 
@@ -42,6 +47,8 @@ def fleet_server(  # noqa: PLR0913 - what may be said of an agent's calls
     conversation: Conversation | None = None,
     run_id: str | None = None,
     timeout: float | None = None,
+    defer_after: float | None = None,
+    jobs: Mapping[str, Poll | None] | None = None,
     most_characters: int | None = None,
     where: Callable[[ToolDefinition], bool] | None = None,
 ) -> FleetServer:
@@ -50,18 +57,28 @@ def fleet_server(  # noqa: PLR0913 - what may be said of an agent's calls
     The keys of calls are Claude's own ids of them, which no two sessions share; `run_id` is for models that count theirs anew.
     `timeout`: seconds for a call. `most_characters`: of a result that is shown to the model in whole; a longer one is kept in
     a file by Claude Code. `where` says which tools are offered. A call that Claude Code gives up is taken back.
+
+    With `defer_after` Claude is told of a call that takes more seconds that it goes on, and its id, and so at once of calls of the
+    tools in `jobs`, which are jobs, by a poll or with `None` by their own end. It asks for them with `call_status`, `call_wait`
+    and `call_cancel`, and a repeat under Claude's id of the call has its end.
     """
-    calls = _ServedCalls(fleet, caller, conversation, run_id, timeout)
+    made = AdapterCalls(fleet, timeout=timeout, defer_after=defer_after, jobs=jobs)
+    calls = _ServedCalls(made, caller, conversation, run_id)
+    following = FollowingTools(fleet, made, caller, defer_after or _LONGEST_WAIT_SECONDS)
+    own = FOLLOWING_TOOLS if made.is_deferring else {}
     offers = ToolOffers(fleet, lambda tool, _: (tool, _offered(tool, most_characters)), where)
 
     async def list_tools(_: Asking, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[offer for _, offer in (await offers.of(caller)).values()])
+        listed = [offer for _, offer in (await offers.of(caller)).values()]
+        return types.ListToolsResult(tools=[*listed, *map(types.Tool.model_validate, own.values())])
 
     async def call_tool(ctx: Asking, params: types.CallToolRequestParams) -> types.CallToolResult:
         listed = await offers.of(caller)
+        if params.name in own and params.name not in listed:
+            return await _answer(following.run(params.name, params.arguments or {}))
         if params.name not in listed:
             return _shown(no_such_tool(params.name, [tool for tool, _ in listed.values()]))
-        return _shown(await calls.call(listed[params.name][0], params, ctx))
+        return await _answer(calls.call(listed[params.name][0], params, ctx))
 
     server: Server[Any] = Server(name, on_list_tools=list_tools, on_call_tool=call_tool)
     return FleetServer(type="sdk", name=name, instance=server)
@@ -72,13 +89,12 @@ class _ServedCalls:
 
     def __init__(
         self,
-        fleet: ToolFleet,
+        calls: AdapterCalls,
         caller: Caller,
         conversation: Conversation | None,
         run_id: str | None,
-        timeout: float | None,
     ) -> None:
-        self._calls = AdapterCalls(fleet, timeout=timeout)
+        self._calls = calls
         self._caller = caller
         self._conversation = conversation
         self._run_id = run_id
@@ -113,6 +129,23 @@ def _reporter(ctx: Asking) -> Callable[[Progress], Awaitable[None]]:
         await ctx.session.report_progress(last, 1.0, progress.message)
 
     return report
+
+
+async def _answer(asked: Awaitable[ToolResult | str]) -> types.CallToolResult:
+    try:
+        answer = await asked
+    except StillRunning as running:
+        return _still_running(running.step)
+    if isinstance(answer, str):
+        return types.CallToolResult(content=[types.TextContent(text=answer)])
+    return _shown(answer)
+
+
+def _still_running(step: DeferredStep) -> types.CallToolResult:
+    """Marked as an error: any other result would be held to the tool's output schema."""
+    text = types.TextContent(text=running_text(step.tool_name, step.call_id))
+    meta = {RUNNING: True, **step.to_json()}
+    return types.CallToolResult.model_validate({"content": [text], "isError": True, "_meta": meta})
 
 
 def _shown(result: ToolResult) -> types.CallToolResult:

@@ -36,11 +36,15 @@ class FrameworkCall:
         """Whose call it is."""
         return self.caller.user_id
 
+    @property
+    def key(self) -> str | None:
+        """What the call is found by again: see `call_key`."""
+        return call_key(self.run_id, self.call_id, self.tool.name, self.arguments)
+
     def as_call(self) -> ToolCall:
         """The call with its key; its errors are in the names that the model was shown."""
-        key = call_key(self.run_id, self.call_id, self.tool.name, self.arguments)
         spoken = Spoken("mcp", self.name, self.tool)
-        return ToolCall(tool_name=self.tool.name, arguments=self.arguments, idempotency_key=key, spoken=spoken)
+        return ToolCall(tool_name=self.tool.name, arguments=self.arguments, idempotency_key=self.key, spoken=spoken)
 
 
 def caller_of(caller: Caller | Callable[[C], Caller], context: C) -> Caller:
