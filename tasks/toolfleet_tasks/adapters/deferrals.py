@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 Kind = Literal["call", "job", "approval"]
 
@@ -11,7 +11,7 @@ TOOL: Final = "toolfleet_tool"
 RUN: Final = "toolfleet_run_id"
 APPROVAL: Final = "toolfleet_approval"
 _KIND: Final = "kind"
-_KINDS: Final = ("call", "job", "approval")
+_KINDS: Final[Mapping[object, Kind]] = {"call": "call", "job": "job", "approval": "approval"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,11 @@ class DeferredStep:
         if not isinstance(known, Mapping):
             return None
         call_id, tool_name, run_id = known.get(CALL), known.get(TOOL), known.get(RUN)
-        kind = known.get(_KIND, "call")
-        if not (isinstance(call_id, str) and isinstance(tool_name, str) and kind in _KINDS):
+        said = known.get(_KIND, "call")
+        kind = _KINDS.get(said) if isinstance(said, str) else None
+        if not (isinstance(call_id, str) and isinstance(tool_name, str)) or kind is None:
             return None
-        return cls(call_id, tool_name, cast("Kind", kind), run_id if isinstance(run_id, str) else None)
+        return cls(call_id, tool_name, kind, run_id if isinstance(run_id, str) else None)
 
 
 class StillRunning(Exception):

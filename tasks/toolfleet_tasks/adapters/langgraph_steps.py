@@ -5,6 +5,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from toolfleet_tasks.adapters.deferrals import DeferredStep
@@ -46,12 +47,13 @@ async def interrupted_before(request: ToolCallRequest) -> DeferredStep | None:
     """
     info, config = request.runtime.execution_info, request.runtime.config.get("configurable", {})
     checkpointer = config.get(_CHECKPOINTER)
-    if info is None or info.thread_id is None or not hasattr(checkpointer, "aget_tuple"):
+    if info is None or info.thread_id is None or not isinstance(checkpointer, BaseCheckpointSaver):
         return None
     where = {"thread_id": info.thread_id, "checkpoint_ns": info.checkpoint_ns.rpartition("|")[0]}
     asked = RunnableConfig(configurable={**where, "checkpoint_id": info.checkpoint_id})
     found = await checkpointer.aget_tuple(asked)
-    for task_id, channel, interrupts in reversed((found and found.pending_writes) or ()):
+    writes = (found.pending_writes if found is not None else None) or []
+    for task_id, channel, interrupts in reversed(writes):
         if (task_id, channel) == (info.task_id, _INTERRUPT):
             values = [each.value for each in interrupts]
             own = (
