@@ -1,5 +1,7 @@
-"""Describes a tool call as a framework has it, and reads whose it is and where it comes from."""
+"""Describes a tool call as a framework has it: its key, whose it is, and where it comes from."""
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -8,7 +10,6 @@ from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDef
 from toolfleet_registry.contracts.spoken_names import Spoken
 from toolfleet_registry.formats import as_spoken
 from toolfleet_registry.formats.providers.tool_names import near_names
-from toolfleet_tasks.adapters.call_key import call_key
 from toolfleet_tasks.client.progress_listener import OnProgress
 
 C = TypeVar("C")
@@ -45,6 +46,21 @@ class FrameworkCall:
         """The call with its key; its errors are in the names that the model was shown."""
         spoken = Spoken("mcp", self.name, self.tool)
         return ToolCall(tool_name=self.tool.name, arguments=self.arguments, idempotency_key=self.key, spoken=spoken)
+
+
+def call_key(run_id: str | None, call_id: str | None, tool_name: str, arguments: Any) -> str | None:
+    """The idempotency key of one tool call: 64 hex digits. `None` where the framework has given it no id.
+
+    The ids alone would not do: models repeat a call's id within one run, with other arguments. `run_id` tells runs apart
+    whose model counts its calls anew; `None` where call ids are unique by themselves.
+    """
+    if not call_id:
+        return None
+    try:
+        text = json.dumps([run_id, call_id, tool_name, arguments], sort_keys=True, separators=(",", ":"), default=str)
+    except (RecursionError, TypeError, ValueError):  # arguments that no call can have, and that are refused
+        text = json.dumps([run_id, call_id, tool_name])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def caller_of(caller: Caller | Callable[[C], Caller], context: C) -> Caller:

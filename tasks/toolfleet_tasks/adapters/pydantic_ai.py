@@ -27,11 +27,10 @@ from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.formats.calls import spoken_arguments
 from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.schemas.definition import input_schema
-from toolfleet_tasks.adapters.call_key import call_key
 from toolfleet_tasks.adapters.calling import AdapterCalls
 from toolfleet_tasks.adapters.decisions import WaitsForApproval
 from toolfleet_tasks.adapters.deferrals import CALL, RUN, DeferredStep, StillRunning
-from toolfleet_tasks.adapters.framework_call import FrameworkCall, caller_of, conversation_of, in_run
+from toolfleet_tasks.adapters.framework_call import FrameworkCall, call_key, caller_of, conversation_of, in_run
 from toolfleet_tasks.adapters.offers import ToolOffers
 from toolfleet_tasks.adapters.pydantic_calls import AnyArguments, asked_again, asked_by, decision_of, seconds_left
 from toolfleet_tasks.adapters.result_text import result_text, shown_parts

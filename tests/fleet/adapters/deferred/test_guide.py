@@ -21,9 +21,9 @@ from toolfleet import ToolFleet
 GUIDE = programs("docs/guides/agent-frameworks.md")
 
 
-def program(name: str, folder: Path) -> ModuleType:
+def program(text: str, folder: Path) -> ModuleType:
     """The guide's, with the tools and the seconds of the test."""
-    text = GUIDE[name].replace("builds.start", "works.begin").replace("builds.state", "works.state")
+    text = text.replace("builds.start", "works.begin").replace("builds.state", "works.state")
     quick = text.replace("interval_seconds=5", "interval_seconds=0.1").replace("defer_after=20", "defer_after=0.1")
     return import_program(quick, folder)
 
@@ -43,7 +43,7 @@ async def complete(works: Works) -> None:
 
 async def test_pydantic_ai(fleet: ToolFleet, works: Works, tmp_path: Path) -> None:
     """What is kept is text, and the job is done once."""
-    guide = program("pydantic-ai-jobs", tmp_path)
+    guide = program(GUIDE["pydantic-ai-jobs"], tmp_path)
     run = await guide.begin(fleet, PydanticScript([ToolCallPart("works__begin", {}, "c1")]).model(), "Build.")
     assert set(run) == {"messages", "requests"}
     await complete(works)
@@ -54,7 +54,7 @@ async def test_pydantic_ai(fleet: ToolFleet, works: Works, tmp_path: Path) -> No
 
 async def test_langgraph(fleet: ToolFleet, works: Works, tmp_path: Path) -> None:
     """An empty answer says that it still waits."""
-    guide, saver = program("langchain-jobs", tmp_path), InMemorySaver()
+    guide, saver = program(GUIDE["langchain-jobs"], tmp_path), InMemorySaver()
     assert await guide.ask(fleet, script(("works__begin", {}, "c1")), saver, "Build.") == ""
     assert await guide.ask(fleet, script(), saver, None) == ""
     await complete(works)
@@ -69,7 +69,7 @@ async def test_langgraph(fleet: ToolFleet, works: Works, tmp_path: Path) -> None
 
 async def test_openai_agents(fleet: ToolFleet, works: Works, tmp_path: Path) -> None:
     """What is kept is JSON, and the job is done once."""
-    guide = program("openai-agents-jobs", tmp_path)
+    guide = program(GUIDE["openai-agents-jobs"], tmp_path)
     call = function_call("works__begin", "{}", call_id="c1")
     kept = await guide.begin(fleet, ScriptedModel([[call]]), "Build.", "turn-1")
     assert isinstance(kept, dict)
