@@ -9,12 +9,10 @@ from typing import Any
 from pydantic_ai import (
     AbstractToolset,
     ApprovalRequired,
-    BinaryContent,
     CallDeferred,
     CustomEvent,
     RunContext,
     ToolApproved,
-    ToolReturn,
 )
 from pydantic_ai.exceptions import ToolFailed, UsageLimitExceeded
 from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults
@@ -29,11 +27,18 @@ from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_tasks.adapters.calling import AdapterCalls
 from toolfleet_tasks.adapters.decisions import WaitsForApproval
-from toolfleet_tasks.adapters.deferrals import CALL, RUN, DeferredStep, StillRunning
+from toolfleet_tasks.adapters.deferrals import RUN, DeferredStep, StillRunning
 from toolfleet_tasks.adapters.framework_call import FrameworkCall, call_key, caller_of, conversation_of, in_run
 from toolfleet_tasks.adapters.offers import ToolOffers
-from toolfleet_tasks.adapters.pydantic_calls import AnyArguments, asked_again, asked_by, decision_of, seconds_left
-from toolfleet_tasks.adapters.result_text import result_text, shown_parts
+from toolfleet_tasks.adapters.pydantic_calls import (
+    AnyArguments,
+    asked_again,
+    asked_by,
+    decision_of,
+    seconds_left,
+    tool_return,
+)
+from toolfleet_tasks.adapters.result_text import result_text
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.client.fleet import ToolFleet
 
@@ -122,7 +127,7 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
             raise UsageLimitExceeded(result_text(result))
         if not result.success:
             raise ToolFailed(result_text(result))
-        return _shown(result)
+        return tool_return(result)
 
     async def deferred_results(
         self,
@@ -157,7 +162,7 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
                 results.approvals[call.tool_call_id] = ToolApproved()
                 results.metadata[call.tool_call_id] = asked_again({**known, **asks})
             else:
-                shown = _shown(result) if result.success else ToolFailed(result_text(result))
+                shown = tool_return(result) if result.success else ToolFailed(result_text(result))
                 results.calls[call.tool_call_id] = shown
         return results
 
@@ -198,10 +203,3 @@ def _definition_of(tool: ToolsetTool[Any]) -> ToolDefinition:
 
 async def _emit(ctx: RunContext[Any], progress: Progress) -> None:
     await ctx.emit(ToolProgress(fraction=progress.fraction, message=progress.message))
-
-
-def _shown(result: ToolResult) -> ToolReturn[Any]:
-    text, files = shown_parts(result)
-    parts = [BinaryContent(file.read(), media_type=file.media_type) for file in files]
-    value: Any = [text, *parts] if result.files else result.result
-    return ToolReturn(value, metadata={CALL: result.audit.call_id, "attempts": result.audit.attempts})

@@ -1,16 +1,18 @@
-"""Reads what a run of Pydantic AI's asks for, and what people have decided about it."""
+"""Reads what a run of Pydantic AI's asks for, and what people have decided about it; writes what it is shown."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from pydantic_ai import ModelResponse, RunContext, ToolApproved, ToolCallPart, ToolDenied
+from pydantic_ai import BinaryContent, ModelResponse, RunContext, ToolApproved, ToolCallPart, ToolDenied, ToolReturn
 from pydantic_core import from_json
 
+from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.formats.calls import spoken_arguments
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.adapters.decisions import Decision
-from toolfleet_tasks.adapters.deferrals import APPROVAL
+from toolfleet_tasks.adapters.deferrals import APPROVAL, CALL
+from toolfleet_tasks.adapters.result_text import shown_parts
 
 _WAITS = "toolfleet_waits"  # nobody has decided, or it goes on: the run that goes on only asks again
 
@@ -43,6 +45,14 @@ def decision_of(said: object, known: Mapping[str, Any], asked: Any) -> Decision 
 def asked_again(known: Mapping[str, Any]) -> dict[str, Any]:
     """The metadata of a call whose end is not there, `known` being what it has: a run that goes on with it defers it again."""
     return {**known, _WAITS: True}
+
+
+def tool_return(result: ToolResult) -> ToolReturn[Any]:
+    """A success as the framework shows it to its model: files beside the text."""
+    text, files = shown_parts(result)
+    parts = [BinaryContent(file.read(), media_type=file.media_type) for file in files]
+    value: Any = [text, *parts] if result.files else result.result
+    return ToolReturn(value, metadata={CALL: result.audit.call_id, "attempts": result.audit.attempts})
 
 
 def seconds_left(deadline: datetime | None) -> float | None:
