@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -21,7 +22,8 @@ from support.worker_process import TESTS, WorkerProcess
 ROOT = Path(__file__).parents[2]
 LOCK = Path(__file__).parent / "claude" / "requirements.lock"
 FOLDER = ROOT / ".cache" / "clients" / "claude"
-TEXT = programs("docs/guides/agent-frameworks.md")["claude"]
+GUIDE = programs("docs/guides/agent-frameworks.md")
+TEXT = GUIDE["claude"]
 _INSTALL_SECONDS, _SECONDS = 300, 90
 _TAMPERED = "Hash mismatch"
 
@@ -66,9 +68,11 @@ def environment(installed: Path, url: str, home: Path) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def running(installed: Path, bed: TestBed, url: str, home: Path) -> AsyncGenerator[asyncio.subprocess.Process]:
+async def running(
+    installed: Path, bed: TestBed, url: str, home: Path, text: str = TEXT
+) -> AsyncGenerator[asyncio.subprocess.Process]:
     """The guide's program, ended with the test."""
-    command = [sys.executable, str(LOCK.with_name("run.py")), TEXT, bed.redis_url, "Ask the owl."]
+    command = [sys.executable, str(LOCK.with_name("run.py")), text, bed.redis_url, "Ask the owl."]
     env, pipe = environment(installed, url, home), asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, env=env, cwd=home, stdout=pipe, stderr=pipe)
     try:
@@ -79,8 +83,8 @@ async def running(installed: Path, bed: TestBed, url: str, home: Path) -> AsyncG
             await process.wait()
 
 
-async def ask(installed: Path, bed: TestBed, url: str, home: Path) -> str:
-    async with running(installed, bed, url, home) as process, asyncio.timeout(_SECONDS):
+async def ask(installed: Path, bed: TestBed, url: str, home: Path, text: str = TEXT) -> str:
+    async with running(installed, bed, url, home, text) as process, asyncio.timeout(_SECONDS):
         said, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()
     return said.decode().strip()
@@ -122,3 +126,22 @@ async def test_a_program_that_ends_takes_its_call_back(
         await wait_until(lambda: owls.interrupted, "the module was hung up on")
         async with asyncio.timeout(_SECONDS):
             await process.communicate()
+
+
+async def test_a_session_is_deferred_and_goes_on_with_the_one_result(
+    installed: Path, bed: TestBed, owls: ModuleServer, worker: WorkerProcess, tmp_path: Path
+) -> None:
+    """Claude Code ends the run at the hook's word, and the resumed session shows its model the end of the call, which ran once."""
+    owls.forget()
+    text = GUIDE["claude-deferred"].replace("defer_after=20", "defer_after=0.1")
+    steps: list[Step] = [
+        ("mcp__toolfleet__owls__nap_once", {"seconds": 1}, f"toolu_{uuid4().hex}"),
+        ("mcp__toolfleet__owls__echo", {"text": "hoo"}, f"toolu_{uuid4().hex}"),
+    ]
+    async with scripted_claude(*steps) as script:
+        assert await ask(installed, bed, script.url, tmp_path, text) == "done"
+
+    nap, echo = script.shown
+    assert "awake" in str(nap["content"])
+    assert "hoo" in str(echo["content"])
+    assert [len(owls.calls(name)) for name in ("nap_once", "echo")] == [1, 1]

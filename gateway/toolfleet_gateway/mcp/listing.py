@@ -3,7 +3,6 @@
 import bisect
 from typing import Any, Final
 
-from toolfleet_gateway.mcp.calls.followed_calls import FOLLOWING_TOOLS
 from toolfleet_gateway.mcp.meta_tools import META_TOOLS, listed
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_gateway.tools.cursors import Cursor, read_cursor
@@ -11,6 +10,7 @@ from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.system.offload import aside
 from toolfleet_tasks.client.fleet import ToolFleet
+from toolfleet_tasks.messages.following_tools import FOLLOWING_TOOLS
 
 LIST_TTL_MS: Final = 30_000
 """How long a list may be kept by a client that does not listen for changes."""

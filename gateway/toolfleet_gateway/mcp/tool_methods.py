@@ -11,7 +11,7 @@ from toolfleet_gateway.http.problems import Problem
 from toolfleet_gateway.mcp.calls.call_keys import WrongKey
 from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION
 from toolfleet_gateway.mcp.calls.client_kinds import in_its_place, kinds_of, takes_forms
-from toolfleet_gateway.mcp.calls.followed_calls import FOLLOWING_TOOLS, FollowedCalls
+from toolfleet_gateway.mcp.calls.followed_calls import FollowedCalls
 from toolfleet_gateway.mcp.calls.input_rounds import Kinds, lacks
 from toolfleet_gateway.mcp.calls.progress_notes import PROGRESS
 from toolfleet_gateway.mcp.calls.sealed_state import WrongState
@@ -23,6 +23,7 @@ from toolfleet_gateway.mcp.meta_tools import CALL, META_TOOLS, MetaTools
 from toolfleet_gateway.mcp.task_methods import capabilities_of
 from toolfleet_gateway.mcp.view import ASK, BEGAN, McpView
 from toolfleet_registry.contracts.inputs.messages import PendingInput
+from toolfleet_tasks.messages.following_tools import FOLLOWING_TOOLS
 
 _NOTIFICATIONS: dict[str, type[types.ProgressNotification | types.LoggingMessageNotification]] = {
     PROGRESS: types.ProgressNotification,

@@ -19,7 +19,7 @@ class ApprovalKeys:
         return f"{self._begin}:{approval_id}"
 
     def asked(self, user_id: str | None, idempotency_key: str) -> str:
-        """The id of a call that a framework's step has made, and that people had to approve: the step may run again after its end. Expires a week after people's time."""
+        """The id of a call that a framework's step has made, and that was deferred, for people or for its time: the step may run again after its end. Expires a week after people's time, or its own."""
         digest = hashlib.sha256(json.dumps([user_id, idempotency_key]).encode()).hexdigest()
         return f"{self._begin}-asked:{digest[:32]}"
 

@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING
 from toolfleet_registry.system.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from toolfleet_tasks.adapters.claude import FleetServer, fleet_server
+    from toolfleet_tasks.adapters.claude import FleetServer, FleetSession, fleet_server
 else:
     __getattr__ = lazy_names(
         __name__,
         {
             "FleetServer": "toolfleet_tasks.adapters.claude",
+            "FleetSession": "toolfleet_tasks.adapters.claude",
             "fleet_server": "toolfleet_tasks.adapters.claude",
         },
         install="toolfleet[claude]",
     )
 
-__all__ = ["FleetServer", "fleet_server"]
+__all__ = ["FleetServer", "FleetSession", "fleet_server"]

@@ -2,16 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Mapping
 
-from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDefinition, ToolResult
-from toolfleet_registry.contracts.spoken_names import Spoken
+from toolfleet_registry.contracts import Caller, ToolCall, ToolResult
+from toolfleet_registry.contracts.jobs import Poll
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.formats import as_spoken
-from toolfleet_registry.formats.providers.tool_names import near_names
-from toolfleet_tasks.adapters.call_key import call_key
 from toolfleet_tasks.adapters.decisions import (
     Decision,
     WaitsForApproval,
@@ -20,6 +16,9 @@ from toolfleet_tasks.adapters.decisions import (
     denied_before,
     voted,
 )
+from toolfleet_tasks.adapters.deferrals import DeferredStep, StillRunning
+from toolfleet_tasks.adapters.framework_call import FrameworkCall
+from toolfleet_tasks.adapters.job_calls import AdapterJobs
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.calls.begun_calls import Owner
 from toolfleet_tasks.calls.begun_handle import BegunHandle
@@ -27,43 +26,9 @@ from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.client.progress_listener import OnProgress, telling
 from toolfleet_tasks.messages import fleet_results
 
-C = TypeVar("C")
-
+_PAUSE_SECONDS = 0.5  # before Redis is asked once more
 _CONFIRMATION_SECONDS = 5.0  # beyond the patience with a call: a Redis that starts anew is back by then
 _take_backs = set[asyncio.Task[None]]()  # nobody else holds these
-
-
-@dataclass(frozen=True, slots=True)
-class FrameworkCall:
-    """One tool call as a framework has it: the tool, as its model was shown it, and the framework's own ids.
-
-    `arguments` may be anything: they are judged here, once. `seconds`: by when the run wants an end, `None` for no wish.
-    """
-
-    tool: ToolDefinition
-    name: str
-    arguments: Any
-    caller: Caller
-    run_id: str | None
-    call_id: str | None
-    conversation: Conversation | None = None
-    seconds: float | None = None
-    on_progress: OnProgress | None = None
-
-    def as_call(self) -> ToolCall:
-        """The call with its key; its errors are in the names that the model was shown."""
-        key = call_key(self.run_id, self.call_id, self.tool.name, self.arguments)
-        spoken = Spoken("mcp", self.name, self.tool)
-        return ToolCall(tool_name=self.tool.name, arguments=self.arguments, idempotency_key=key, spoken=spoken)
-
-
-class StillRunning(Exception):
-    """The call `call_id` goes on: any process can ask for its end, and the same call made anew joins it."""
-
-    def __init__(self, call_id: str, tool_name: str) -> None:
-        super().__init__(f"Call {call_id!r} of {tool_name!r} goes on.")
-        self.call_id = call_id
-        self.tool_name = tool_name
 
 
 class AdapterCalls:
@@ -71,6 +36,7 @@ class AdapterCalls:
 
     `timeout`: seconds for a call, `None` for the fleet's own bound. `defer_after`: after how many seconds a call is `StillRunning`;
     `None`: its end is waited for. With `defer_approvals` one that people have to approve is `WaitsForApproval`; else that is its result.
+    Calls of the tools in `jobs` are made as jobs, which are `StillRunning` at once where `defer_after` says nothing.
     A call without an id of its framework's is never deferred: it could not be found again.
     """
 
@@ -81,11 +47,22 @@ class AdapterCalls:
         timeout: float | None = None,
         defer_after: float | None = None,
         defer_approvals: bool = False,
+        jobs: Mapping[str, Poll | None] | None = None,
     ) -> None:
         self._fleet = fleet
         self._timeout = timeout
         self._defer_after = defer_after
         self._defer_approvals = defer_approvals
+        self._jobs = AdapterJobs(fleet, jobs)
+
+    @property
+    def is_deferring(self) -> bool:
+        """Whether a call may go on without its run."""
+        return self._defer_after is not None or self._defer_approvals or bool(self._jobs)
+
+    def patience(self, tool_name: str) -> float | None:
+        """How long the end of such a call is waited for in a run, in seconds; `None`: until it is there."""
+        return 0.0 if self._defer_after is None and tool_name in self._jobs else self._defer_after
 
     async def call(
         self, asked: FrameworkCall, decision: Decision | None = None, approver: Approver | None = None
@@ -94,30 +71,42 @@ class AdapterCalls:
 
         A `decision` about a call that has waited before is the `approver`'s vote. About one that is made just now nobody has decided.
         """
-        call, where, owner = asked.as_call(), asked.conversation, _owner(asked.caller)
-        seconds = _sooner(self._timeout, asked.seconds)
-        key, is_deferred = call.idempotency_key, self._defer_after is not None or self._defer_approvals
-        if not is_deferred or key is None:
+        call, where = asked.as_call(), asked.conversation
+        key = call.idempotency_key
+        if call.tool_name in self._jobs:
+            patience = self.patience(call.tool_name) or 0.0
+            return as_spoken(await self._jobs.end_of_new(call, asked.caller, where, patience), call.spoken)
+        if not self.is_deferring or key is None:
+            seconds = _sooner(self._timeout, asked.seconds)
             return await self._fleet.call(
                 call, asked.caller, conversation=where, timeout=seconds, on_progress=asked.on_progress
             )
         try:
-            before = await asked_before(self._fleet, owner.user_id, key) if self._defer_approvals else None
-            if before is not None:
-                named = before, call.tool_name, asked.caller, decision, approver
-                return as_spoken(await self.result_of(*named, asked.on_progress), call.spoken)
-            handle = await self._fleet.begun_calls.begin(
-                call, asked.caller, owner, conversation=where, timeout=seconds, waits_for_turn=True
-            )
+            step = await self.step_before(asked)
+            if step is not None:
+                return await self._resumed_here(step, asked, decision, approver)
+            handle = await self._begun(asked, call, waits_for_turn=True)
         except FleetUnavailable as exc:
             return as_spoken(fleet_results.fleet_unavailable(call.tool_name, str(exc)), call.spoken)
         try:
             if handle.has_joined or handle.waits_for_approval:
-                await self._approved(handle, decision if handle.has_joined else None, approver, (owner.user_id, key))
+                await self._approved(handle, decision if handle.has_joined else None, approver, (asked.user_id, key))
         except FleetUnavailable as exc:
             unknown = fleet_results.outcome_unknown(call.tool_name, f"it waits for an approval: {exc}")
             return as_spoken(unknown, call.spoken)
-        return as_spoken(await self._end_of(handle, asked.on_progress), call.spoken)
+        return as_spoken(await self._end_of(handle, key, asked), call.spoken)
+
+    async def _resumed_here(
+        self, step: DeferredStep, asked: FrameworkCall, decision: Decision | None, approver: Approver | None
+    ) -> ToolResult:
+        """Of a step that comes again, and has to be deferred again while the fleet is away: its call has begun."""
+        patience = self.patience(step.tool_name)
+        try:
+            return await self.resumed(step, asked, decision, approver, patience=patience)
+        except FleetUnavailable as exc:
+            if patience is not None:
+                raise StillRunning(step) from exc
+            return fleet_results.outcome_unknown(asked.name, f"it was made before, and goes on: {exc}")
 
     async def asks_people(self, asked: FrameworkCall) -> bool:
         """Whether people have to decide about such a call: then it waits for them from now on. It is in no queue."""
@@ -134,50 +123,103 @@ class AdapterCalls:
 
         Raises `WaitsForApproval` where they still have to decide, and `FleetUnavailable`.
         """
-        call, owner = asked.as_call(), _owner(asked.caller)
+        call = asked.as_call()
         key = call.idempotency_key
         if key is None or not await self._fleet.approvals.rules(asked.tool.name, asked.caller):
             return
-        before = await asked_before(self._fleet, owner.user_id, key)
+        before = await self.step_before(asked)
         if before is not None:
-            await voted(self._fleet, await approval_of(self._fleet, before), decision, approver)
+            await voted(self._fleet, await approval_of(self._fleet, before.call_id), decision, approver)
             return
-        handle = await self._fleet.begun_calls.begin(
-            call, asked.caller, owner, conversation=asked.conversation, timeout=self._timeout
-        )
+        handle = await self._begun(asked, call)
         if handle.refusal is None:
-            await self._approved(handle, decision if handle.has_joined else None, approver, (owner.user_id, key))
+            await self._approved(handle, decision if handle.has_joined else None, approver, (asked.user_id, key))
         handle.leave()
 
-    async def result_of(
+    async def step_before(self, asked: FrameworkCall) -> DeferredStep | None:
+        """The call that the same step has made before, if that was deferred; `None` for none. Raises `FleetUnavailable`.
+
+        The fleet knows it for longer than the call's key.
+        """
+        call = asked.as_call()
+        if call.idempotency_key is None:
+            return None
+        if call.tool_name in self._jobs:
+            return self._jobs.step(call, asked.caller)
+        found = await asked_before(self._fleet, asked.user_id, call.idempotency_key)
+        return None if found is None else DeferredStep(found, call.tool_name)
+
+    async def resumed(
         self,
-        call_id: str,
-        tool_name: str,
+        step: DeferredStep,
+        asked: FrameworkCall,
+        decision: Decision | None = None,
+        approver: Approver | None = None,
+        *,
+        patience: float | None = None,
+    ) -> ToolResult:
+        """As `result_of`, for the framework's call itself: in the names and with the arguments that its model has given."""
+        call = asked.as_call()
+        result = await self.result_of(
+            step,
+            asked.caller,
+            decision,
+            approver,
+            key=call.idempotency_key,
+            patience=patience,
+            on_progress=asked.on_progress,
+        )
+        return as_spoken(result, call.spoken)
+
+    async def result_of(  # noqa: PLR0913 - as above
+        self,
+        step: DeferredStep,
         caller: Caller,
         decision: Decision | None = None,
         approver: Approver | None = None,
+        *,
+        key: str | None = None,
+        patience: float | None = None,
         on_progress: OnProgress | None = None,
     ) -> ToolResult:
-        """The end of a call of this caller's that is `StillRunning`, or was `WaitsForApproval`, by its deadline. Never begins one.
+        """The end of a call of this caller's that was deferred, by its deadline. Never begins one.
 
-        A `decision` is the `approver`'s vote. A call that is no longer known, or another's, has an unknown outcome. Raises
+        A `decision` is the `approver`'s vote. A call that is no longer known, or another's, has an unknown outcome; so has one that
+        was made under another `key`: with other arguments. Raises `StillRunning` where it goes on after `patience` seconds,
         `WaitsForApproval`, and `FleetUnavailable`.
         """
-        handle = await self._fleet.begun_calls.attach(call_id, _owner(caller))
-        if handle is None or handle.tool_name != tool_name:
-            return await denied_before(self._fleet, call_id, tool_name, caller) or fleet_results.outcome_unknown(
-                tool_name, "the fleet no longer knows the call."
-            )
+        if step.kind == "job":
+            if key is not None and self._jobs.id_of(key, caller) != step.call_id:
+                return fleet_results.outcome_unknown(step.tool_name, _ANOTHER)
+            return await self._jobs.end_of(step, caller, patience)
+        handle = await self._fleet.begun_calls.attach(step.call_id, _owner(caller))
+        if handle is None or handle.tool_name != step.tool_name:
+            denied = await denied_before(self._fleet, step.call_id, step.tool_name, caller)
+            return denied or fleet_results.outcome_unknown(step.tool_name, "the fleet no longer knows the call.")
         try:
+            if key is not None and handle.published is not None and handle.published.idempotency_key != key:
+                return fleet_results.outcome_unknown(step.tool_name, _ANOTHER)
             await self._approved(handle, decision, approver)
             async with contextlib.AsyncExitStack() as stack:
                 if on_progress is not None:
                     await stack.enter_async_context(telling(handle.progress(), on_progress))
-                while (result := await handle.end_within(_LONGEST_SECONDS)) is None:
-                    pass
+                while (result := await handle.end_within(_LONGEST_SECONDS if patience is None else patience)) is None:
+                    if patience is not None:
+                        raise StillRunning(step)
             return result
         finally:
             handle.leave()
+
+    async def _begun(self, asked: FrameworkCall, call: ToolCall, *, waits_for_turn: bool = False) -> BegunHandle:
+        seconds = _sooner(self._timeout, asked.seconds)
+        return await self._fleet.begun_calls.begin(
+            call,
+            asked.caller,
+            _owner(asked.caller),
+            conversation=asked.conversation,
+            timeout=seconds,
+            waits_for_turn=waits_for_turn,
+        )
 
     async def _approved(
         self,
@@ -198,45 +240,32 @@ class AdapterCalls:
             handle.leave()
             raise
 
-    async def _end_of(self, handle: BegunHandle, on_progress: OnProgress | None) -> ToolResult:
+    async def _end_of(self, handle: BegunHandle, key: str, asked: FrameworkCall) -> ToolResult:
         """Of a call that the cancelled run takes back."""
         patience = self._defer_after
         async with contextlib.AsyncExitStack() as stack:
-            if on_progress is not None:
-                await stack.enter_async_context(telling(handle.progress(), on_progress))
+            if asked.on_progress is not None:
+                await stack.enter_async_context(telling(handle.progress(), asked.on_progress))
             try:
                 while (result := await handle.end_within(_LONGEST_SECONDS if patience is None else patience)) is None:
-                    if patience is not None and await handle.is_kept_within(_CONFIRMATION_SECONDS):
-                        raise StillRunning(handle.id, handle.tool_name)
+                    if patience is not None and await self._is_kept(handle, key, asked):
+                        raise StillRunning(DeferredStep(handle.id, handle.tool_name))
             except asyncio.CancelledError:
                 _take_back(handle)
                 raise
         return result
 
-
-def caller_of(caller: Caller | Callable[[C], Caller], context: C) -> Caller:
-    """Whose run it is: one caller's, or as a function of the run's context says."""
-    return caller if isinstance(caller, Caller) else caller(context)
-
-
-def conversation_of(
-    conversation: Conversation | Callable[[C], Conversation | None] | None, context: C
-) -> Conversation | None:
-    """Where the run's calls come from, likewise."""
-    return conversation(context) if callable(conversation) else conversation
-
-
-def in_run(conversation: Conversation | None, run_id: str | None) -> Conversation | None:
-    """The same with the framework's own run, where it says none: what a profile's `run_limit` counts by."""
-    if run_id is None or (conversation is not None and conversation.run_id is not None):
-        return conversation
-    return (conversation or Conversation()).model_copy(update={"run_id": run_id})
-
-
-def no_such_tool(name: str, tools: Iterable[ToolDefinition]) -> ToolResult:
-    """The end of a call of what its model was not offered: with up to three names that it may have meant."""
-    refusal = ToolResult.refused(name.encode("utf-8", "replace").decode(), "unknown_tool", "There is no such tool.")
-    return as_spoken(refusal, Spoken("mcp", name, None, near_names(name, tools, "mcp")))
+    async def _is_kept(self, handle: BegunHandle, key: str, asked: FrameworkCall) -> bool:
+        """Whether the same step will find the call again, whatever becomes of its key: else it is waited for."""
+        if not await handle.is_kept_within(_CONFIRMATION_SECONDS):
+            return False
+        try:
+            seconds = _sooner(self._timeout, asked.seconds) or 0.0
+            await self._fleet.begun_calls.keep_deferred(_owner(asked.caller), key, handle.id, seconds=seconds)
+        except FleetUnavailable:
+            await asyncio.sleep(_PAUSE_SECONDS)
+            return False
+        return True
 
 
 def _owner(caller: Caller) -> Owner:
@@ -256,3 +285,4 @@ def _take_back(handle: BegunHandle) -> None:
 
 
 _LONGEST_SECONDS = 86_400.0
+_ANOTHER = "the call that its run has kept was made with other arguments."

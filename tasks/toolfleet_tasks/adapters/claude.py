@@ -1,25 +1,32 @@
-"""Offers the fleet's tools to Claude's agent SDK, as an MCP server in the agent's own process."""
+"""Offers the fleet's tools to Claude's agent SDK, as an MCP server in the agent's own process, and as a hook that defers long calls."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Literal, TypedDict
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol, TypedDict
 
 import mcp_types as types
 from mcp.server import ServerRequestContext
 from mcp.server.lowlevel import Server
 
 from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, ToolResult
-from toolfleet_registry.contracts.progress import Progress
-from toolfleet_registry.formats import convert, from_result
-from toolfleet_tasks.adapters.calling import AdapterCalls, FrameworkCall, no_such_tool
+from toolfleet_registry.contracts.jobs import Poll
+from toolfleet_tasks.adapters.call_tools import FollowingTools
+from toolfleet_tasks.adapters.calling import AdapterCalls
+from toolfleet_tasks.adapters.claude_results import answer, offered, reporter, result_shown
+from toolfleet_tasks.adapters.decisions import WaitsForApproval
+from toolfleet_tasks.adapters.deferrals import StillRunning
+from toolfleet_tasks.adapters.framework_call import FrameworkCall, no_such_tool
 from toolfleet_tasks.adapters.offers import ToolOffers
-from toolfleet_tasks.adapters.result_text import result_text
 from toolfleet_tasks.client.fleet import ToolFleet
+from toolfleet_tasks.messages.following_tools import FOLLOWING_TOOLS
 
 Asking = ServerRequestContext[Any, Any]
 
 _CALL_ID = "claudecode/toolUseId"
-_MOST_SHOWN = "anthropic/maxResultSizeChars"
-_LEAST_STEP = 0.001  # the protocol has progress grow each time
+_LONGEST_WAIT_SECONDS = 20.0  # of `call_wait`, where `defer_after` says nothing
+_MOST_ENDED = 64  # results that wait for Claude Code's own call, which people may deny
+_DEFERRED: Mapping[str, Any] = {
+    "hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "defer"},
+}
 
 
 class FleetServer(TypedDict):
@@ -33,6 +40,119 @@ class FleetServer(TypedDict):
     """The server, of the official SDK for the protocol."""
 
 
+class DeferredUse(Protocol):
+    """A call that has ended its session's run: the SDK's `ResultMessage.deferred_tool_use`."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class FleetSession:
+    """The tools that `caller` may use, as a `server` for `mcp_servers`, and as a `hook` for `PreToolUse` of the tools that `matcher` names.
+
+    As `fleet_server`. The hook makes a call before Claude Code does, and ends the session's run where it goes on after `defer_after`
+    seconds, is a job of `jobs`, or, with `defer_approvals`, waits for people. The session that is resumed runs it again, in any
+    process. Claude Code defers no call beside others: of these Claude is told that they go on.
+    """
+
+    def __init__(  # noqa: PLR0913 - what may be said of an agent's calls
+        self,
+        fleet: ToolFleet,
+        caller: Caller,
+        *,
+        name: str = "toolfleet",
+        conversation: Conversation | None = None,
+        run_id: str | None = None,
+        timeout: float | None = None,
+        defer_after: float | None = None,
+        defer_approvals: bool = False,
+        jobs: Mapping[str, Poll | None] | None = None,
+        most_characters: int | None = None,
+        where: Callable[[ToolDefinition], bool] | None = None,
+    ) -> None:
+        self._calls = AdapterCalls(
+            fleet, timeout=timeout, defer_after=defer_after, defer_approvals=defer_approvals, jobs=jobs
+        )
+        self._caller, self._conversation, self._run_id = caller, conversation, run_id
+        self._offers = ToolOffers(fleet, lambda tool, _: (tool, offered(tool, most_characters)), where)
+        self._following = FollowingTools(fleet, self._calls, caller, defer_after or _LONGEST_WAIT_SECONDS)
+        self._own = FOLLOWING_TOOLS if self._calls.is_deferring else {}
+        self._ended: dict[str | None, ToolResult] = {}  # by their keys: of calls that the hook has made
+        self._prefix = f"mcp__{name}__"
+        self.matcher = f"{self._prefix}.*"
+        instance: Server[Any] = Server(name, on_list_tools=self._list, on_call_tool=self._call)
+        self.server = FleetServer(type="sdk", name=name, instance=instance)
+
+    async def hook(self, given: Mapping[str, Any], tool_use_id: str | None, _: object = None) -> dict[str, Any]:
+        """Defer a call that goes on; say nothing about any other one: its end is kept for the call that follows."""
+        name = str(given.get("tool_name", ""))
+        asked = await self._asked(name, given.get("tool_input"), tool_use_id)
+        if asked is None or not (self._calls.is_deferring and tool_use_id):
+            return {}
+        try:
+            result = await self._calls.call(asked)
+        except (StillRunning, WaitsForApproval):
+            return dict(_DEFERRED)
+        while len(self._ended) >= _MOST_ENDED:
+            self._ended.pop(next(iter(self._ended)))
+        self._ended[asked.key] = result
+        return {}
+
+    async def is_over(self, use: DeferredUse, *, wait: float | None = None) -> bool:
+        """Whether a deferred call has ended, within `wait` seconds (`None`: its end is waited for): resume its session then.
+
+        One that still waits for people has not; one that nobody knows any more has. Raises `FleetUnavailable`.
+        """
+        asked = await self._asked(use.name, use.input, use.id)
+        step = None if asked is None else await self._calls.step_before(asked)
+        if asked is None or step is None:
+            return True
+        try:
+            await self._calls.resumed(step, asked, patience=wait)
+        except (StillRunning, WaitsForApproval):
+            return False
+        return True
+
+    async def deferred(self, use: DeferredUse) -> dict[str, Any] | None:
+        """What the fleet knows a deferred call by: its `kind` and `toolfleet_call_id`, the job's id if it is a job. Raises `FleetUnavailable`."""
+        asked = await self._asked(use.name, use.input, use.id)
+        step = None if asked is None else await self._calls.step_before(asked)
+        return None if step is None else step.to_json()
+
+    async def _asked(self, name: str, arguments: Any, call_id: str | None) -> FrameworkCall | None:
+        name = name.removeprefix(self._prefix)
+        offer = (await self._offers.of(self._caller)).get(name)
+        if offer is None:
+            return None
+        named = offer[0], name, arguments or {}, self._caller, self._run_id, call_id
+        return FrameworkCall(*named, self._conversation)
+
+    async def _list(self, _: Asking, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        listed = [offer for _, offer in (await self._offers.of(self._caller)).values()]
+        return types.ListToolsResult(tools=[*listed, *map(types.Tool.model_validate, self._own.values())])
+
+    async def _call(self, ctx: Asking, params: types.CallToolRequestParams) -> types.CallToolResult:
+        listed = await self._offers.of(self._caller)
+        if params.name in self._own and params.name not in listed:
+            return await answer(self._following.run(params.name, params.arguments or {}))
+        if params.name not in listed:
+            return result_shown(no_such_tool(params.name, [tool for tool, _ in listed.values()]))
+        call_id: object = {**ctx.meta}.get(_CALL_ID) if ctx.meta else None
+        asked = FrameworkCall(
+            listed[params.name][0],
+            params.name,
+            params.arguments or {},
+            self._caller,
+            self._run_id,
+            call_id if isinstance(call_id, str) else None,
+            self._conversation,
+            on_progress=reporter(ctx),
+        )
+        result = self._ended.pop(asked.key, None)
+        return await answer(self._calls.call(asked)) if result is None else result_shown(result)
+
+
 def fleet_server(  # noqa: PLR0913 - what may be said of an agent's calls
     fleet: ToolFleet,
     caller: Caller,
@@ -41,6 +161,8 @@ def fleet_server(  # noqa: PLR0913 - what may be said of an agent's calls
     conversation: Conversation | None = None,
     run_id: str | None = None,
     timeout: float | None = None,
+    defer_after: float | None = None,
+    jobs: Mapping[str, Poll | None] | None = None,
     most_characters: int | None = None,
     where: Callable[[ToolDefinition], bool] | None = None,
 ) -> FleetServer:
@@ -49,72 +171,21 @@ def fleet_server(  # noqa: PLR0913 - what may be said of an agent's calls
     The keys of calls are Claude's own ids of them, which no two sessions share; `run_id` is for models that count theirs anew.
     `timeout`: seconds for a call. `most_characters`: of a result that is shown to the model in whole; a longer one is kept in
     a file by Claude Code. `where` says which tools are offered. A call that Claude Code gives up is taken back.
+
+    With `defer_after` Claude is told of a call that takes more seconds that it goes on, and its id, and so at once of calls of the
+    tools in `jobs`, which are jobs, by a poll or with `None` by their own end. It asks for them with `call_status`, `call_wait`
+    and `call_cancel`, and a repeat under Claude's id of the call has its end.
     """
-    calls = _ServedCalls(fleet, caller, conversation, run_id, timeout)
-    offers = ToolOffers(fleet, lambda tool, _: (tool, _offered(tool, most_characters)), where)
-
-    async def list_tools(_: Asking, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[offer for _, offer in (await offers.of(caller)).values()])
-
-    async def call_tool(ctx: Asking, params: types.CallToolRequestParams) -> types.CallToolResult:
-        listed = await offers.of(caller)
-        if params.name not in listed:
-            return _shown(no_such_tool(params.name, [tool for tool, _ in listed.values()]))
-        return _shown(await calls.call(listed[params.name][0], params, ctx))
-
-    server: Server[Any] = Server(name, on_list_tools=list_tools, on_call_tool=call_tool)
-    return FleetServer(type="sdk", name=name, instance=server)
-
-
-class _ServedCalls:
-    """Makes the calls of one server."""
-
-    def __init__(
-        self,
-        fleet: ToolFleet,
-        caller: Caller,
-        conversation: Conversation | None,
-        run_id: str | None,
-        timeout: float | None,
-    ) -> None:
-        self._calls = AdapterCalls(fleet, timeout=timeout)
-        self._caller = caller
-        self._conversation = conversation
-        self._run_id = run_id
-
-    async def call(self, tool: ToolDefinition, params: types.CallToolRequestParams, ctx: Asking) -> ToolResult:
-        call_id: object = {**ctx.meta}.get(_CALL_ID) if ctx.meta else None
-        asked = FrameworkCall(
-            tool,
-            params.name,
-            params.arguments or {},
-            self._caller,
-            self._run_id,
-            call_id if isinstance(call_id, str) else None,
-            self._conversation,
-            on_progress=_reporter(ctx),
-        )
-        return await self._calls.call(asked)
-
-
-def _offered(tool: ToolDefinition, most_characters: int | None) -> types.Tool:
-    (offer,) = convert([tool], "mcp")
-    meta = {} if most_characters is None else {"_meta": {_MOST_SHOWN: most_characters}}
-    return types.Tool.model_validate({**offer, **meta})
-
-
-def _reporter(ctx: Asking) -> Callable[[Progress], Awaitable[None]]:
-    last = 0.0
-
-    async def report(progress: Progress) -> None:
-        nonlocal last
-        last = max(progress.fraction or 0.0, last + _LEAST_STEP)
-        await ctx.session.report_progress(last, 1.0, progress.message)
-
-    return report
-
-
-def _shown(result: ToolResult) -> types.CallToolResult:
-    if not result.success:
-        return types.CallToolResult(content=[types.TextContent(text=result_text(result))], is_error=True)
-    return types.CallToolResult.model_validate(from_result(result, "mcp", None))
+    session = FleetSession(
+        fleet,
+        caller,
+        name=name,
+        conversation=conversation,
+        run_id=run_id,
+        timeout=timeout,
+        defer_after=defer_after,
+        jobs=jobs,
+        most_characters=most_characters,
+        where=where,
+    )
+    return session.server

@@ -11,6 +11,7 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.contracts import Caller, ToolResult
 from toolfleet_registry.errors import ApprovalNotTaken, FleetUnavailable
 from toolfleet_registry.policy.redaction import redacted
+from toolfleet_tasks.adapters.deferrals import APPROVAL, DeferredStep
 from toolfleet_tasks.approvals.approvers import Approver, missing_votes
 from toolfleet_tasks.approvals.records import StoredApproval
 from toolfleet_tasks.client.fleet import ToolFleet
@@ -63,6 +64,15 @@ class WaitsForApproval(Exception):
         self.found = found
         self.refusal = refusal
 
+    @property
+    def step(self) -> DeferredStep:
+        """What its framework keeps of the call."""
+        return DeferredStep(self.found.approval_id, self.found.request.tool_name, "approval")
+
+    def to_json(self) -> dict[str, Any]:
+        """The same, with the question."""
+        return {**self.step.to_json(), APPROVAL: self.question()}
+
     def question(self) -> dict[str, Any]:
         """What an application needs that has people decide: JSON, with sensitive arguments hidden. `expires_at` in seconds since the epoch."""
         request = self.found.request
@@ -103,7 +113,7 @@ async def approval_of(
 
 
 async def asked_before(fleet: ToolFleet, user_id: str | None, idempotency_key: str) -> str | None:
-    """The call that the step has made before, if people had to approve it. Raises `FleetUnavailable`."""
+    """The call that the step has made before, if it was deferred. Raises `FleetUnavailable`."""
     async with _answered():
         return await fleet.approvals.asked(user_id, idempotency_key)
 

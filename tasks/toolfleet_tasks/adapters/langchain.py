@@ -10,18 +10,14 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command, interrupt
 
 from toolfleet_registry.contracts import Caller, Conversation, ResultFile, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.jobs import Poll
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.schemas.definition import input_schema
-from toolfleet_tasks.adapters.calling import (
-    AdapterCalls,
-    FrameworkCall,
-    StillRunning,
-    caller_of,
-    conversation_of,
-    in_run,
-    no_such_tool,
-)
+from toolfleet_tasks.adapters.calling import AdapterCalls
 from toolfleet_tasks.adapters.decisions import Decision, WaitsForApproval
+from toolfleet_tasks.adapters.deferrals import StillRunning
+from toolfleet_tasks.adapters.framework_call import FrameworkCall, caller_of, conversation_of, in_run, no_such_tool
+from toolfleet_tasks.adapters.langgraph_steps import interrupt_value, interrupted_before, origin_of, run_id_of
 from toolfleet_tasks.adapters.offers import ToolOffers
 from toolfleet_tasks.adapters.result_text import shown_parts
 from toolfleet_tasks.approvals.approvers import Approver
@@ -42,7 +38,8 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     """The tools that `caller` may use: `create_agent(model, middleware=[FleetMiddleware(fleet, caller)])`, for `ainvoke` and `astream`.
 
     `caller` and `conversation` may be functions of the run's context. `timeout`: seconds for a call. With `defer_after` a call that
-    takes more seconds interrupts the graph, which needs a checkpointer for it; once it is resumed it waits for the same call.
+    takes more seconds interrupts the graph, which needs a checkpointer for it; once it is resumed it waits for the same call. Calls of
+    the tools in `jobs` are jobs, by a poll or with `None` by their own end, and do so at once.
     With `defer_approvals` so does one that people have to approve; `approver`, who may follow from the value that it is resumed
     with, is in whose name that is a vote.
     `where` says which tools are offered. A run that is cancelled takes its calls back.
@@ -59,6 +56,7 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         timeout: float | None = None,
         defer_after: float | None = None,
         defer_approvals: bool = False,
+        jobs: Mapping[str, Poll | None] | None = None,
         approver: Approver | Callable[[Mapping[str, Any]], Approver | None] | None = None,
         where: Callable[[ToolDefinition], bool] | None = None,
     ) -> None:
@@ -68,7 +66,9 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         self._tools = ToolOffers(fleet, lambda tool, _: tool, where)
         self._offers = ToolOffers(fleet, _offered, where)
         self._approver = approver
-        self._calls = AdapterCalls(fleet, timeout=timeout, defer_after=defer_after, defer_approvals=defer_approvals)
+        self._calls = AdapterCalls(
+            fleet, timeout=timeout, defer_after=defer_after, defer_approvals=defer_approvals, jobs=jobs
+        )
 
     async def offers(self, caller: Caller) -> list[dict[str, Any]]:
         """What a caller may use now, as any chat model's `bind_tools` takes it. Raises `FleetUnavailable` as `ToolFleet` does."""
@@ -101,27 +101,34 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             name,
             request.tool_call["args"],
             caller,
-            _origin(request),
+            origin_of(request),
             request.tool_call["id"],
-            in_run(conversation_of(self._conversation, runtime.context), _run_id(request)),
+            in_run(conversation_of(self._conversation, runtime.context), run_id_of(request)),
             on_progress=_writer(request),
         )
-        result = await self._end_of(asked)
+        result = await self._end_of(request, asked)
         if result.ends_run:
             raise FleetLimitReached(name, shown_parts(result)[0])
         return _message(request, result)
 
-    async def _end_of(self, asked: FrameworkCall) -> ToolResult:
-        """The call's end, whenever the graph is resumed. What it was resumed with before comes again: so a decision names who has made it."""
-        decision, approver = None, None
+    async def _end_of(self, request: ToolCallRequest, asked: FrameworkCall) -> ToolResult:
+        """The call's end, whenever the graph is resumed: by the id that its last interrupt has, which makes nothing anew.
+
+        What it was resumed with before comes again: so a decision names who has made it, and the end is waited for once.
+        """
+        step = await interrupted_before(request) if self._calls.is_deferring else None
+        patience, decision, approver = self._calls.patience(asked.tool.name), None, None
         while True:
             try:
-                return await self._calls.call(asked, decision, approver)
+                if step is None:
+                    return await self._calls.call(asked)
+                return await self._calls.resumed(step, asked, decision, approver, patience=patience)
             except StillRunning as running:
-                interrupt({"toolfleet_call_id": running.call_id, "tool_name": running.tool_name})
+                step, patience = running.step, 0.0
+                interrupt(interrupt_value(request, running.step.to_json()))
             except WaitsForApproval as waits:
-                known = {"toolfleet_call_id": waits.found.approval_id, "tool_name": waits.found.request.tool_name}
-                value = interrupt({**known, "toolfleet_approval": waits.question()})
+                step = waits.step
+                value = interrupt(interrupt_value(request, waits.to_json()))
                 decision = Decision.of(value)
                 approver = self._approver_of(value) if decision is not None else None
 
@@ -133,34 +140,6 @@ def _offered(tool: ToolDefinition, name: str) -> dict[str, Any]:
     """A dictionary, for which LangChain leaves the schema as it is."""
     function = {"name": name, "description": tool.description, "parameters": input_schema(tool)}
     return {"type": "function", "function": function}
-
-
-def _origin(request: ToolCallRequest) -> str | None:
-    """The thread, and the model's message that asks for the call: the same whenever and from wherever its step runs again.
-
-    A graph without such a message in its state has the checkpoint in its place.
-    """
-    info, state = request.runtime.execution_info, request.state
-    held: Any = state if isinstance(state, list) else _messages_of(state)
-    asks = (each for each in reversed(held) if isinstance(each, AIMessage) and _has(each, request.tool_call["id"]))
-    message_id = next((each.id for each in asks), None)
-    thread_id, checkpoint_id = (None, None) if info is None else (info.thread_id, info.checkpoint_id)
-    origin = message_id or checkpoint_id
-    return None if origin is None else f"{thread_id}/{origin}"
-
-
-def _run_id(request: ToolCallRequest) -> str | None:
-    info = request.runtime.execution_info
-    return None if info is None else info.run_id
-
-
-def _messages_of(state: Any) -> Any:
-    held = state.get("messages") if isinstance(state, dict) else getattr(state, "messages", None)
-    return held if isinstance(held, list) else []
-
-
-def _has(message: AIMessage, call_id: str | None) -> bool:
-    return any(call["id"] == call_id for call in message.tool_calls)
 
 
 def _writer(request: ToolCallRequest) -> Callable[[Progress], None]:

@@ -1,31 +1,33 @@
 """Offers the fleet's tools to agents of the OpenAI Agents SDK: its function tools, listed for each turn."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from agents import Agent, FunctionTool, RunContextWrapper, Tool, ToolApprovalItem
 from agents.exceptions import AgentsException
-from agents.tool import ToolOutputFileContent, ToolOutputImage, ToolOutputText
 from agents.tool_context import ToolContext
 
-from toolfleet_registry.contracts import Caller, Conversation, ResultFile, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.jobs import Poll
 from toolfleet_registry.formats.calls import spoken_arguments
-from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.system import randomness
-from toolfleet_tasks.adapters.calling import AdapterCalls, FrameworkCall, caller_of, conversation_of, in_run
+from toolfleet_tasks.adapters.calling import AdapterCalls
 from toolfleet_tasks.adapters.decisions import Decision, WaitsForApproval
+from toolfleet_tasks.adapters.deferrals import StillRunning
+from toolfleet_tasks.adapters.framework_call import FrameworkCall, caller_of, conversation_of, in_run
 from toolfleet_tasks.adapters.offers import ToolOffers
+from toolfleet_tasks.adapters.openai_calls import NO_CALL, OfferedFunction, Output, function_tool_of, shown_output
 from toolfleet_tasks.adapters.result_text import shown_parts
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.client.fleet import ToolFleet
+from toolfleet_tasks.messages import fleet_results
 
 TContext = TypeVar("TContext")
 
 Context = RunContextWrapper[Any]
-_Output = str | Sequence[ToolOutputText | ToolOutputImage | ToolOutputFileContent]
 
 
 class FleetTools:
@@ -36,8 +38,10 @@ class FleetTools:
     that is the same there. `timeout`: seconds for a call. `where` says which tools are offered. A run that is cancelled takes its
     calls back.
 
-    With `defer_approvals`, which needs a `run_id`, a call that people have to approve interrupts the run, as `needs_approval` does.
-    What the `RunState` approves then is a vote of `approver`, who may follow from the run's context; `decide` takes more than that.
+    With `defer_approvals` a call that people have to approve interrupts the run, as `needs_approval` does. What the `RunState`
+    approves then is a vote of `approver`, who may follow from the run's context; `decide` takes more than that. With
+    `defer_after` so does a call that takes more seconds, and calls of the tools in `jobs` at once, which are jobs, by a poll or with
+    `None` by their own end: `is_over` says when the `RunState` may approve it. All of these need a `run_id`.
     """
 
     def __init__(  # noqa: PLR0913 - what may be said of an agent's calls
@@ -48,12 +52,17 @@ class FleetTools:
         conversation: Conversation | Callable[[Context], Conversation | None] | None = None,
         run_id: Callable[[Context], str] | None = None,
         timeout: float | None = None,
+        defer_after: float | None = None,
         defer_approvals: bool = False,
+        jobs: Mapping[str, Poll | None] | None = None,
         approver: Approver | Callable[[Context], Approver | None] | None = None,
         where: Callable[[ToolDefinition], bool] | None = None,
     ) -> None:
-        if defer_approvals and run_id is None:
-            raise ValueError("defer_approvals needs a run_id: the run that goes on has to find its call again.")
+        self._calls = AdapterCalls(
+            fleet, timeout=timeout, defer_after=defer_after, defer_approvals=defer_approvals, jobs=jobs
+        )
+        if self._calls.is_deferring and run_id is None:
+            raise ValueError("What is deferred needs a run_id: the run that goes on has to find its call again.")
         self._fleet = fleet
         self._caller = caller
         self._conversation = conversation
@@ -61,8 +70,7 @@ class FleetTools:
         self._where = where
         self._approver = approver
         self._defer_approvals = defer_approvals
-        self._calls = AdapterCalls(fleet, timeout=timeout, defer_approvals=defer_approvals)
-        self._runs: WeakKeyDictionary[Context, ToolOffers[_Offer]] = WeakKeyDictionary()
+        self._runs: WeakKeyDictionary[Context, ToolOffers[OfferedFunction]] = WeakKeyDictionary()
 
     async def of(self, run: Context) -> list[FunctionTool]:
         """What the run's caller may use now. While nothing changes, the same objects in each of its turns.
@@ -70,9 +78,10 @@ class FleetTools:
         Raises `FleetUnavailable` if nothing is known yet, and Redis is silent.
         """
         offers, caller = (await self._offers_of(run)).values(), caller_of(self._caller, run)
-        for offer in offers if self._defer_approvals else ():
-            asks = functools.partial(self._asks_people, offer)
-            needs = await self._fleet.approvals.rules(offer.definition.name, caller)
+        for offer in offers if self._calls.is_deferring else ():
+            name = offer.definition.name
+            asks = functools.partial(self._waits, offer)
+            needs = self._defers(name) or (self._defer_approvals and await self._fleet.approvals.rules(name, caller))
             offer.tool.needs_approval = asks if needs else False
         return [offer.tool for offer in offers]
 
@@ -95,12 +104,39 @@ class FleetTools:
         Once it returns, `RunState.approve` has the run go on with the end of the call, whichever that is. Raises
         `WaitsForApproval`, whose `refusal` says why it was not taken, if so, and `FleetUnavailable`.
         """
-        offer = (await self._offers_of(run)).get(item.name or "")
-        if offer is not None:
-            asked = self._asked(offer, run, item.arguments or "", item.call_id)
+        asked = await self._asked_by(item, run)
+        if asked is not None:
             await self._calls.decide(asked, Decision.of(decision), approver)
 
-    async def _offers_of(self, run: Context) -> Mapping[str, "_Offer"]:
+    async def is_over(self, item: ToolApprovalItem, run: Context, *, wait: float | None = None) -> bool:
+        """Whether a call has ended that has interrupted the run, within `wait` seconds (`None`: its end is waited for): `RunState.approve` it then.
+
+        One that still waits for people has not. One that nobody knows any more has: its outcome is unknown. Raises `FleetUnavailable`.
+        """
+        asked = await self._asked_by(item, run)
+        step = None if asked is None else await self._calls.step_before(asked)
+        if asked is None or step is None:
+            return True
+        try:
+            await self._calls.resumed(step, asked, patience=wait)
+        except (StillRunning, WaitsForApproval):
+            return False
+        return True
+
+    async def deferred(self, item: ToolApprovalItem, run: Context) -> dict[str, Any] | None:
+        """What the fleet knows the call by that has interrupted the run: its `kind` and `toolfleet_call_id`, the job's id if it is a job.
+
+        `None` for nothing of the fleet's. Raises `FleetUnavailable`.
+        """
+        asked = await self._asked_by(item, run)
+        step = None if asked is None else await self._calls.step_before(asked)
+        return None if step is None else step.to_json()
+
+    async def _asked_by(self, item: ToolApprovalItem, run: Context) -> FrameworkCall | None:
+        offer = (await self._offers_of(run)).get(item.name or "")
+        return None if offer is None else self._asked(offer, run, item.arguments or "", item.call_id)
+
+    async def _offers_of(self, run: Context) -> Mapping[str, OfferedFunction]:
         offers = self._runs.get(run)
         if offers is None:
             run_id = randomness.uuid4_text() if self._run_id is None else self._run_id(run)
@@ -108,50 +144,58 @@ class FleetTools:
             offers = self._runs[run] = ToolOffers(self._fleet, offered, self._where)
         return await offers.of(caller_of(self._caller, run))
 
-    def _offered(self, run_id: str, definition: ToolDefinition, name: str) -> "_Offer":
-        tool = FunctionTool(
-            name=name,
-            description=definition.description,
-            params_json_schema=input_schema(definition),
-            on_invoke_tool=_nothing,
-            strict_json_schema=False,  # else the schema is rewritten in place
-        )
-        offer = _Offer(tool, definition, run_id)
-        tool.on_invoke_tool = functools.partial(self._invoke, offer)
+    def _offered(self, run_id: str, definition: ToolDefinition, name: str) -> OfferedFunction:
+        offer = OfferedFunction(function_tool_of(definition, name), definition, run_id)
+        offer.tool.on_invoke_tool = functools.partial(self._invoke, offer)
         return offer
 
-    def _asked(self, offer: "_Offer", run: Context, arguments: Any, call_id: str | None) -> FrameworkCall:
+    def _asked(self, offer: OfferedFunction, run: Context, arguments: Any, call_id: str | None) -> FrameworkCall:
         where = in_run(conversation_of(self._conversation, run), offer.run_id)
         read = spoken_arguments(arguments)
         named = offer.definition, offer.tool.name, read, caller_of(self._caller, run), offer.run_id, call_id
         return FrameworkCall(*named, where)
 
-    async def _asks_people(self, offer: "_Offer", run: Context, arguments: dict[str, Any], call_id: str) -> bool:
-        return await self._calls.asks_people(self._asked(offer, run, arguments, call_id))
+    def _defers(self, tool_name: str) -> bool:
+        return self._calls.patience(tool_name) is not None
 
-    async def _invoke(self, offer: "_Offer", run: ToolContext[Any], arguments: str) -> _Output:
+    async def _waits(self, offer: OfferedFunction, run: Context, arguments: dict[str, Any], call_id: str) -> bool:
+        """Whether the run is interrupted by the call: it is made here, and its result is kept if it has one in time."""
+        asked = self._asked(offer, run, arguments, call_id)
+        if not self._defers(offer.definition.name):
+            return await self._calls.asks_people(asked)
+        try:
+            offer.ended[asked.key] = await self._calls.call(asked)
+        except (StillRunning, WaitsForApproval):
+            return True
+        return False
+
+    async def _invoke(self, offer: OfferedFunction, run: ToolContext[Any], arguments: str) -> Output:
         asked = self._asked(offer, run, arguments, run.tool_call_id)
         # A run may come here undecided: where Redis was silent as it was to be interrupted.
-        is_approved = self._defer_approvals and run.is_tool_approved(asked.name, run.tool_call_id)
+        is_approved = self._calls.is_deferring and run.is_tool_approved(asked.name, run.tool_call_id)
         approver = self._approver(run) if callable(self._approver) else self._approver
+        result = offer.ended.pop(asked.key, None)
         try:
-            result = await self._calls.call(asked, Decision(approves=True) if is_approved else None, approver)
+            if result is None:
+                result = await (self._resumed(asked, run, approver) if is_approved else self._calls.call(asked))
+        except StillRunning as running:  # approved too early, or for good: the run waits
+            result = await self._calls.resumed(running.step, asked)
         except WaitsForApproval as waits:
             result = waits.result()
         if result.ends_run:  # the SDK ends its run with it
             raise AgentsException(shown_parts(result)[0])
-        return _shown(result)
+        return shown_output(result)
 
-
-@dataclass(frozen=True, slots=True)
-class _Offer:
-    tool: FunctionTool
-    definition: ToolDefinition
-    run_id: str
-
-
-async def _nothing(run: ToolContext[Any], arguments: str) -> str:
-    raise NotImplementedError
+    async def _resumed(self, asked: FrameworkCall, run: ToolContext[Any], approver: Approver | None) -> ToolResult:
+        """The end of a call that has interrupted its run, and is never begun anew; unless the tool was approved for good."""
+        decision = Decision(approves=True)
+        # What is approved for good was not deferred yet; what is no object has interrupted the run, and is refused.
+        if run.is_tool_approved(asked.name, NO_CALL) or not isinstance(asked.arguments, dict):
+            return await self._calls.call(asked, decision, approver)
+        step = await self._calls.step_before(asked)
+        if step is None:
+            return fleet_results.outcome_unknown(asked.tool.name, "the fleet no longer knows the call.")
+        return await self._calls.resumed(step, asked, decision, approver)
 
 
 @dataclass
@@ -165,16 +209,3 @@ class FleetAgent(Agent[TContext]):
         """As `Agent` has it, with the fleet's tools as they are at this turn."""
         own = await super().get_all_tools(run_context)
         return own if self.fleet_tools is None else [*own, *await self.fleet_tools.of(run_context)]
-
-
-def _shown(result: ToolResult) -> _Output:
-    """The SDK repeats no call, and has no mark for a failure: its text says all."""
-    text, files = shown_parts(result)
-    return [ToolOutputText(text=text), *map(_part, files)] if files else text
-
-
-def _part(file: ResultFile) -> ToolOutputImage | ToolOutputFileContent:
-    url = f"data:{file.media_type};base64,{file.data}"
-    if file.kind == "image":
-        return ToolOutputImage(image_url=url)
-    return ToolOutputFileContent(file_data=url, filename=file.name or "file.pdf")

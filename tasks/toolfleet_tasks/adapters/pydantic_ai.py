@@ -1,19 +1,18 @@
 """Offers the fleet's tools to Pydantic AI's agents, as a toolset."""
 
+import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic_ai import (
     AbstractToolset,
     ApprovalRequired,
-    BinaryContent,
     CallDeferred,
     CustomEvent,
     RunContext,
     ToolApproved,
-    ToolReturn,
 )
 from pydantic_ai.exceptions import ToolFailed, UsageLimitExceeded
 from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults
@@ -21,30 +20,25 @@ from pydantic_ai.tools import ToolDefinition as OfferedTool
 from pydantic_ai.toolsets import ToolsetTool
 
 from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.jobs import Poll
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.formats.calls import spoken_arguments
 from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.schemas.definition import input_schema
-from toolfleet_tasks.adapters.calling import (
-    AdapterCalls,
-    FrameworkCall,
-    StillRunning,
-    caller_of,
-    conversation_of,
-    in_run,
-)
+from toolfleet_tasks.adapters.calling import AdapterCalls
 from toolfleet_tasks.adapters.decisions import WaitsForApproval
+from toolfleet_tasks.adapters.deferrals import RUN, DeferredStep, StillRunning
+from toolfleet_tasks.adapters.framework_call import FrameworkCall, call_key, caller_of, conversation_of, in_run
 from toolfleet_tasks.adapters.offers import ToolOffers
 from toolfleet_tasks.adapters.pydantic_calls import (
-    CALL,
-    TOOL,
     AnyArguments,
+    asked_again,
     asked_by,
     decision_of,
-    metadata_of,
     seconds_left,
+    tool_return,
 )
-from toolfleet_tasks.adapters.result_text import result_text, shown_parts
+from toolfleet_tasks.adapters.result_text import result_text
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.client.fleet import ToolFleet
 
@@ -64,7 +58,8 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
 
     `caller` and `conversation` may be functions of the run's context, for agents with many users. `timeout`: seconds for a call,
     which also ends by the run's own deadline. With `defer_after` a call that takes more seconds ends the run with
-    `DeferredToolRequests`, which must be among the agent's output types; `deferred_results` brings what the next run needs. With
+    `DeferredToolRequests`, which must be among the agent's output types; `deferred_results` brings what the next run needs. Calls of
+    the tools in `jobs` are jobs, by a poll or with `None` by their own end, and do so at once. With
     `defer_approvals` so does a call that people have to approve; `approver`, who may follow from the run that goes on, is in whose
     name what it is resumed with is a vote.
     `where` says which tools are offered. A run that is cancelled takes its calls back.
@@ -79,6 +74,7 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         timeout: float | None = None,
         defer_after: float | None = None,
         defer_approvals: bool = False,
+        jobs: Mapping[str, Poll | None] | None = None,
         approver: Approver | Callable[[RunContext[AgentDepsT]], Approver | None] | None = None,
         where: Callable[[ToolDefinition], bool] | None = None,
         id: str = "toolfleet",  # noqa: A002 - the framework's word
@@ -87,7 +83,9 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         self._conversation = conversation
         self._offers = ToolOffers(fleet, self._offered, where)
         self._approver = approver
-        self._calls = AdapterCalls(fleet, timeout=timeout, defer_after=defer_after, defer_approvals=defer_approvals)
+        self._calls = AdapterCalls(
+            fleet, timeout=timeout, defer_after=defer_after, defer_approvals=defer_approvals, jobs=jobs
+        )
         self._id = id
 
     @property
@@ -122,14 +120,14 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         try:
             result = await self._result_of(ctx, asked, tool_args)
         except StillRunning as running:
-            raise CallDeferred({CALL: running.call_id, TOOL: running.tool_name}) from None
+            raise CallDeferred({**running.step.to_json(), RUN: run_id}) from None
         except WaitsForApproval as waits:
-            raise ApprovalRequired(metadata_of(waits)) from None
+            raise ApprovalRequired({**waits.to_json(), RUN: run_id}) from None
         if result.ends_run:
             raise UsageLimitExceeded(result_text(result))
         if not result.success:
             raise ToolFailed(result_text(result))
-        return _shown(result)
+        return tool_return(result)
 
     async def deferred_results(
         self,
@@ -137,27 +135,34 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         caller: Caller,
         decided: DeferredToolResults | None = None,
         approver: Approver | None = None,
+        *,
+        wait: float | None = None,
     ) -> DeferredToolResults:
         """Wait for the calls that a run has deferred, in any process: for `agent.run(deferred_tool_results=…)`.
 
-        What is `decided` about those that wait for people is the vote of `approver`. One that waits on is asked for again by the run.
+        What is `decided` about those that wait for people is the vote of `approver`. One that waits on, or that has not ended after
+        `wait` seconds (`None`: its end is waited for), is deferred again by the run.
         Never makes a call anew: one that the fleet has forgotten has an unknown outcome. Raises `FleetUnavailable`.
         """
         results = DeferredToolResults(metadata=dict(requests.metadata))
         votes = {} if decided is None else decided.to_tool_call_results()
+        until = None if wait is None else asyncio.get_running_loop().time() + wait
         for call in (*requests.calls, *requests.approvals):
             known = requests.metadata.get(call.tool_call_id, {})
-            if CALL not in known:
+            step, arguments = DeferredStep.of(known), spoken_arguments(call.args)
+            if step is None:
                 continue
-            decision = decision_of(votes.get(call.tool_call_id), known, spoken_arguments(call.args))
-            named = str(known[CALL]), str(known[TOOL]), caller
+            decision = decision_of(votes.get(call.tool_call_id), known, arguments)
+            key = call_key(step.run_id, call.tool_call_id, step.tool_name, arguments) if RUN in known else None
+            left = None if until is None else max(until - asyncio.get_running_loop().time(), 0)
             try:
-                result = await self._calls.result_of(*named, decision, approver)
-            except WaitsForApproval as waits:
+                result = await self._calls.result_of(step, caller, decision, approver, key=key, patience=left)
+            except (StillRunning, WaitsForApproval) as waits:
+                asks = waits.to_json() if isinstance(waits, WaitsForApproval) else known
                 results.approvals[call.tool_call_id] = ToolApproved()
-                results.metadata[call.tool_call_id] = metadata_of(waits, is_decided=False)
+                results.metadata[call.tool_call_id] = asked_again({**known, **asks})
             else:
-                shown = _shown(result) if result.success else ToolFailed(result_text(result))
+                shown = tool_return(result) if result.success else ToolFailed(result_text(result))
                 results.calls[call.tool_call_id] = shown
         return results
 
@@ -168,9 +173,11 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         known = ctx.tool_call_metadata or {}
         approver = self._approver(ctx) if callable(self._approver) else self._approver
         decision = decision_of(ToolApproved(override_args=approved), known, asked.arguments)
-        if CALL not in known:
+        step = DeferredStep.of(known)
+        if step is None:
             return await self._calls.call(asked, decision, approver)
-        return await self._calls.result_of(str(known[CALL]), asked.tool.name, asked.caller, decision, approver)
+        patience = self._calls.patience(asked.tool.name)
+        return await self._calls.resumed(step, asked, decision, approver, patience=patience)
 
     def _offered(self, tool: ToolDefinition, name: str) -> "ToolsetTool[AgentDepsT]":
         offered = OfferedTool(
@@ -196,10 +203,3 @@ def _definition_of(tool: ToolsetTool[Any]) -> ToolDefinition:
 
 async def _emit(ctx: RunContext[Any], progress: Progress) -> None:
     await ctx.emit(ToolProgress(fraction=progress.fraction, message=progress.message))
-
-
-def _shown(result: ToolResult) -> ToolReturn[Any]:
-    text, files = shown_parts(result)
-    parts = [BinaryContent(file.read(), media_type=file.media_type) for file in files]
-    value: Any = [text, *parts] if result.files else result.result
-    return ToolReturn(value, metadata={CALL: result.audit.call_id, "attempts": result.audit.attempts})

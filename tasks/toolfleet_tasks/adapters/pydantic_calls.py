@@ -1,20 +1,20 @@
-"""Reads what a run of Pydantic AI's asks for, and what people have decided about it."""
+"""Reads what a run of Pydantic AI's asks for, and what people have decided about it; writes what it is shown."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from pydantic_ai import ModelResponse, RunContext, ToolApproved, ToolCallPart, ToolDenied
+from pydantic_ai import BinaryContent, ModelResponse, RunContext, ToolApproved, ToolCallPart, ToolDenied, ToolReturn
 from pydantic_core import from_json
 
+from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.formats.calls import spoken_arguments
 from toolfleet_registry.time import machine_clock
-from toolfleet_tasks.adapters.decisions import Decision, WaitsForApproval
+from toolfleet_tasks.adapters.decisions import Decision
+from toolfleet_tasks.adapters.deferrals import APPROVAL, CALL
+from toolfleet_tasks.adapters.result_text import shown_parts
 
-CALL = "toolfleet_call_id"
-TOOL = "toolfleet_tool"
-_APPROVAL = "toolfleet_approval"
-_WAITS = "toolfleet_waits"  # nobody has decided: the run that goes on only asks again
+_WAITS = "toolfleet_waits"  # nobody has decided, or it goes on: the run that goes on only asks again
 
 
 def asked_by(ctx: RunContext[Any], name: str, arguments: Any) -> tuple[str | None, Any]:
@@ -29,7 +29,7 @@ def asked_by(ctx: RunContext[Any], name: str, arguments: Any) -> tuple[str | Non
 
 def decision_of(said: object, known: Mapping[str, Any], asked: Any) -> Decision | None:
     """What people have decided, `known` being the call's metadata, and `asked` its arguments; `None` for nothing."""
-    seen = known.get(_APPROVAL, {}).get("digest")
+    seen = known.get(APPROVAL, {}).get("digest")
     if isinstance(said, ToolDenied):
         return Decision(approves=False, reason=said.message)
     if not isinstance(said, ToolApproved) or known.get(_WAITS):
@@ -42,10 +42,17 @@ def decision_of(said: object, known: Mapping[str, Any], asked: Any) -> Decision 
     return Decision(approves=True, arguments=changed or None, seen=seen, fault=fault)
 
 
-def metadata_of(waits: WaitsForApproval, *, is_decided: bool = True) -> dict[str, Any]:
-    """What an application is told of a call that waits for people; a run that goes on before they have decided asks again."""
-    known = {CALL: waits.found.approval_id, TOOL: waits.found.request.tool_name, _APPROVAL: waits.question()}
-    return known if is_decided else {**known, _WAITS: True}
+def asked_again(known: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata of a call whose end is not there, `known` being what it has: a run that goes on with it defers it again."""
+    return {**known, _WAITS: True}
+
+
+def tool_return(result: ToolResult) -> ToolReturn[Any]:
+    """A success as the framework shows it to its model: files beside the text."""
+    text, files = shown_parts(result)
+    parts = [BinaryContent(file.read(), media_type=file.media_type) for file in files]
+    value: Any = [text, *parts] if result.files else result.result
+    return ToolReturn(value, metadata={CALL: result.audit.call_id, "attempts": result.audit.attempts})
 
 
 def seconds_left(deadline: datetime | None) -> float | None:

@@ -4,6 +4,7 @@ A record is sent in the same write as the call's publishing, before it: a call t
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.errors import FleetUnavailable, NotPublished
+from toolfleet_registry.redis.approval_keys import ApprovalKeys
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
@@ -35,6 +37,7 @@ _GRACE_SECONDS = (
     3.0  # beyond the deadline: a worker, or the process that began the call, ends it with more than we know
 )
 _READ_SECONDS = 5.0
+_DEFERRED_KEPT_SECONDS = 7 * 86_400  # as long as what people were asked about
 _SILENCE_SECONDS = 0.5  # of Redis, before it may be frozen
 
 
@@ -94,11 +97,7 @@ class BegunCalls:
 
     async def find(self, call_id: str, owner: Owner) -> BegunCall | None:
         """The record of a call of this owner's; `None` also for one of somebody else's. Raises `FleetUnavailable`."""
-        try:
-            async with asyncio.timeout(_READ_SECONDS):
-                text: bytes | None = await self._connection.execute("GET", self._keys.begun_call(call_id))
-        except (TimeoutError, RedisConnectionLost, ResponseError) as exc:
-            raise FleetUnavailable("Redis does not answer.") from exc
+        text: bytes | None = await self._asked("GET", self._keys.begun_call(call_id))
         if text is None:
             return None
         try:
@@ -107,6 +106,13 @@ class BegunCalls:
             log.warning("begun_call_not_read", call_id=call_id)
             return None
         return record if record.owner == owner.user_id and record.call_id == call_id else None
+
+    async def keep_deferred(self, owner: Owner, idempotency_key: str, call_id: str, seconds: float) -> None:
+        """Keep which call the owner's key has stood for, `seconds` and a week: a step that runs again finds it. Raises `FleetUnavailable`."""
+        kept = math.ceil(seconds) + _DEFERRED_KEPT_SECONDS
+        await self._asked(
+            "SET", ApprovalKeys(self._keys).asked(owner.user_id, idempotency_key), call_id, "EX", str(kept)
+        )
 
     async def attach(self, record: BegunCall) -> PendingCall:
         """Follow a call that another process has begun; one that has ended has its result already. `PendingCall.leave` it.
@@ -164,6 +170,13 @@ class BegunCalls:
         result = read_stored(stored, call.tool_name)
         pending.refuse(result)
         self.had(call, result, text_of(stored))
+
+    async def _asked(self, *command: str) -> Any:
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                return await self._connection.execute(*command)
+        except (TimeoutError, RedisConnectionLost, ResponseError) as exc:
+            raise FleetUnavailable("Redis does not answer.") from exc
 
     def _forget(self, call_id: str) -> None:
         """The call is in no queue: there is nothing to go on with."""

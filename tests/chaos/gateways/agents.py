@@ -12,7 +12,7 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, ToolCall
 from mcp import Client
 from pydantic_ai import Agent, ToolCallPart
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from support.frameworks.chat_script import ChatScript
 from support.frameworks.pydantic_script import PydanticScript
@@ -20,9 +20,13 @@ from toolfleet.adapters.claude import fleet_server
 from toolfleet.adapters.langchain import FleetMiddleware
 from toolfleet.adapters.openai_agents import FleetAgent, FleetTools
 from toolfleet.adapters.pydantic_ai import FleetToolset
-from toolfleet_registry.contracts import Caller, ToolResult
+from toolfleet_registry.contracts import Caller, ToolDefinition, ToolResult
 from toolfleet_registry.contracts import ToolCall as FleetCall
+from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.adapters.calling import AdapterCalls
+from toolfleet_tasks.adapters.deferrals import DeferredStep, StillRunning
+from toolfleet_tasks.adapters.framework_call import FrameworkCall
 from toolfleet_tasks.client.fleet import ToolFleet
 
 Json = dict[str, Any]
@@ -34,6 +38,7 @@ AGENTS: Final = 2
 _ASKER = Caller(user_id="ada", permission="user", allowed_modules="*")
 _TIMEOUT_SECONDS = 40.0
 _PAUSE_SECONDS = 0.5
+_PATIENCE_SECONDS = 0.05  # of a run, with a call
 _AWAY = "fleet_unavailable"
 
 
@@ -107,10 +112,42 @@ async def _claude(fleet: HearingFleet, ref: str, name: str, arguments: Json) -> 
         await client.call_tool(name, arguments, meta=meta)
 
 
+async def _deferred(fleet: HearingFleet, ref: str, name: str, arguments: Json) -> None:
+    await _go_on(fleet, ref, name, arguments, {"defer_after": _PATIENCE_SECONDS})
+
+
+async def _as_job(fleet: HearingFleet, ref: str, name: str, arguments: Json) -> None:
+    await _go_on(fleet, ref, name, arguments, {"jobs": {name.replace("__", "."): None}})
+
+
+async def _go_on(fleet: HearingFleet, ref: str, name: str, arguments: Json, options: Json) -> None:
+    """As all frameworks do whose run has ended meanwhile: with the text that they have kept, of what is deferred."""
+    tool = ToolDefinition(name=name.replace("__", "."), effect="once")
+    asked = FrameworkCall(tool, name, arguments, _ASKER, ref, ref)
+    calls = AdapterCalls(fleet, timeout=_TIMEOUT_SECONDS, **options)
+    try:
+        result = await calls.call(asked)
+    except StillRunning as running:
+        step = DeferredStep.of(from_json(to_json(running.step.to_json())))
+        assert step is not None
+        result = await _end_of(calls, step, asked)
+    fleet.heard[ref].append(result)
+
+
+async def _end_of(calls: AdapterCalls, step: DeferredStep, asked: FrameworkCall) -> ToolResult:
+    while True:
+        try:
+            return await calls.resumed(step, asked)
+        except FleetUnavailable:
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+
 STEPS: Final[Mapping[str, Step]] = {
     "by Pydantic AI": _pydantic_ai,
     "by LangChain": _langchain,
     "by the OpenAI Agents SDK": _openai_agents,
     "by Claude's agent SDK": _claude,
+    "by an adapter, deferred": _deferred,
+    "by an adapter, as a job": _as_job,
 }
 """One step of each framework's agents."""

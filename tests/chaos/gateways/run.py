@@ -54,7 +54,7 @@ async def run_gateways(plan: GatewayPlan, folder: Path) -> GatewayRun:
     """Do it. Logs and the modules' journal are left in `folder`."""
     wanted = intentions(plan.calls, plan.doors, random.Random(plan.seed))
     began_at = time.monotonic()
-    async with scene(folder) as here:
+    async with scene(folder, has_beat="agents" in plan.doors) as here:  # beat looks after jobs
         async with AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(_client(here, url)) for url in here.urls]
             agents = await stack.enter_async_context(Agents.open(here.settings))

@@ -155,7 +155,8 @@ async def test_a_long_call_interrupts_the_graph_and_is_the_same_once_it_goes_on(
     await wait_until(lambda: owls.running == 0, "the call has ended")
     state = await graph.ainvoke(Command(resume=True), thread("t1"))
 
-    assert interrupted.value == still.value == {"toolfleet_call_id": call_id, "tool_name": "owls.talk"}
+    known = {"kind": "call", "toolfleet_call_id": call_id, "toolfleet_tool": "owls.talk", "tool_call_id": "c1"}
+    assert interrupted.value == still.value == known
     assert [each.content for each in shown(state)] == ["done"]
     assert state["messages"][-1].content == "done"
     assert len(owls.calls("talk")) == 1

@@ -1,43 +1,28 @@
 """Answers the tools by which an MCP client asks for a call that goes on: its state, its result, its end."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from toolfleet_gateway.calls.attaching import attached
 from toolfleet_gateway.mcp.approvals.client_approvals import CallApproval, ClientApprovals
 from toolfleet_gateway.mcp.calls.call_results import call_result
-from toolfleet_gateway.mcp.calls.running_calls import CANCEL_TOOL, STATUS_TOOL, WAIT_TOOL, running_result
+from toolfleet_gateway.mcp.calls.running_calls import running_result
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_tasks.calls.begun_handle import BegunHandle
 from toolfleet_tasks.client.fleet import ToolFleet
-
-_CALL_ID = {"type": "string", "description": "The call's id, as it was told."}
-_SECONDS = {"type": "number", "minimum": 0, "description": "How long to wait at most."}
-
-
-def _tool(name: str, description: str, properties: Mapping[str, Any], *, reads: bool) -> dict[str, Any]:
-    schema = {"type": "object", "properties": properties, "required": ["call_id"], "additionalProperties": False}
-    hints = {"readOnlyHint": reads, "idempotentHint": True, "destructiveHint": False}
-    return {"name": name, "description": description, "inputSchema": schema, "annotations": hints}
-
-
-FOLLOWING_TOOLS: Final[Mapping[str, Mapping[str, Any]]] = {
-    STATUS_TOOL: _tool(
-        STATUS_TOOL, "Say where a call is that was told to be still running, and how far.", {"call_id": _CALL_ID}, reads=True
-    ),
-    WAIT_TOOL: _tool(
-        WAIT_TOOL,
-        "Wait for the result of a call that was told to be still running.",
-        {"call_id": _CALL_ID, "seconds": _SECONDS},
-        reads=True,
-    ),
-    CANCEL_TOOL: _tool(
-        CANCEL_TOOL, "Take a call back that was told to be still running.", {"call_id": _CALL_ID}, reads=False
-    ),
-}  # fmt: skip
-"""What each is, as `tools/list` has it."""
+from toolfleet_tasks.messages.following_tools import (
+    CANCEL_TOOL,
+    NO_ANSWER,
+    OF_SOMEBODY_ELSE,
+    STATUS_TOOL,
+    UNKNOWN_CALL,
+    WAIT_TOOL,
+    WRONG_ARGUMENTS,
+    asked_of,
+    state_text,
+)
 
 
 class FollowedCalls:
@@ -55,22 +40,21 @@ class FollowedCalls:
 
     async def run(self, view: McpView, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The result of one of `FOLLOWING_TOOLS`."""
-        call_id, seconds = arguments.get("call_id"), arguments.get("seconds", self._longest)
-        if not isinstance(call_id, str) or isinstance(seconds, bool) or not isinstance(seconds, int | float):
-            return text_result("call_id must be the text that names a call, and seconds a number.", is_error=True)
+        if (asked := asked_of(arguments, self._longest)) is None:
+            return text_result(WRONG_ARGUMENTS, is_error=True)
         try:
-            handle = await attached(self._fleet, view.who, call_id)
+            handle = await attached(self._fleet, view.who, asked[0])
         except FleetUnavailable:
-            return text_result("The fleet's Redis does not answer: ask again in a moment.", is_error=True)
+            return text_result(NO_ANSWER, is_error=True)
         if handle is None:
-            return text_result("There is no such call: it is unknown, or was forgotten.", is_error=True)
+            return text_result(UNKNOWN_CALL, is_error=True)
         try:
-            return await self._answers[name](view, handle, seconds)
+            return await self._answers[name](view, handle, asked[1])
         finally:
             handle.leave()
 
     async def _wait(self, view: McpView, handle: BegunHandle, seconds: float) -> dict[str, Any]:
-        result = await handle.end_within(min(max(seconds, 0), self._longest))
+        result = await handle.end_within(seconds)
         if result is not None:
             return call_result(result, handle.id)
         return running_result(handle, await self._waits(view, handle, str(await handle.status())))
@@ -86,13 +70,13 @@ class FollowedCalls:
             state["progress"] = status.progress.model_dump(mode="json")
         if waits is not None:
             state["approval"] = waits.facts
-        said = "has ended: wait for it to have its result" if status == "done" else f"is {status}"
         more = "" if waits is None else f" {waits.sentence}"
-        return {**text_result(f"Call {handle.id} of {handle.tool_name} {said}.{more}"), "structuredContent": state}
+        said = f"{state_text(handle.tool_name, handle.id, str(status))}{more}"
+        return {**text_result(said), "structuredContent": state}
 
     async def _cancel(self, _view: McpView, handle: BegunHandle, _: float) -> dict[str, Any]:
         if handle.is_guest and await handle.end_within(0) is None:
-            return text_result("Somebody else has begun the call, and it is theirs to take back.", is_error=True)
+            return text_result(OF_SOMEBODY_ELSE, is_error=True)
         await handle.cancel()
         result = await handle.end_within(0)
         return running_result(handle) if result is None else call_result(result, handle.id)

@@ -50,6 +50,13 @@ class FleetBegunCalls:
         record = await begun.find(call_id, owner)
         return None if record is None else BegunHandle(await begun.attach(record), is_guest=record.is_guest)
 
+    async def keep_deferred(self, owner: Owner, idempotency_key: str, call_id: str, *, seconds: float) -> None:
+        """Keep which call the owner's key has stood for, `seconds` and a week: longer than the key stands for it.
+
+        Raises `FleetUnavailable`.
+        """
+        await (await self._sessions.opened()).begun.keep_deferred(owner, idempotency_key, call_id, seconds)
+
     async def answer(
         self,
         call_id: str,

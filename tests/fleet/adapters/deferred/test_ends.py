@@ -1,0 +1,230 @@
+"""How deferred work ends: each framework's model reads what has become of it, and nothing is repeated by itself."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from agents import Runner
+from agents.testing import ScriptedModel, assistant_message, function_call
+from langgraph.checkpoint.memory import InMemorySaver
+from mcp import Client
+
+from fleet.adapters.deferred.conftest import STATE, LongWork
+from support.fleet import TestBed
+from support.frameworks.deferred_runs import RUNS, ClaudeRun, GraphRun
+from support.module_server import ModuleServer, serve
+from support.modules.works import QUICK, Works
+from support.servers.hatchery import Hatchery, make_hatchery
+from support.servers.redis_faults import faulty_redis
+from support.waiting import wait_until
+from toolfleet import Caller, Poll, ToolDefinition, ToolFleet
+from toolfleet.adapters.claude import fleet_server
+from toolfleet.adapters.openai_agents import FleetAgent, FleetTools
+from toolfleet_tasks.adapters.calling import AdapterCalls
+from toolfleet_tasks.adapters.deferrals import StillRunning
+from toolfleet_tasks.adapters.framework_call import FrameworkCall
+
+Modules = tuple[ModuleServer, Hatchery, Works]
+each_framework = pytest.mark.parametrize("framework", RUNS)
+UNKNOWN = "effect_state: unknown\nretryable: false\n"
+
+
+def asked(caller: Caller, tool: str, arguments: object) -> FrameworkCall:
+    return FrameworkCall(ToolDefinition(name=tool, effect="once"), tool.replace(".", "__"), arguments, caller, "r", "c")
+
+
+@each_framework
+async def test_a_job_that_fails_says_so(fleet: ToolFleet, ada: Caller, modules: Modules, framework: str) -> None:
+    """With its last words, and that nobody knows how far its effect has come."""
+    works = modules[2]
+    run = RUNS[framework](ada, "works__begin", {}, uuid4().hex, jobs={"works.begin": STATE})
+    works.pieces.clear()
+    _, kept = await run.begin(fleet)
+    await wait_until(lambda: bool(works.pieces), "it has begun")
+    works.pieces.update(dict.fromkeys(works.pieces, "failed"))
+
+    shown, _ = await run.go_on(fleet, kept)
+
+    assert f"error_code: module_error\n{UNKNOWN}hint: It may have been executed" in str(shown)
+
+
+@each_framework
+async def test_a_job_that_is_too_slow_has_timed_out(
+    fleet: ToolFleet, ada: Caller, modules: Modules, framework: str
+) -> None:
+    """By its poll's own bound."""
+    poll = STATE.model_copy(update={"max_seconds": 0.5})
+    run = RUNS[framework](ada, "works__begin", {}, uuid4().hex, jobs={"works.begin": poll})
+    _, kept = await run.begin(fleet)
+
+    shown, _ = await run.go_on(fleet, kept)
+
+    assert f"error_code: timed_out\n{UNKNOWN}" in str(shown)
+
+
+async def test_a_job_that_cannot_be_made_is_refused_at_once(fleet: ToolFleet, ada: Caller) -> None:
+    """Nothing is deferred, and the model reads why."""
+    poll = Poll(tool_name="works.admins_state", arguments={"id": "x"})
+
+    result = await AdapterCalls(fleet, jobs={"works.begin": poll}).call(asked(ada, "works.begin", {}))
+
+    assert (result.error_code, result.effect_state) == ("permission_denied", "none")
+
+
+@each_framework
+async def test_what_is_cancelled_meanwhile_has_ended_so(
+    bed: TestBed, fleet: ToolFleet, ada: Caller, work: LongWork, framework: str
+) -> None:
+    """By its id, in whichever process: an application takes back what its run waits for."""
+    run = work.run(framework, ada)
+    known, kept = await run.begin(fleet)
+    await wait_until(lambda: work.times() == 1, "it has begun")
+    call_id = known["toolfleet_call_id"]
+    async with Client(fleet_server(fleet, ada, defer_after=1)["instance"]) as client:
+        await client.call_tool("call_cancel", {"call_id": call_id})
+
+    shown, _ = await run.go_on(fleet, kept)
+
+    assert "error_code: cancelled\neffect_state: unknown" in str(shown)
+    assert work.times() == 1
+
+
+async def test_an_id_stands_for_its_arguments(fleet: ToolFleet, ada: Caller, work: LongWork) -> None:
+    """A step with other arguments than those of the call that its run has kept brings no result, and begins nothing."""
+    calls = AdapterCalls(fleet, **work.options)
+    with pytest.raises(StillRunning) as deferred:
+        await calls.call(asked(ada, work.tool, {}))
+    await wait_until(lambda: work.times() == 1, "it has begun")
+    work.end()
+
+    other = await calls.resumed(deferred.value.step, asked(ada, work.tool, {"text": "another"}))
+    same = await calls.resumed(deferred.value.step, asked(ada, work.tool, {}))
+
+    assert (other.error_code, other.effect_state) == ("outcome_unknown", "unknown")
+    assert "was made with other arguments" in str(other.error)
+    assert same.success
+    assert work.times() == 1
+
+
+async def test_a_run_that_is_cancelled_takes_back_only_the_job_that_it_has_made(
+    fleet: ToolFleet, ada: Caller, modules: Modules
+) -> None:
+    """A step that comes again only waits."""
+    works = modules[2]
+    works.pieces.clear()
+    calls = AdapterCalls(fleet, defer_after=60, jobs={"works.begin": STATE})
+    call = asked(ada, "works.begin", {"n": uuid4().hex})
+    step = await calls.step_before(call)
+    assert step is not None
+
+    async def state() -> str | None:
+        job = await fleet.jobs.get(step.call_id, ada)
+        return None if job is None else job.state
+
+    first = asyncio.create_task(calls.call(call))
+    await wait_until(lambda: bool(works.pieces), "it has begun")
+    again = asyncio.create_task(calls.call(call))
+    await asyncio.wait({again}, timeout=0.3)
+    again.cancel()
+    await asyncio.wait({again})
+    assert await state() in {"starting", "waiting", "polling"}
+
+    first.cancel()
+    await asyncio.wait({first})
+    result = await calls.resumed(step, call, patience=10)
+    assert (result.error_code, result.effect_state) == ("cancelled", "unknown")
+
+
+async def test_a_graph_goes_on_without_a_resume_value(fleet: ToolFleet, ada: Caller, work: LongWork) -> None:
+    """As a process does that has died while it waited: the node runs again, and joins."""
+    run = GraphRun(ada, work.tool.replace(".", "__"), {}, uuid4().hex, **work.options)
+    saver = InMemorySaver()
+    graph = run.graph(fleet, saver, run.call)
+    await graph.ainvoke({"messages": [("user", "Go.")]}, run.thread)
+    await wait_until(lambda: work.times() == 1, "it has begun")
+    work.end()
+
+    state = await run.graph(fleet, saver, **{**run.options, "defer_after": 30}).ainvoke(None, run.thread)
+
+    assert state["messages"][-1].content == "done"
+    assert work.times() == 1
+
+
+async def test_a_state_that_is_approved_too_early_or_for_good_waits(
+    fleet: ToolFleet, ada: Caller, work: LongWork
+) -> None:
+    """A tool that is approved for good is never asked about again: its next call is made, and waited for."""
+    name = work.tool.replace(".", "__")
+    steps = [[function_call(name, '{"n": 1}', call_id="c1")], [function_call(name, '{"n": 2}', call_id="c2")]]
+    run_id = uuid4().hex
+    tools = FleetTools(fleet, ada, run_id=lambda _: run_id, **work.options)
+    agent = FleetAgent[Any](name="agent", model=ScriptedModel([*steps, [assistant_message("done")]]), fleet_tools=tools)
+    ran = await Runner.run(agent, "Go.")
+    (item,) = ran.interruptions
+    state = ran.to_state()
+    state.approve(item, always_approve=True)
+
+    going_on = asyncio.create_task(Runner.run(agent, state))
+    await wait_until(lambda: work.times() == 1, "the first one has begun")
+    work.end()
+    await _ended_once_more(work, lambda: work.times() == 2)
+
+    again = await going_on
+    assert again.final_output == "done"
+    assert len([each for each in again.new_items if each.type == "tool_call_output_item"]) == 2
+    assert work.times() == 2
+
+
+async def _ended_once_more(work: LongWork, has_begun: Callable[[], bool]) -> None:
+    await wait_until(has_begun, "the second one has begun")
+    work.end()
+
+
+async def test_claude_asks_for_its_calls(fleet: ToolFleet, ada: Caller, work: LongWork) -> None:
+    """It is offered the tools for that, and reads where a call is; what is no call of its own is none."""
+    run = ClaudeRun(ada, work.tool.replace(".", "__"), {}, uuid4().hex, **work.options)
+    known, _ = await run.begin(fleet)
+    await wait_until(lambda: work.times() == 1, "it has begun")
+    call_id = known["toolfleet_call_id"]
+    async with Client(fleet_server(fleet, ada, **work.options)["instance"]) as client:
+        offered = {tool.name for tool in (await client.list_tools()).tools}
+        said = [
+            str((await client.call_tool("call_status", arguments)).content)
+            for arguments in ({"call_id": call_id}, {"call_id": "x"}, {"call_id": 7})
+        ]
+        again = await client.call_tool(run.name, {}, meta=run.meta)
+    async with Client(fleet_server(fleet, ada)["instance"]) as client:
+        without = {tool.name for tool in (await client.list_tools()).tools}
+
+    assert {"call_status", "call_wait", "call_cancel"} <= offered
+    assert not {"call_status", "call_wait", "call_cancel"} & without
+    assert f"Call {call_id} of works.state is" in said[0] or f"Call {call_id} of {work.tool} is" in said[0]
+    assert "There is no such call" in said[1]
+    assert "must be the text" in said[2]
+    assert (again.meta or {})["toolfleet_call_id"] == call_id
+    assert work.times() == 1
+
+
+@each_framework
+async def test_workers_and_redis_may_start_anew_in_between(ada: Caller, tmp_path: Path, framework: str) -> None:
+    """A call that its module has accepted goes on without a worker, and a Redis that comes back knows it."""
+    hatchery = make_hatchery()
+    with serve(hatchery.server), faulty_redis(tmp_path) as redis:
+        bed = TestBed(redis.url, (hatchery.server,), tmp_path, {**QUICK, "visibility_timeout": 4})
+        run = RUNS[framework](ada, "nest__hatch", {}, uuid4().hex, defer_after=0.1)
+        with bed.worker():
+            async with ToolFleet(settings=bed.settings) as fleet:
+                _, kept = await run.begin(fleet)
+                await wait_until(lambda: len(hatchery.asked) > 0, "the module has accepted it")
+        with redis.restarted():
+            pass
+        hatchery.ends = 0
+        with bed.worker():
+            async with ToolFleet(settings=bed.settings) as fleet:
+                shown, _ = await run.go_on(fleet, kept)
+
+    assert "an owl" in str(shown)
+    assert len(hatchery.begun) == 1
