@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import croniter  # noqa: F401 - its import, with a process's first schedule, has `file` say what this machine is
 import pytest
 
 _NOT_HERE = frozenset(
