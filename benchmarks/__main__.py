@@ -149,7 +149,10 @@ def _read_options() -> argparse.Namespace:
     options.add_argument("--short", action="store_true", help="a look: one round, fewer systems, three minutes")
     options.add_argument("--rounds", type=int, help="how often everything is measured")
     options.add_argument(
-        "--only", nargs="+", metavar="NAME", help=f"of {', '.join(BY_NAME)}; far:NAME, queues:N, open:NAME, held, mixed, crowd, clients"
+        "--only",
+        nargs="+",
+        metavar="NAME",
+        help=f"of {', '.join(BY_NAME)}; far:NAME, queues:N, open:NAME, held, mixed, crowd, clients",
     )
     options.add_argument(
         "--workloads", nargs="+", choices=("cold", *WORKLOADS), help="of each system only these; cold is the cold start"

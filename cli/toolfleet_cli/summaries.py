@@ -32,6 +32,7 @@ SUMMARIES: Mapping[str, str] = {
     "jobs": "Long work that is polled, of all users: look at it, end it.",
     "keys": "The API keys of programs that use the fleet over HTTP.",
     "modules": "The modules: which there are, and whether they answer.",
+    "queues": "The queues: how each is, and pausing, draining and resuming them.",
     "tools": "The tools: which there are, what they take, and which are in effect.",
     "wakes": "Wake-ups of jobs and webhooks that wait to be accepted: look at them, and have them sent now.",
 }
