@@ -6,6 +6,7 @@ import contextvars
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from toolfleet_modules.once.work_log import WorkLog
@@ -77,7 +78,7 @@ class Work:
             self._tool.cancel()
         # Not by `asyncio.wait`, which takes as long as all else here.
         ended: asyncio.Future[None] = self._loop.create_future()
-        self._tool.add_done_callback(lambda _: ended.done() or ended.set_result(None))
+        self._tool.add_done_callback(partial(_end, ended))
         await ended
         return self._tool.result()
 
@@ -137,6 +138,11 @@ class Work:
     def _spread(self) -> None:
         for watcher in list(self.watchers):
             watcher()
+
+
+def _end(waiting: asyncio.Future[None], _: object) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 _GRACE_SECONDS = 1.0  # for a stopped tool to end before its caller's request does

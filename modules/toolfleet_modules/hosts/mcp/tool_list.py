@@ -85,7 +85,8 @@ class ListChanges:
     @property
     def shortest_pause(self) -> float:
         """How many seconds there are at least before the next list."""
-        return min(_SHORTEST_PAUSE * 2 ** max(0, min(self._in_a_row - _FREE_CHANGES, 10)), _LONGEST_PAUSE)
+        doublings = max(0, min(self._in_a_row - _FREE_CHANGES, 10))
+        return min(_SHORTEST_PAUSE * (1 << doublings), _LONGEST_PAUSE)
 
     def give_up_waiting(self) -> None:
         """Have nobody wait for a first list any more."""
