@@ -6,12 +6,13 @@ from toolfleet_registry.system.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from toolfleet_tasks.adapters.decisions import WaitsForApproval
-    from toolfleet_tasks.adapters.openai_agents import FleetAgent, FleetTools
+    from toolfleet_tasks.adapters.openai_agents import FleetTools
+    from toolfleet_tasks.adapters.openai_calls import FleetAgent
 else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "FleetAgent": "toolfleet_tasks.adapters.openai_agents",
+            "FleetAgent": "toolfleet_tasks.adapters.openai_calls",
             "FleetTools": "toolfleet_tasks.adapters.openai_agents",
             "WaitsForApproval": "toolfleet_tasks.adapters.decisions",
         },

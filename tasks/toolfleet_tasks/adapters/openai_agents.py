@@ -2,11 +2,10 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
-from agents import Agent, FunctionTool, RunContextWrapper, Tool, ToolApprovalItem
+from agents import FunctionTool, RunContextWrapper, ToolApprovalItem
 from agents.exceptions import AgentsException
 from agents.tool_context import ToolContext
 
@@ -24,8 +23,6 @@ from toolfleet_tasks.adapters.result_text import shown_parts
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.messages import fleet_results
-
-TContext = TypeVar("TContext")
 
 Context = RunContextWrapper[Any]
 
@@ -196,16 +193,3 @@ class FleetTools:
         if step is None:
             return fleet_results.outcome_unknown(asked.tool.name, "the fleet no longer knows the call.")
         return await self._calls.resumed(step, asked, decision, approver)
-
-
-@dataclass
-class FleetAgent(Agent[TContext]):
-    """An agent that has the fleet's tools beside its own: `FleetAgent(name="…", fleet_tools=FleetTools(fleet, caller))`."""
-
-    fleet_tools: FleetTools | None = None
-    """What it has of the fleet; `None` for nothing."""
-
-    async def get_all_tools(self, run_context: RunContextWrapper[TContext]) -> list[Tool]:
-        """As `Agent` has it, with the fleet's tools as they are at this turn."""
-        own = await super().get_all_tools(run_context)
-        return own if self.fleet_tools is None else [*own, *await self.fleet_tools.of(run_context)]

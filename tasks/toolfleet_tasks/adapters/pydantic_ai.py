@@ -10,7 +10,6 @@ from pydantic_ai import (
     AbstractToolset,
     ApprovalRequired,
     CallDeferred,
-    CustomEvent,
     RunContext,
     ToolApproved,
 )
@@ -21,7 +20,6 @@ from pydantic_ai.toolsets import ToolsetTool
 
 from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.jobs import Poll
-from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.formats.calls import spoken_arguments
 from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.schemas.definition import input_schema
@@ -35,22 +33,13 @@ from toolfleet_tasks.adapters.pydantic_calls import (
     asked_again,
     asked_by,
     decision_of,
+    emit_progress,
     seconds_left,
     tool_return,
 )
 from toolfleet_tasks.adapters.result_text import result_text
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.client.fleet import ToolFleet
-
-
-@dataclass(kw_only=True)
-class ToolProgress(CustomEvent):
-    """How far a call is, in the run's stream of events."""
-
-    fraction: float | None
-    """How much of the work is done, from 0 to 1; `None` if nobody knows."""
-    message: str
-    """What is going on."""
 
 
 class FleetToolset(AbstractToolset[AgentDepsT]):
@@ -115,7 +104,7 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
             ctx.tool_call_id,
             in_run(conversation_of(self._conversation, ctx), ctx.run_id),
             seconds_left(ctx.deadline),
-            functools.partial(_emit, ctx),
+            functools.partial(emit_progress, ctx),
         )
         try:
             result = await self._result_of(ctx, asked, tool_args)
@@ -199,7 +188,3 @@ def _definition_of(tool: ToolsetTool[Any]) -> ToolDefinition:
     if not isinstance(tool, _FleetTool):
         raise TypeError(f"{tool.tool_def.name!r} is no tool of this toolset.")
     return tool.definition
-
-
-async def _emit(ctx: RunContext[Any], progress: Progress) -> None:
-    await ctx.emit(ToolProgress(fraction=progress.fraction, message=progress.message))

@@ -1,13 +1,24 @@
 """Reads what a run of Pydantic AI's asks for, and what people have decided about it; writes what it is shown."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from pydantic_ai import BinaryContent, ModelResponse, RunContext, ToolApproved, ToolCallPart, ToolDenied, ToolReturn
+from pydantic_ai import (
+    BinaryContent,
+    CustomEvent,
+    ModelResponse,
+    RunContext,
+    ToolApproved,
+    ToolCallPart,
+    ToolDenied,
+    ToolReturn,
+)
 from pydantic_core import from_json
 
 from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.formats.calls import spoken_arguments
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.adapters.decisions import Decision
@@ -15,6 +26,16 @@ from toolfleet_tasks.adapters.deferrals import APPROVAL, CALL
 from toolfleet_tasks.adapters.result_text import shown_parts
 
 _WAITS = "toolfleet_waits"  # nobody has decided, or it goes on: the run that goes on only asks again
+
+
+@dataclass(kw_only=True)
+class ToolProgress(CustomEvent):
+    """How far a call is, in the run's stream of events."""
+
+    fraction: float | None
+    """How much of the work is done, from 0 to 1; `None` if nobody knows."""
+    message: str
+    """What is going on."""
 
 
 def asked_by(ctx: RunContext[Any], name: str, arguments: Any) -> tuple[str | None, Any]:
@@ -53,6 +74,11 @@ def tool_return(result: ToolResult) -> ToolReturn[Any]:
     parts = [BinaryContent(file.read(), media_type=file.media_type) for file in files]
     value: Any = [text, *parts] if result.files else result.result
     return ToolReturn(value, metadata={CALL: result.audit.call_id, "attempts": result.audit.attempts})
+
+
+async def emit_progress(ctx: RunContext[Any], progress: Progress) -> None:
+    """Tell the run's stream of events how far a call is."""
+    await ctx.emit(ToolProgress(fraction=progress.fraction, message=progress.message))
 
 
 def seconds_left(deadline: datetime | None) -> float | None:
