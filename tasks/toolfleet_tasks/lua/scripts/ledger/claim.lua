@@ -17,8 +17,9 @@
 -- constants: REPLICAS_SINCE, VERSION, LONGEST_WAIT_MS, END_CHECK_MS
 
 local lease_end = now + lease_ms
--- So it is with nearly every call: nobody has begun it before, and nothing is to be known of its module.
-if bound == '0' and approval == '' and killed ~= 'yes' and can_reach == '1' and redis.call('EXISTS', record, breaker) == 0 then
+-- So it is with nearly every call: nobody has begun it before, nothing is to be known of its module, and no queue is paused.
+local is_plain = bound == '0' and approval == '' and killed ~= 'yes' and can_reach == '1'
+if is_plain and redis.call('EXISTS', record, breaker, queue_states) == 0 then
   redis.call('HSET', record, 'token', token, 'lease', lease_end, 'begun', 1, 'effect', effect, 'so_far', 'none', 'log', '',
     'as', 'go')
   if replica ~= '' then redis.call('HSET', record, 'replica', replica, 'scattered', '', 'v', REPLICAS_SINCE) end
