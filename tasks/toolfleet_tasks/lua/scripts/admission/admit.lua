@@ -14,7 +14,8 @@
 -- constants: BYTES_FROM_MESSAGES, CALLER_LIMIT_KEPT_SECONDS
 
 -- So it is with nearly every call: no key, no record of it, a module that is there, no queue that is paused or drains, and room.
--- What is written before it shows that more is to be known, or that something fails, is written again below; the message comes last.
+-- What is written before it shows that more is to be known, or that something fails, is written again below; the message comes
+-- last.
 local function admitted_at_once()
   local most = tonumber(bound)
   if intention ~= '' or needs_worker == '1' or keep_ms ~= '0' or message == '' or most <= 0 then return end
