@@ -49,8 +49,8 @@ def compile_own_code() -> None:
     own = [str(ROOT / room) for room in ("registry", "modules", "tasks", "workers", "gateway", "cli")]
     ours = [*own, str(HERE / "peers"), str(HERE / "calling"), *map(str, HERE.glob("*.py"))]
     others = map(interpreters.environment_of, interpreters.OTHER_VERSIONS)
-    pythons = [sys.executable, *(python_of(name) for name in others if interpreters.is_there(name) and is_ready(name))]
-    for python in pythons:
+    ready = [python_of(name) for name in others if interpreters.is_there(name) and is_ready(name)]
+    for python in (Path(sys.executable), *ready):
         _run([python, "-m", "compileall", "-q", *ours])
 
 

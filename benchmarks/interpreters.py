@@ -35,7 +35,7 @@ def version_of(environment: str) -> str | None:
 @cache
 def find_interpreter(version: str) -> Path | None:
     """One of this version that is installed, be it uv's or pyenv's; nothing is downloaded."""
-    command = [UV, "python", "find", "--quiet", "--no-python-downloads", "--no-project", version]
+    command: list[str | Path] = [UV, "python", "find", "--quiet", "--no-python-downloads", "--no-project", version]
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
     if found.returncode == 0:
         return Path(found.stdout.strip())
@@ -57,7 +57,8 @@ def build(folder: Path, version: str, run: Callable[[Sequence[str | Path]], None
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as overridden:
         overridden.write(_OVERRIDDEN)
         overridden.flush()
-        run([UV, "venv", "--quiet", "--clear", "--python", find_interpreter(version) or version, folder])
+        where: Path | str = find_interpreter(version) or version
+        run([UV, "venv", "--quiet", "--clear", "--python", where, folder])
         sources = ("--requirement", ROOT / "pyproject.toml", "--requirement", ROOT / "modules" / "pyproject.toml")
         locked = ("--require-hashes", "--constraint", LOCK, "--override", overridden.name)
         run([*install, *locked, *sources, "--extra", "worker", "--extra", "sdk", *tools])

@@ -45,7 +45,7 @@ def shipped_fleet(system: System, stage: Stage, seconds: float) -> Generator[Shi
         stage.empty_redis()
         variables[_REDIS] = stage.redis_url
     with (folder / "up.log").open("wb") as log:
-        command = [python_of("toolfleet"), "-m", "toolfleet_cli", "up"]
+        command: list[str | Path] = [python_of("toolfleet"), "-m", "toolfleet_cli", "up"]
         process = spawn(command, env={"PYTHONPATH": str(ROOT), **variables}, cwd=folder, output=log)
     try:
         give_up_at = time.monotonic() + seconds

@@ -84,4 +84,5 @@ class Results:
             for system in SYSTEMS
             if system.kind == "peer" and (spread := self.spread(system.name, workload, key))
         }
-        return choose(found, key=lambda name: found[name], default=None)
+        best: str | None = choose(found, key=lambda name: found[name], default=None)
+        return best

@@ -2,10 +2,12 @@
 
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
-import croniter  # noqa: F401 - its import, with a process's first schedule, has `file` say what this machine is
 import pytest
+
+import_module("croniter")  # its import, with a process's first schedule, has `file` say what this machine is
 
 _NOT_HERE = frozenset(
     {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "pty.spawn", "socket.connect", "subprocess.Popen"}

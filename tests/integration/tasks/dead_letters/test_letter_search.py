@@ -8,6 +8,7 @@ from toolfleet import Settings
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.dead_letters import letter_search
 from toolfleet_tasks.dead_letters.entries import DeadEntries
+from toolfleet_tasks.dead_letters.entry import DeadKind
 from toolfleet_tasks.dead_letters.letter_search import WantedLetters, mark_before
 
 KEYS = Keys()
@@ -49,6 +50,9 @@ async def ids_of(dead: DeadEntries, wanted: WantedLetters, *, limit: int, most_p
     pytest.fail("the pages come to no end")
 
 
+ONLY_CALLS: tuple[DeadKind, ...] = ("call",)
+
+
 @pytest.mark.usefixtures("letters")
 @pytest.mark.parametrize("limit", [1, 2, 3, 50])
 @pytest.mark.parametrize("at_once", [1, 2, 100])
@@ -56,7 +60,7 @@ async def ids_of(dead: DeadEntries, wanted: WantedLetters, *, limit: int, most_p
     ("wanted", "found"),
     [
         (WantedLetters(), ["call-6", "call-4", "call-3", EVENT, "job-2", "call-1"]),
-        (WantedLetters(("call",)), ["call-6", "call-4", "call-3", "call-1"]),
+        (WantedLetters(ONLY_CALLS), ["call-6", "call-4", "call-3", "call-1"]),
         (WantedLetters(about="CALL-"), ["call-6", "call-4", "call-3", "call-1"]),
         (WantedLetters(about="git.push"), [EVENT]),
         (WantedLetters(about="Talk-1", error="refused"), ["job-2"]),
