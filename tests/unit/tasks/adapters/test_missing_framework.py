@@ -10,7 +10,7 @@ import pytest
     ("adapter", "framework", "name", "extra"),
     [
         ("pydantic_ai", "pydantic_ai", "FleetToolset", "pydantic-ai"),
-        ("openai_agents", "agents", "FleetAgent", "openai-agents"),
+        ("openai_agents", "agents", "FleetTools", "openai-agents"),
         ("langchain", "langchain.agents.middleware", "FleetMiddleware", "langchain"),
         ("claude", "mcp_types", "fleet_server", "claude"),
     ],
