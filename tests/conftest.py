@@ -155,7 +155,10 @@ def worker(bed: TestBed) -> Iterator[WorkerProcess]:
 @pytest.fixture
 async def fleet(bed: TestBed, worker: WorkerProcess) -> AsyncIterator[ToolFleet]:
     """An agent's fleet, with a worker."""
-    await wait_until(lambda: not any(each.running for each in bed.modules), "what other tests have left has ended")
+    try:
+        await wait_until(lambda: not any(each.running for each in bed.modules), "what other tests have left has ended")
+    except AssertionError as exc:
+        raise AssertionError(f"{exc}: {[call for module in bed.modules for call in module.under_way]}") from exc
     for module in bed.modules:
         module.forget()
     async with ToolFleet(settings=bed.settings.model_copy(update={"unserved_seconds": 5})) as fleet:

@@ -29,6 +29,7 @@ class ModuleServer:
     requests: list[Request] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     interrupted: list[Request] = field(default_factory=list)
+    under_way: list[Request] = field(default_factory=list)
     memory: Callable[[Request], dict[str, Any] | Awaitable[dict[str, Any]]] | None = None
     statuses: Callable[[Request], dict[str, Any] | Awaitable[dict[str, Any]]] | None = None
     is_mute: bool = False
@@ -97,6 +98,7 @@ class ModuleServer:
         self.requests.append(body)
         self.headers.append({name.lower(): value for name, value in request.headers.items()})
         self.running += 1
+        self.under_way.append(body)
         self.most_running = max(self.most_running, self.running)
         try:
             answer = await self.tools[body["tool_name"]](body)
@@ -105,6 +107,7 @@ class ModuleServer:
             raise
         finally:
             self.running -= 1
+            self.under_way.remove(body)
         if isinstance(answer, web.StreamResponse):
             return answer
         return web.json_response({"tool_name": body["tool_name"], "error": None, "result": None, **answer})
