@@ -55,12 +55,15 @@ def sync_client(url: str, *, master: str | None = None, timeout_seconds: float =
         "protocol": 2,
         "socket_timeout": timeout_seconds,
         "socket_connect_timeout": timeout_seconds,
-        "driver_info": None,
         "retry": SyncRetry(NoBackoff(), 0),
     }
+    tls = tls_options(url)
+    # With TLS its answers are needed: the tickets that a server sends after the handshake are read with them, and redis-py
+    # takes a socket on which they wait for one that has been left in the middle of an answer.
+    options |= {} if tls else {"driver_info": None}
     if not is_sentinel_url(url):
         return SyncRedis.from_url(url, **options)
-    parts, tls = read_sentinel_url(url), tls_options(url)
+    parts = read_sentinel_url(url)
     sentinel = SyncSentinel(list(parts.hosts), sentinel_kwargs=sentinel_options(url))
     options |= {"username": parts.username, "password": parts.password, "db": parts.db}
     options |= {"ssl": True, **tls} if tls else {}
