@@ -30,6 +30,7 @@ from support.hosts.bird_service import app
 
 listener = socket.socket()
 listener.bind(("127.0.0.1", 0))
+listener.listen(128)
 print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
 uvicorn.Server(uvicorn.Config(app, log_level="critical")).run(sockets=[listener])
 """
