@@ -60,8 +60,7 @@ class Tracing(Protocol):
     def draw_root(self) -> TraceContext | int:
         """Decide about a new trace as its sampler would, without its first span: its place if nobody records it, else its number.
 
-        0 where there is a span already, or where only `start` can decide. Measured: with 1 % of calls traced, a third of what traces
-        cost an agent.
+        0 where there is a span already, or where only `start` can decide.
         """
         ...
 
