@@ -2,15 +2,32 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
 
 from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.waiting import wait_until, wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_tasks.metrics.queue_overview import QueueOverview
 
 
 def nap(seconds: float) -> ToolCall:
     return ToolCall(tool_name="owls.nap_once", arguments={"seconds": seconds})
+
+
+async def queue_of_owls(fleet: ToolFleet) -> QueueOverview:
+    """The queue of the one module here that is not another test's."""
+    (one,) = [queue for queue in await fleet.queues.list() if queue.module == "owls"]
+    return one
+
+
+@pytest.fixture(autouse=True)
+async def _resumed(fleet: ToolFleet) -> AsyncIterator[None]:
+    """The queue is no longer paused when its test has ended, also when it has failed."""
+    yield
+    await fleet.queues.resume("owls")
 
 
 async def test_calls_that_were_fetched_are_not_begun(
@@ -26,7 +43,7 @@ async def test_calls_that_were_fetched_are_not_begun(
         assert (await running.result(30)).success
 
         async def all_wait() -> bool:
-            (one,) = await fleet.queues.list()
+            one = await queue_of_owls(fleet)
             return (one.state, one.waiting) == ("paused", 10)
 
         await wait_until_answered(all_wait, "all are back in their queue", seconds=20)
