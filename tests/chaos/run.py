@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 import signal
 import time
 from dataclasses import asdict, dataclass, field
@@ -161,8 +162,8 @@ def _job_evidence(here: Stage, calls: Evidence, clock: FleetWatch, faults: list[
 
 def _made(agent: Program, words: str) -> int:
     """How many it says that it has made; one that was stopped before has not said so."""
-    _, found, number = agent.said().rpartition(words)
-    return int(number) if found else -1
+    found = re.findall(rf"{re.escape(words)}(\d+)$", agent.said(), re.MULTILINE)
+    return int(found[-1]) if found else -1
 
 
 def _figures(here: Stage, evidence: Evidence, seconds: float) -> dict[str, object]:

@@ -24,8 +24,8 @@ KEPT_SECONDS = 30.0
 """How much older than the latest the reading may be that a clock goes by. While the fleet's time comes back to the server's, such a
 clock differs from it by `RETURN_RATE` times that."""
 YOUNG_SECONDS = 5.0
-"""For so long a clock that was set believes the server, unless others confirm its time: they may still be finding out that the
-server was set just before."""
+"""For so long, and until it has asked again, a clock that was set believes the server, unless others confirm its time: they may still
+be finding out that the server was set just before."""
 
 Verdict = Literal["set", "followed", "paused", "stepped", "lost"]
 """What a reading has led to.
@@ -88,8 +88,8 @@ class SlewedClock:
 
     @property
     def is_young(self) -> bool:
-        """Whether it was set so recently that others may know better, or not at all."""
-        return self._course is None or self.monotonic() < self._young_until
+        """Whether others may know better: it was not set yet, or no reading from after its first seconds has agreed with it."""
+        return self._last is None or self._last.heard_at < self._young_until
 
     @property
     def wall_lead(self) -> float:
@@ -133,9 +133,12 @@ class SlewedClock:
         if self.is_young:
             return self._set_to(reading, "set")
         has_jumped = abs((reading.server - last.server) - (reading.at - last.at)) > tolerance
-        if not has_jumped and 0 < -ahead <= tolerance + RETURN_RATE * idle:
+        is_returning = not has_jumped and abs(ahead) <= tolerance + RETURN_RATE * idle
+        if is_returning and ahead < 0:
             return self._follow(reading)
-        if ahead > 0 and (not has_jumped or reached >= shown + ahead / 2):
+        # Where nobody has shown such a time the server was set twice since it was asked, and the fleet's time still makes good
+        # for the first.
+        if ahead > 0 and (is_returning or reached >= shown + ahead / 2):
             return self._set_to(reading, "paused")
         return "stepped" if abs(ahead) <= LONGEST_BRIDGE_SECONDS else self._set_to(reading, "lost")
 

@@ -25,6 +25,7 @@ from toolfleet_tasks.redis.connection import PipelinedConnection
 log = get_logger(__name__)
 
 _POLL_SECONDS = 10.0  # for an agent, and only while it makes calls
+_YOUNG_POLL_SECONDS = 1.0  # while others may know better
 _SILENCE_SECONDS = 60.0  # between two log lines about the same thing
 _CONTRADICTED_SECONDS = 3.0  # within which a worker that lives looks, if its machine is busy, too
 _AGAIN_SECONDS = 0.05
@@ -92,7 +93,7 @@ class Timekeeper:
         asked_at = self.clock.monotonic()
         if asked_at < self._next_read_at or not connection.is_connected:
             return
-        self._next_read_at = asked_at + _POLL_SECONDS
+        self._next_read_at = asked_at + (_YOUNG_POLL_SECONDS if self.clock.is_young else _POLL_SECONDS)
 
         def heard(reply: "asyncio.Future[Any]") -> None:
             if _is_answered(reply) and (bridge := self._take(reply.result(), asked_at)):

@@ -108,6 +108,25 @@ async def test_the_fleet_goes_on_when_redis_is_set(stepped: tuple[str, WallClock
         assert process.lead == pytest.approx(0, abs=0.9)
 
 
+async def test_the_fleet_goes_on_when_redis_is_set_and_right_again(stepped: tuple[str, WallClock]) -> None:
+    """Whether an agent asks before a worker does, after it, or for the first time: a time that no worker has shown is not theirs."""
+    url, clock = stepped
+    worker, agent, idle = await at_work(url), Process(url), Process(url)
+    for process in (agent, idle):
+        await process.read()
+    clock.set_ahead(-600)
+    await worker.read()
+    await worker.read()
+    clock.set_ahead(0)
+    newcomer = Process(url, young_seconds=1000)
+    await newcomer.read()
+    assert newcomer.lead > 590  # a hundredth of what the clock seems to have gone on is made good
+    for process in (agent, newcomer, worker, idle, agent):
+        await process.read()
+
+    assert [each.lead for each in (worker, agent, idle, newcomer)] == [pytest.approx(0, abs=0.9)] * 4
+
+
 async def test_who_has_just_started_learns_that_redis_had_been_set(stepped: tuple[str, WallClock]) -> None:
     """It takes the wrong time for the right one until somebody who knows better has looked."""
     url, clock = stepped

@@ -166,6 +166,31 @@ def test_a_machine_that_stood_still_is_set_forward() -> None:
     assert world.look() == "followed"
 
 
+@pytest.mark.parametrize("seconds", [90, 600])
+def test_a_server_that_was_set_back_and_right_again_is_no_pause(seconds: float) -> None:
+    """Whoever asked before and after sees no jump, while the fleet's time still makes good for the first: workers have shown less."""
+    world = World()
+    world.look()
+    world.grow_up()
+    before = world.clock.now()
+    world.offset = seconds
+
+    assert world.look(reached=START + world.passed) == "stepped"
+    assert world.clock.now() == pytest.approx(before)
+
+
+def test_who_has_not_asked_again_is_not_sure_of_its_time() -> None:
+    """However long ago it was set: with what it took for the time between two steps of the server's clock it corrects nobody."""
+    world = World(offset=600)
+    world.look()
+    world.passed, world.offset = 10, 0
+
+    assert world.clock.is_young
+    assert world.look(reached=START + 9) == "set"
+    assert world.clock.now() == pytest.approx(world.fleet)
+    assert not world.clock.is_young
+
+
 def test_a_clock_that_has_just_been_set_believes_the_server() -> None:
     """It may have asked between a step of the server's clock and somebody's noticing it."""
     world = World(set_by=90)
