@@ -162,7 +162,7 @@ def _job_evidence(here: Stage, calls: Evidence, clock: FleetWatch, faults: list[
 
 def _made(agent: Program, words: str) -> int:
     """How many it says that it has made; one that was stopped before has not said so."""
-    found = re.findall(rf"{re.escape(words)}(\d+)$", agent.said(), re.MULTILINE)
+    found = re.findall(rf"{re.escape(words)} (\d+)$", agent.said(), re.MULTILINE)
     return int(found[-1]) if found else -1
 
 
