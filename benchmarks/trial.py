@@ -211,7 +211,7 @@ def _summed_up(report: Record, used: dict[str, float], took: float) -> Record:
     return {
         **report,
         "rate": report["calls"] / report["elapsed"],
-        "cpu": {name: seconds / thousands for name, seconds in used.items()},
+        "cpu": {name: seconds / thousands for name, seconds in {**used, "all": sum(used.values())}.items()},
         "other_cores": max(0.0, machine - proxy - sum(used.values())) / took,
         "proxy_cores": proxy / took,
     }

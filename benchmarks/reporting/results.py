@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,19 +70,9 @@ class Results:
         rates = [self.rounds(name, workload, "rate").get(self.round) for name in peers]
         return max((rate for rate in rates if rate), default=None)
 
-    def promptest_peer(self, workload: str, key: str) -> str | None:
-        """The queue that one could use instead, with the lowest median latency."""
-        return self._best_peer(workload, key, min)
-
-    def fastest_peer(self, workload: str) -> str | None:
-        """The queue that one could use instead, with the highest median rate."""
-        return self._best_peer(workload, "rate", max)
-
-    def _best_peer(self, workload: str, key: str, choose: Callable[..., Any]) -> str | None:
-        found = {
-            system.name: spread.median
-            for system in SYSTEMS
-            if system.kind == "peer" and (spread := self.spread(system.name, workload, key))
-        }
-        best: str | None = choose(found, key=lambda name: found[name], default=None)
-        return best
+    def best_peer(self, workload: str, key: str, among: Sequence[str] = ()) -> str | None:
+        """The queue that one could use instead with the highest median rate, or the lowest of another figure."""
+        peers = among or [system.name for system in SYSTEMS if system.kind == "peer"]
+        found = {name: spread.median for name in peers if (spread := self.spread(name, workload, key))}
+        choose = max if key == "rate" else min
+        return choose(found, key=lambda name: found[name], default=None)

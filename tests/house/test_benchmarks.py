@@ -56,6 +56,19 @@ def test_ratios_are_taken_within_a_round(tmp_path: Path) -> None:
     assert rows["W2, calls/s, to Celery with threads"] == "-"
 
 
+def test_the_best_peer_is_best_at_what_is_asked(tmp_path: Path) -> None:
+    """The highest rate, the lowest of all else; and only of those that are named."""
+    results = Results(tmp_path / "records.jsonl")
+    for name, rate, p50, cold in (("toolfleet", 9, 1.0, 0.4), ("saq", 3, 5.0, 0.3), ("huey", 2, 2.0, 0.1)):
+        results.add({"system": name, "workload": "W3", "rate": rate, "p50_ms": p50})
+        results.add({"system": name, "workload": "cold", "cold_seconds": cold})
+
+    assert (results.best_peer("W3", "rate"), results.best_peer("W3", "p50_ms")) == ("saq", "huey")
+    assert results.best_peer("cold", "cold_seconds", ("saq", "arq")) == "saq"
+    rows = {what: (measured, verdict) for what, _, measured, verdict in targets.rows(results)}
+    assert rows["W3, median latency, to the fastest peer (huey, 100 threads)"] == ("0.5 (0.5 to 0.5)", "met")
+
+
 async def test_a_connection_that_its_server_has_closed_is_not_used_again() -> None:
     """A server hangs up on what is idle for some seconds, as each peer is while others have their turn."""
 
