@@ -10,12 +10,16 @@ from celery.worker import state
 from celery.worker.consumer import Consumer, consumer
 from kombu.connection import Connection
 from kombu.exceptions import OperationalError
+from redis.exceptions import MasterDownError, OutOfMemoryError, ReadOnlyError
 
 from toolfleet_registry.system.loggers import get_logger
 
 log = get_logger(__name__)
 
 _PAUSE_SECONDS = 1.0  # between two tries to connect: Celery's own grow to half a minute
+
+_PASSING = (OutOfMemoryError, ReadOnlyError, MasterDownError)
+"""What a Redis answers that takes no writes for now: it is full, or no master. A worker that starts just then tries again."""
 
 HIDDEN = "(…)"
 """In place of arguments that whoever published them has not hidden."""
@@ -47,6 +51,10 @@ class FleetConsumer(Consumer):  # type: ignore[misc] # as above
     waits_for_broker = False
     """Whether it tries to connect, for as long as that takes: Celery's loop stands still meanwhile. For any thread to read."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.connection_errors = (*self.connection_errors, *_PASSING)
+
     def ensure_connected(self, conn: Any) -> Any:
         """As Celery's. While RabbitMQ is away, the pool's calls go on: they need it no more."""
         self.waits_for_broker = True
@@ -60,11 +68,24 @@ class FleetConsumer(Consumer):  # type: ignore[misc] # as above
         finally:
             self.waits_for_broker = False
 
+    def on_connection_error_before_connected(self, exc: Exception) -> None:
+        """As Celery's; with a pause where Redis takes no writes."""
+        super().on_connection_error_before_connected(exc)
+        self._pause_after(exc)
+
     def on_connection_error_after_connected(self, exc: Exception) -> None:
         """As Celery's. The connection that events go over gets no goodbye, either: a half-open one would not answer it."""
         if self.event_dispatcher is not None and self.event_dispatcher.connection:
             self.event_dispatcher.connection.collect()
         super().on_connection_error_after_connected(exc)
+        self._pause_after(exc)
+
+    def _pause_after(self, exc: Exception) -> None:
+        if isinstance(exc, _PASSING):
+            log.error("worker_waits_for_redis", error=str(exc))
+            pool: Any = self.pool
+            if hasattr(pool, "wait_for"):
+                pool.wait_for(asyncio.sleep(_PAUSE_SECONDS))
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
         """As Celery's."""

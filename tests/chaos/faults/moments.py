@@ -85,8 +85,10 @@ async def _in_marks(stage: Stage, mark: acts.Mark) -> int:
     path.touch()
     with path.open("rb") as marks:
         marks.seek(0, os.SEEK_END)
-        while True:  # whole lines: each is one write
-            for line in marks.readlines():
+        rest = b""
+        while True:
+            *lines, rest = (rest + marks.read()).split(b"\n")
+            for line in lines:
                 if (known := json.loads(line))["mark"] == mark:
                     return int(known["pid"])
             await asyncio.sleep(_POLL_SECONDS)
