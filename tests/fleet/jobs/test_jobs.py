@@ -8,17 +8,13 @@ from typing import Any
 import pytest
 
 from support.fleet import TestBed
-from support.modules.works import Works, make_works, running
+from support.modules.works import BEGIN, HERE, STATE, Works, job_ended, make_works, running
 from support.waiting import wait_until
-from toolfleet import Caller, Conversation, Job, JobRefused, Poll, Schedule, ToolCall, ToolFleet
+from toolfleet import Caller, Conversation, JobRefused, Poll, Schedule, ToolCall, ToolFleet
 from toolfleet.tags import ToolContext
 from toolfleet_registry.contracts.jobs import ENDED
 from toolfleet_tasks.calls.eval_gate import GateDecision
 from toolfleet_tasks.messages.ids import then_call_id
-
-HERE = Conversation(conversation_id="c-1", platform="chat")
-BEGIN = ToolCall(tool_name="works.begin")
-STATE = Poll(tool_name="works.state", arguments={"id": {"$from": "task.id"}}, interval_seconds=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -34,23 +30,9 @@ def bed(works: Works, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Test
 
 @pytest.fixture
 async def fleet(bed: TestBed, works: Works) -> AsyncIterator[ToolFleet]:
-    works.server.forget()
-    works.pieces.clear()
-    works.ends_after = 2
+    works.forget(ends_after=2)
     async with ToolFleet(settings=bed.settings) as fleet:
         yield fleet
-
-
-async def ended(fleet: ToolFleet, job: Job, caller: Caller, *, seconds: float = 20) -> Job:
-    """The job, once it has ended."""
-    give_up_at = time.monotonic() + seconds
-    while True:
-        found = await fleet.jobs.get(job.job_id, caller)
-        assert found is not None
-        if found.state in ENDED:
-            return found
-        assert time.monotonic() < give_up_at, found
-        await asyncio.sleep(0.02)
 
 
 async def test_a_job_is_started_polled_and_wakes_its_conversation(
@@ -58,7 +40,7 @@ async def test_a_job_is_started_polled_and_wakes_its_conversation(
 ) -> None:
     """It makes its first call, polls with what that brought until the work is over, and then tells the conversation once."""
     job = await fleet.jobs.start(BEGIN, STATE, conversation=HERE, caller=owner, name="build", deadline=60)
-    over = await ended(fleet, job, owner)
+    over = await job_ended(fleet, job, owner)
 
     async with asyncio.timeout(20):
         wake = await anext(aiter(fleet.wakeups.completions("c-1")))
@@ -75,16 +57,16 @@ async def test_a_job_without_a_poll_ends_with_its_first_call(fleet: ToolFleet, o
         ToolCall(tool_name="works.ship", arguments={"path": "x"}), conversation=HERE, caller=owner
     )
 
-    assert (await ended(fleet, job, owner)).result == {"shipped": "x"}
+    assert (await job_ended(fleet, job, owner)).result == {"shipped": "x"}
 
 
 async def test_a_jobs_end_may_call_a_tool(fleet: ToolFleet, works: Works, owner: Caller) -> None:
     """It is called once, for the job's creator; and only if the job completes."""
     then = ToolCall(tool_name="works.ship", arguments={"path": "then"})
     other = await fleet.jobs.start(ToolCall(tool_name="works.refuse"), None, then, caller=owner)
-    assert (await ended(fleet, other, owner)).state == "failed"
+    assert (await job_ended(fleet, other, owner)).state == "failed"
     job = await fleet.jobs.start(BEGIN, STATE, then, caller=owner)
-    assert (await ended(fleet, job, owner)).state == "completed"
+    assert (await job_ended(fleet, job, owner)).state == "completed"
     its_end = then_call_id(job.job_id, 0)
     await wait_until(lambda: its_end in works.server.call_ids("ship"), "the end's call was made")
 
@@ -147,7 +129,7 @@ async def test_a_poll_whose_tool_was_closed_meanwhile_ends_the_job(
     state["required_permission"] = "admin"
     try:
         await fleet.modules.refresh()
-        over = await ended(fleet, job, Caller(user_id="bob"))
+        over = await job_ended(fleet, job, Caller(user_id="bob"))
     finally:
         del state["required_permission"]
         await fleet.modules.refresh()
@@ -182,7 +164,7 @@ async def test_an_idempotency_key_names_the_job(fleet: ToolFleet, works: Works, 
     """Asked for again it is the same job, which has begun once; another user's key is another job."""
     start = ToolCall(tool_name="works.begin", idempotency_key="build-1")
     jobs = [await fleet.jobs.start(start, STATE, conversation=HERE, caller=owner) for _ in range(3)]
-    await ended(fleet, jobs[0], owner)
+    await job_ended(fleet, jobs[0], owner)
     again = await fleet.jobs.start(start, STATE, conversation=HERE, caller=owner)
     assert len(works.server.calls("begin")) == 1
     someone = Caller(user_id="dora", permission="owner", allowed_modules="*")
@@ -191,7 +173,7 @@ async def test_an_idempotency_key_names_the_job(fleet: ToolFleet, works: Works, 
     assert {job.job_id for job in (*jobs, again)} == {jobs[0].job_id}
     assert again.state == "completed"
     assert other.job_id != again.job_id
-    assert (await ended(fleet, other, someone)).state == "completed"
+    assert (await job_ended(fleet, other, someone)).state == "completed"
     assert len(works.server.calls("begin")) == 2
 
 
@@ -233,7 +215,7 @@ async def test_a_tool_behind_a_gate_needs_its_yes_once(bed: TestBed, works: Work
     guarded = ToolCall(tool_name="works.guarded")
     async with ToolFleet(settings=bed.settings, gate=Gate()) as fleet:
         job = await fleet.jobs.start(guarded, conversation=HERE, caller=owner)
-        over = await ended(fleet, job, owner)
+        over = await job_ended(fleet, job, owner)
         with pytest.raises(JobRefused) as refusal:
             await fleet.jobs.start(guarded, conversation=HERE, caller=owner)
 

@@ -1,21 +1,17 @@
 """Jobs whose module's queue drains, or is paused: what has begun is polled to its end, and what has not begun begins later."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from support.fleet import TestBed
-from support.modules.works import Works, make_works, running
+from support.modules.works import BEGIN, HERE, STATE, Works, job_ended, make_works, running
 from support.waiting import wait_until
-from toolfleet import Caller, Conversation, Job, Poll, ToolCall, ToolFleet
+from toolfleet import Caller, Job, ToolFleet
 from toolfleet_registry.contracts.jobs import ENDED
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
-HERE = Conversation(conversation_id="c-1", platform="chat")
-BEGIN = ToolCall(tool_name="works.begin")
-STATE = Poll(tool_name="works.state", arguments={"id": {"$from": "task.id"}}, interval_seconds=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -32,23 +28,10 @@ def bed(works: Works, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Test
 
 @pytest.fixture
 async def fleet(bed: TestBed, works: Works) -> AsyncIterator[ToolFleet]:
-    works.server.forget()
-    works.pieces.clear()
-    works.ends_after = 0
+    works.forget()
     async with ToolFleet(settings=bed.settings) as fleet:
         yield fleet
         await fleet.queues.resume("works")
-
-
-async def ended(fleet: ToolFleet, job: Job) -> Job:
-    give_up_at = time.monotonic() + 40
-    while True:
-        found = await fleet.jobs.get(job.job_id, OWNER)
-        assert found is not None
-        if found.state in ENDED:
-            return found
-        assert time.monotonic() < give_up_at, found
-        await asyncio.sleep(0.05)
 
 
 async def begun(fleet: ToolFleet, works: Works) -> Job:
@@ -67,10 +50,10 @@ async def test_a_job_that_has_begun_is_polled_to_its_end(fleet: ToolFleet, works
     works.ends_after = 1
 
     assert refused.error_code == "busy"
-    assert (await ended(fleet, job)).state == "completed"
+    assert (await job_ended(fleet, job, OWNER, seconds=40)).state == "completed"
     assert len(works.server.calls("begin")) == 1
     await fleet.queues.resume("works")
-    assert (await ended(fleet, later)).state == "completed"
+    assert (await job_ended(fleet, later, OWNER, seconds=40)).state == "completed"
     assert len(works.server.calls("begin")) == 2
 
 
@@ -93,5 +76,5 @@ async def test_a_job_waits_while_its_queue_is_paused(fleet: ToolFleet, works: Wo
 
     assert found is not None
     assert found.state not in ENDED
-    assert (await ended(fleet, job)).state == "completed"
+    assert (await job_ended(fleet, job, OWNER, seconds=40)).state == "completed"
     assert len(works.server.calls("begin")) == 1

@@ -1,5 +1,7 @@
 """A module that does long work: `begin` starts a piece and names it, `state` says where it is; a test ends it."""
 
+import asyncio
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -8,8 +10,14 @@ from typing import Any
 
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer, Request, serve
+from toolfleet import Caller, Conversation, Job, Poll, ToolCall, ToolFleet
 from toolfleet_cli.local.commands import beat_command
 from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_registry.contracts.jobs import ENDED
+
+HERE = Conversation(conversation_id="c-1", platform="chat")
+BEGIN = ToolCall(tool_name="works.begin")
+STATE = Poll(tool_name="works.state", arguments={"id": {"$from": "task.id"}}, interval_seconds=0.1)
 
 QUICK = {
     "jobs_interval_seconds": 0.2,
@@ -29,6 +37,12 @@ class Works:
     pieces: dict[str, str] = field(default_factory=dict)
     looks: dict[str, int] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)
+
+    def forget(self, *, ends_after: int = 0) -> None:
+        """What it was asked, and its pieces."""
+        self.server.forget()
+        self.pieces.clear()
+        self.ends_after = ends_after
 
     async def begin(self, request: Request) -> dict[str, Any]:
         piece = f"piece-{len(self.pieces) + 1}"
@@ -73,3 +87,15 @@ def running(folder: Path, works: Works, **settings: object) -> Generator[TestBed
         bed = TestBed(url, (works.server,), logs, {**QUICK, **settings})
         with bed.worker(), program(bed, beat_command(), "beat", ready="beat: Starting"):
             yield bed
+
+
+async def job_ended(fleet: ToolFleet, job: Job, caller: Caller, *, seconds: float = 20) -> Job:
+    """The job, once it has ended."""
+    give_up_at = time.monotonic() + seconds
+    while True:
+        found = await fleet.jobs.get(job.job_id, caller)
+        assert found is not None
+        if found.state in ENDED:
+            return found
+        assert time.monotonic() < give_up_at, found
+        await asyncio.sleep(0.02)
