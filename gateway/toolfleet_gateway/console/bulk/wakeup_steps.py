@@ -17,6 +17,7 @@ _MOST = 1_000_000
 _MOST_FAULTS = 5
 _LONGEST_CURSOR = 2_048  # characters
 _ROUTES = {"replay": "replayWakeups", "drop": "dropWakeups"}
+_COUNTS = ("done", "passed", "under_way", "failed")
 
 WakeupAction = Literal["replay", "drop"]
 
@@ -46,8 +47,8 @@ class WakeupProgress:
             raise invalid_request("Wake-ups are replayed or dropped.")
         cursor = form.get("cursor", "")[:_LONGEST_CURSOR]
         total = form.number("total", -1, most=_MOST) if cursor else -1
-        counts = (form.number(name, 0, most=_MOST) for name in ("done", "passed", "under_way", "failed"))
-        return cls("drop" if action == "drop" else "replay", cursor, total, *counts)
+        done, passed, under_way, failed = (form.number(name, 0, most=_MOST) for name in _COUNTS)
+        return cls("drop" if action == "drop" else "replay", cursor, total, done, passed, under_way, failed)
 
     @property
     def handled(self) -> int:

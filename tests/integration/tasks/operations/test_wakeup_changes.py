@@ -32,7 +32,8 @@ def ids(found: FoundWakes) -> list[str]:
 
 
 async def lines(redis: Redis) -> list[dict[str, Any]]:
-    return [json.loads(fields["line"]) for _, fields in await redis.xrange(Keys().audit)]
+    entries: Any = await redis.xrange(Keys().audit)
+    return [json.loads(fields["line"]) for _, fields in entries]
 
 
 async def due_in(redis: Redis, wake_id: str, seconds: float, *, error: str = "") -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -162,7 +163,8 @@ async def test_a_dropped_one_does_not_come_back(redis_url: str, redis: Redis) ->
     assert [(each.end, each.by, each.under_way) for each in await outcomes(redis)] == [
         ("dropped", "olga (command line)", False)
     ] * 2
-    lines = [json.loads(fields["line"]) for _, fields in await redis.xrange(Keys().audit)]
+    entries: Any = await redis.xrange(Keys().audit)
+    lines = [json.loads(fields["line"]) for _, fields in entries]
     assert [(line["change"], line["tool"], line["user_id"], line["outcome"]) for line in lines] == [
         ("wakeup_dropped", "job-1", "olga", "success"),
         ("wakeup_dropped", "job-1.then.0", "olga", "success"),
@@ -259,7 +261,7 @@ async def test_its_end_is_written_once_however_often_it_is_sent(redis_url: str, 
     await put(redis, "job-1")
     async with raw_module(ACCEPTS) as core, delivering(redis_url, core.url) as wakes:
         await wakes.deliver_due(publish=never, seconds=5)
-    kept = await redis.hget(Keys().job("job-1"), "outcomes")
+    kept = str(await redis.hget(Keys().job("job-1"), "outcomes"))
     text = kept.rstrip("\n")
     from toolfleet_tasks.wakeups.scripts import ACCEPTED  # noqa: PLC0415 - of this test only
 

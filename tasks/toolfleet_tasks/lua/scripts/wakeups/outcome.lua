@@ -1,4 +1,5 @@
--- `outcome_noted(job_key, outcome)`: keeps with a job what became of a wake-up of it, as long as the job is kept; the latest of them.
+-- `outcome_noted(job_key, outcome)`: keeps with a job what became of a wake-up of it, as long as the job is kept; the latest of
+-- them.
 -- `outcome`: a line of JSON. Sent again, it is kept once. A key that is no job's keeps nothing.
 -- constants: OUTCOMES_BYTES
 
