@@ -72,6 +72,9 @@ MOST_EVENTS_WAITING = 1_000
 OUTCOMES_BYTES = 4_000
 """Of what a job keeps of its wake-ups: about the latest twenty, as one that recurs has new ones for ever."""
 
+TRAIL_BYTES = 3_000
+"""Of what is kept of a call's attempts and waits: some thirty of them."""
+
 IN_LUA: dict[str, float | str] = {
     "ANSWERED_THERE_SINCE": ANSWERED_THERE_SINCE,
     "APPROVALS_SINCE": APPROVALS_SINCE,
@@ -98,6 +101,7 @@ IN_LUA: dict[str, float | str] = {
     "CALLER_LIMIT_KEPT_SECONDS": CALLER_LIMIT_KEPT_SECONDS,
     "SLOTS_COUNT_SECONDS": SLOTS_COUNT_SECONDS,
     "TOKENS": TOKENS,
+    "TRAIL_BYTES": TRAIL_BYTES,
     "VERSION": VERSION,
     "WORKER_COUNTS_SECONDS": WORKER_COUNTS_SECONDS,
     "YOUNG_MS": YOUNG_MS,

@@ -39,7 +39,9 @@ log = get_logger(__name__)
 _LEASE_MARGIN_SECONDS = 10.0  # beyond a try's own deadline, to note what came of it
 _CALLS_AT_ONCE = 100
 _PUBLISH_SECONDS = 20.0  # for one call to be judged and published
-_CHECK_SECONDS = 2.0  # for Redis to say whether news that have waited are still ours; with it their lease is long enough
+_CHECK_SECONDS = (
+    2.0  # for Redis to say whether news that have waited are still ours; with it their lease is long enough
+)
 _TURN_SECONDS = 5.0  # of its lease that news may wait for earlier ones of the same conversation; less than the margin
 
 Publish = Callable[[DueWake], Awaitable[str | None]]
