@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.servers.redis_faults import faulty_redis
+from support.waiting import wait_until_answered
 from support.workers.wakes import put, scores
 from toolfleet import FleetUnavailable, Settings
 from toolfleet_registry.redis.keys import Keys
@@ -188,3 +190,45 @@ async def test_a_redis_that_freezes_in_the_middle_ends_the_step(
     assert (first["outcome"], first["count"]) == ("unknown", 4)
     assert (second["outcome"], second["count"]) == ("success", after.done)
     assert after.done in {5, 6}  # Redis may have taken the last one, whose answer nobody has heard
+
+
+_DROPPING = """
+import asyncio, sys
+from toolfleet import Settings
+from toolfleet_tasks.dead_letters.waiting_search import WantedWakes
+from toolfleet_tasks.operations.change_trail import Actor
+from toolfleet_tasks.operations.wakeup_changes import WakeupChanges
+
+async def main():
+    async with WakeupChanges.of(Settings(redis_url=sys.argv[1]), Actor("olga", "key 1")) as changes:
+        await changes.drop_found(WantedWakes(), limit=3_000)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_process_that_is_killed_in_the_middle_leaves_its_line(redis_url: str, redis: Redis) -> None:
+    """What it has dropped stays dropped, and each job says so once; the line says who had begun, and another step does the rest."""
+    names = [f"job-{number:04}" for number in range(3_000)]
+    for name in names:
+        await redis.hset(Keys().job(name), "spec", "{}")
+        await put(redis, name, job_id=name, since=10)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", _DROPPING, redis_url)
+
+    async def has_begun() -> bool:
+        return await redis.zcard(Keys().wakes_due) < len(names)
+
+    await wait_until_answered(has_begun, "some are dropped")
+    process.kill()
+    await process.wait()
+    left = await redis.zcard(Keys().wakes_due)
+    async with WakeupChanges.of(Settings(redis_url=redis_url), Actor("tom", "key 2")) as changes:
+        rest = await changes.drop_found(WantedWakes(), limit=3_000)
+        outcomes = await changes.dead.events.outcomes(names)
+
+    first, second = await lines(redis)
+    assert (first["user_id"], first["outcome"], first["is_begun"]) == ("olga", "unknown", True)
+    assert (second["user_id"], second["outcome"], second["count"]) == ("tom", "success", left)
+    assert 0 < left == rest.done < len(names)
+    assert {len(each) for each in outcomes.values()} == {1}
+    assert len(outcomes) == len(names)
