@@ -1,13 +1,16 @@
 """What people do at the console in a real browser, by keys and by clicks, and what pages do by themselves."""
 
 import pytest
+from redis.asyncio import Redis
 
 from support.console.console_fleet import bury
 from support.console.real_browser import real_page
 from support.fleet import TestBed
 from support.gateways.keyed_gateway import KeyedGateway
 from support.waiting import wait_until
+from support.workers.wakes import put
 from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_registry.redis.keys import Keys
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
 
@@ -53,6 +56,37 @@ async def test_letters_of_a_filter_are_handled_with_progress(gateway: KeyedGatew
             await real.picture("bulk")
 
     assert done == ("12" if word == "Replay" else "120")
+
+
+@pytest.mark.parametrize("word", ["Replay", "Drop"])
+async def test_wakeups_of_a_filter_are_handled_with_progress(gateway: KeyedGateway, bed: TestBed, word: str) -> None:
+    """As letters are; one is dropped from its own page, by keys."""
+    talk = f"{word.lower()}-talk"
+    names = [f"{talk}-{number:03}" for number in range(450)]
+    async with Redis.from_url(bed.redis_url, decode_responses=True) as redis:
+        later = ((await redis.time())[0] + 3600) * 1000
+        for name in names:
+            await put(redis, name, conversation_id=talk, since=90)
+        await redis.zadd(Keys().wakes_due, dict.fromkeys(names, later))
+        async with real_page(gateway, "olga") as real:
+            await real.open(f"/wake-ups/{names[0]}")
+            await real.page.locator("summary", has_text="Drop").focus()
+            await real.page.keyboard.press("Enter")
+            await real.page.keyboard.press("Tab")
+            await real.page.keyboard.press("Enter")
+            await real.says(f"Dropped {names[0]}.")
+            await real.open(f"/wake-ups?about={talk}")
+            if word == "Drop":
+                await real.picture("wakeups")
+            await real.page.locator(".bulk summary", has_text=f"{word} all").click()
+            await real.page.locator(".bulk details[open] button").click()
+            await real.says("That is all of them.")
+            done = await real.page.get_by_role("progressbar").get_attribute("value")
+        left = [name for name in names if await redis.zscore(Keys().wakes_due, name) is not None]
+        await redis.zrem(Keys().wakes_due, *names)
+
+    assert done == "449"
+    assert word == "Replay" or left == []
 
 
 async def test_everything_is_reached_by_keys(gateway: KeyedGateway) -> None:

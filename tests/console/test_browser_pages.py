@@ -41,8 +41,9 @@ PAGES = [
 async def shown(gateway: KeyedGateway, fleet: ToolFleet, bed: TestBed) -> dict[str, str]:
     """The ids of a call that has ended and of one that waits for people, beside dead letters."""
     nest = Conversation(conversation_id="nest")
-    ended = await fleet.call(ToolCall(tool_name="owls.echo", arguments={"text": "hoo"}), OWNER, conversation=nest)
+    await fleet.call(ToolCall(tool_name="owls.echo", arguments={"text": "hoo"}), OWNER, conversation=nest)
     await fleet.call(ToolCall(tool_name="owls.fail", arguments={}), OWNER, conversation=nest)
+    ended = await fleet.call(ToolCall(tool_name="owls.garble_read", arguments={}), OWNER, conversation=nest)  # twice
     start = ToolCall(tool_name="owls.echo", arguments={"text": "hoo"})
     await fleet.jobs.start(start, caller=OWNER, conversation=nest, name="count the owls")
     bury(bed, ["page-1", "page-2", "page-3"])
@@ -93,6 +94,30 @@ async def test_each_page_fits_on_a_telephone(gateway: KeyedGateway, shown: dict[
         await real.open("/calls")
         if colours == "dark":
             await real.picture("telephone-dark")
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+async def test_where_a_calls_time_went_is_read_without_its_bars(
+    gateway: KeyedGateway, shown: dict[str, str], colours: str
+) -> None:
+    """On a telephone each part is a card with its words and times; bars are nothing to a screen reader, and within the page."""
+    async with real_page(gateway, "vera", viewport=NARROW, color_scheme=colours) as real:
+        await real.open(f"/calls/{shown['call']}")
+        section = real.page.get_by_role("region", name="Where its time went")
+        snapshot = await section.aria_snapshot()
+        bars = await section.locator("rect").evaluate_all(
+            "(all) => all.map((each) => [each.getBoundingClientRect().left, each.getBoundingClientRect().right])"
+        )
+        hidden = await section.locator("svg[aria-hidden=true][focusable=false]").count()
+        if colours == "dark":
+            await section.scroll_into_view_if_needed()
+            await real.picture("call-telephone")
+
+    for words in ("Queued", "Attempt 1", "Waited for its retry", "Attempt 2", "Result stored and announced"):
+        assert words in snapshot
+    assert "img" not in snapshot
+    assert len(bars) == hidden > 4
+    assert all(0 <= left < right <= NARROW["width"] for left, right in bars)
 
 
 async def test_text_has_enough_contrast(gateway: KeyedGateway, shown: dict[str, str]) -> None:

@@ -65,7 +65,8 @@ def show(
     job_id: JobId, *, all_users: AllUsersOption = False, gateway: Gateway | None = None, as_json: JsonOption = False
 ) -> None:
     """Show one job: where it is, and what it came to if it has ended."""
-    job = _there(job_id, _jobs(gateway, all_users=all_users).shown(job_id))
+    jobs = _jobs(gateway, all_users=all_users)
+    job = _there(job_id, jobs.shown(job_id))
     if as_json:
         say_json(job.model_dump(mode="json"))
         return
@@ -89,6 +90,10 @@ def show(
     for name, value in facts.items():
         if value:
             say(f"{name}: {_one_line(value)}")
+    for each in jobs.wakeups(job_id) if job.state in ENDED or job.runs or job.schedule else ():
+        what = f"{each.end.replace('_', ' ')} {_moment(each.at)} by {each.by or '-'}"
+        under_way = ", while it was being tried: it may have been accepted" if each.under_way else ""
+        say(f"wake-up {each.wake_id}: {_one_line(what)}{under_way}")
     if job.result is not None:
         say(f"\nResult:\n{json.dumps(job.result, indent=2, ensure_ascii=False)}")
 

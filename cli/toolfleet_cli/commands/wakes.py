@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
-from typing import Annotated
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
 from toolfleet_cli.console.dead_letters import ago, one_line
 from toolfleet_cli.console.output import add_row, age, fail, note, say, say_json, show_table, table
+from toolfleet_cli.console.wake_choice import ChosenWakes, WakeAction
 from toolfleet_cli.direct.wakes import RedisWakes
 from toolfleet_cli.processes.completion import complete_wakes
 from toolfleet_cli.remote.fleet_options import over_fleet
@@ -16,7 +17,7 @@ from toolfleet_cli.remote.wakes import GatewayWakes
 from toolfleet_registry.time import fleet_clock
 
 app = typer.Typer(
-    help="Wake-ups of jobs and webhooks that wait to be accepted: look at them, and have them sent now.",
+    help="Wake-ups of jobs and webhooks that wait to be accepted: look at them, have them sent now, drop them.",
     no_args_is_help=True,
 )
 
@@ -25,17 +26,43 @@ WakeId = Annotated[
     str,
     typer.Argument(metavar="WAKE_ID", help="As `toolfleet wakes list` shows it.", autocompletion=complete_wakes),
 ]
+WakeIds = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="WAKE_ID", help="As `toolfleet wakes list` shows it.", autocompletion=complete_wakes),
+]
+KindOption = Annotated[
+    Literal["continue", "notify", "call", "registry"] | None, typer.Option("--kind", help="Only those of this kind.")
+]
+AboutOption = Annotated[
+    str, typer.Option("--about", metavar="TEXT", help="Only those with this in their id or subject.")
+]
+ErrorOption = Annotated[str, typer.Option("--error", metavar="TEXT", help="Only those with this in their last error.")]
+AgeOption = Annotated[
+    int, typer.Option("--min-age", metavar="SECONDS", min=0, max=10**9, help="Only those that have waited for so long.")
+]
+AllOption = Annotated[bool, typer.Option("--all", help="All that wait now, or those of them that the options choose.")]
 Limit = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Show at most so many.")]
 Offset = Annotated[int, typer.Option(metavar="N", min=0, help="Leave out the first so many.")]
 
 
 @app.command("list")
 @over_fleet
-def list_(
-    *, limit: Limit = 50, offset: Offset = 0, gateway: Gateway | None = None, as_json: JsonOption = False
+def list_(  # noqa: PLR0913 - each is an option
+    *,
+    kind: KindOption = None,
+    about: AboutOption = "",
+    error: ErrorOption = "",
+    min_age: AgeOption = 0,
+    limit: Limit = 50,
+    offset: Offset = 0,
+    gateway: Gateway | None = None,
+    as_json: JsonOption = False,
 ) -> None:
     """List those that wait to be accepted, those that are tried next first."""
-    wakes = _wakes(gateway).listed(limit, offset)
+    chosen = ChosenWakes(kind, about, error, min_age)
+    if offset and not chosen.is_all:
+        raise typer.BadParameter("--offset goes with none of --kind, --about, --error and --min-age.")
+    wakes = _wakes(gateway).listed(chosen, limit, offset)
     if as_json:
         say_json([dataclasses.asdict(wake) for wake in wakes])
         return
@@ -49,7 +76,8 @@ def list_(
         add_row(shown, wake.wake_id, wake.kind, conversation, ago(wake.first_at), tries, due, one_line(wake.error))
     show_table(shown)
     if len(wakes) == limit:
-        note(f"There may be more: --offset {offset + limit} shows them.")
+        more = f"--offset {offset + limit}" if chosen.is_all else "--limit"
+        note(f"There may be more: {more} shows them.")
 
 
 @app.command()
@@ -80,20 +108,89 @@ def show(wake_id: WakeId, *, gateway: Gateway | None = None, as_json: JsonOption
 
 @app.command()
 @over_fleet
-def replay(
-    wake_ids: Annotated[list[str], typer.Argument(metavar="WAKE_ID", autocompletion=complete_wakes)],
+def replay(  # noqa: PLR0913 - each is an option
+    wake_ids: WakeIds = None,
     *,
+    everything: AllOption = False,
+    kind: KindOption = None,
+    about: AboutOption = "",
+    error: ErrorOption = "",
+    min_age: AgeOption = 0,
     gateway: Gateway | None = None,
     by: str | None = None,
 ) -> None:
-    """Have some of them tried now. Exit code 1 if one of them is not there; the others are tried all the same."""
-    wanted = list(dict.fromkeys(wake_ids))
+    """Have some of them tried now, or all of a filter. Exit code 1 if one of them is not there; the others are tried all the same."""
+    wanted, chosen = list(dict.fromkeys(wake_ids or [])), ChosenWakes(kind, about, error, min_age)
+    _check_choice(wanted, chosen, everything=everything)
+    if everything:
+        _handle_all(_wakes(gateway, by), "replay", chosen)
     problems = _replay(_wakes(gateway, by), wanted)
     if len(problems) < len(wanted):
         note(f"Due now: {len(wanted) - len(problems)}.")
     for problem in problems:
         note(problem, style="red")
     raise typer.Exit(1 if problems else 0)
+
+
+@app.command()
+@over_fleet
+def drop(  # noqa: PLR0913 - as above
+    wake_ids: WakeIds = None,
+    *,
+    everything: AllOption = False,
+    kind: KindOption = None,
+    about: AboutOption = "",
+    error: ErrorOption = "",
+    min_age: AgeOption = 0,
+    gateway: Gateway | None = None,
+    by: str | None = None,
+) -> None:
+    """Forget some that wait, or all of a filter. Exit code 1 if one of them is not there; the others are dropped all the same.
+
+    Nobody tries them any more. One that is tried just now may still be accepted: the command says so. A job keeps what became of
+    its wake-ups: `toolfleet jobs show`.
+    """
+    wanted, chosen = list(dict.fromkeys(wake_ids or [])), ChosenWakes(kind, about, error, min_age)
+    _check_choice(wanted, chosen, everything=everything)
+    wakes = _wakes(gateway, by)
+    if everything:
+        _handle_all(wakes, "drop", chosen)
+    outcomes = {wake_id: wakes.dropped(wake_id) for wake_id in wanted}
+    absent = [wake_id for wake_id, became in outcomes.items() if became is None]
+    if len(absent) < len(wanted):
+        note(f"Dropped: {len(wanted) - len(absent)}.")
+    _warn_of_tries(sum(became is True for became in outcomes.values()))
+    for wake_id in absent:
+        note(_none(wake_id), style="red")
+    raise typer.Exit(1 if absent else 0)
+
+
+def _check_choice(wake_ids: list[str], chosen: ChosenWakes, *, everything: bool) -> None:
+    if bool(wake_ids) == everything or not (everything or chosen.is_all):
+        raise typer.BadParameter("name WAKE_IDs, or say --all, with which --kind, --about, --error and --min-age go.")
+
+
+def _handle_all(wakes: RedisWakes | GatewayWakes, action: WakeAction, chosen: ChosenWakes) -> NoReturn:
+    """Step by step, each of which says how far it is: whoever ends the command has done what it said last."""
+    done, under_way, behind, problems = 0, 0, None, list[str]()
+    word = "Due now" if action == "replay" else "Dropped"
+    while True:
+        step = wakes.handled(action, chosen, behind)
+        done, under_way, behind = done + step.done, under_way + step.under_way, step.next
+        problems += step.problems
+        if behind is None:
+            break
+        note(f"{word} so far: {done}.")
+    note(f"{word}: {done}.")
+    _warn_of_tries(under_way)
+    for problem in problems:
+        note(problem, style="red")
+    raise typer.Exit(1 if problems else 0)
+
+
+def _warn_of_tries(count: int) -> None:
+    if count:
+        note(f"Tried just now, so that they may still be accepted: {count}.", style="yellow")
 
 
 def _replay(wakes: RedisWakes | GatewayWakes, wake_ids: list[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Asks Redis for the jobs of all users, and has them cancelled."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -10,6 +10,7 @@ from toolfleet_registry.contracts.jobs import Job
 
 if TYPE_CHECKING:
     from toolfleet_tasks.background.job_changes import JobChanges
+    from toolfleet_tasks.wakeups.outcomes import WakeupOutcome
 
 T = TypeVar("T")
 
@@ -27,6 +28,17 @@ class RedisJobs:
     def shown(self, job_id: str) -> Job | None:
         """One job."""
         return self._asked(lambda changes: changes.service.get_any(job_id))
+
+    def wakeups(self, job_id: str) -> "Sequence[WakeupOutcome]":
+        """What became of its wake-ups, oldest first."""
+        from toolfleet_tasks.client.fleet_settings import fleet_settings  # noqa: PLC0415 - as below
+        from toolfleet_tasks.dead_letters.entries import DeadEntries  # noqa: PLC0415 - as below
+
+        async def ask() -> "Sequence[WakeupOutcome]":
+            async with progress("Asking Redis"), DeadEntries.of(fleet_settings()) as dead:
+                return (await dead.events.outcomes([job_id])).get(job_id, ())
+
+        return asyncio.run(ask())
 
     def cancelled(self, job_id: str) -> Job | None:
         """The job, which has ended."""

@@ -1,16 +1,20 @@
-"""Asks Redis for wake-ups that wait to be accepted, and has them tried."""
+"""Asks Redis for wake-ups that wait to be accepted, and has them tried and dropped."""
 
 import asyncio
+import math
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolfleet_cli.console.output import progress
+from toolfleet_cli.console.wake_choice import ChosenWakes, WakeAction, WakeStep
 from toolfleet_registry.settings import load_settings
+from toolfleet_registry.time import fleet_clock
 
 if TYPE_CHECKING:
     from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
-    from toolfleet_tasks.operations.letter_changes import LetterChanges
+    from toolfleet_tasks.dead_letters.waiting_search import WantedWakes
+    from toolfleet_tasks.operations.wakeup_changes import WakeupChanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +23,15 @@ class RedisWakes:
 
     by: str | None = None
 
-    def listed(self, limit: int, offset: int) -> "list[KeptWake]":
+    def listed(self, chosen: ChosenWakes, limit: int, offset: int) -> "list[KeptWake]":
         """Those that are tried next first."""
+        from toolfleet_tasks.dead_letters.waiting_search import search_waiting  # noqa: PLC0415 - takes a while to load
 
         async def ask() -> "list[KeptWake]":
             async with progress("Asking Redis"), self._changes() as changes:
-                return await changes.dead.events.waiting(limit, offset)
+                if chosen.is_all:
+                    return await changes.dead.events.waiting(limit, offset)
+                return (await search_waiting(changes.dead.events, _wanted(chosen), limit=limit)).wakes
 
         return asyncio.run(ask())
 
@@ -42,12 +49,40 @@ class RedisWakes:
 
         async def ask() -> bool:
             async with progress("Asking Redis"), self._changes() as changes:
-                return await changes.try_wakeup(wake_id)
+                return await changes.replay(wake_id)
 
         return asyncio.run(ask())
 
-    def _changes(self) -> "AbstractAsyncContextManager[LetterChanges]":
-        from toolfleet_tasks.operations.change_trail import Actor  # noqa: PLC0415 - takes a while to load
-        from toolfleet_tasks.operations.letter_changes import LetterChanges  # noqa: PLC0415 - as above
+    def dropped(self, wake_id: str) -> bool | None:
+        """Forget one that waits; `None`: there is none. Returns whether it is tried just now, and may still be accepted."""
 
-        return LetterChanges.of(load_settings(), Actor.at_command_line(self.by))
+        async def ask() -> bool | None:
+            async with progress("Asking Redis"), self._changes() as changes:
+                became = await changes.drop(wake_id)
+                return None if became is None else became == "under_way"
+
+        return asyncio.run(ask())
+
+    def handled(self, action: WakeAction, chosen: ChosenWakes, behind: str | None) -> WakeStep:
+        """One step over all of a filter: have them tried, or forget them."""
+
+        async def ask() -> WakeStep:
+            async with progress("Asking Redis"), self._changes() as changes:
+                step = changes.replay_found if action == "replay" else changes.drop_found
+                done = await step(_wanted(chosen), behind=behind)
+                return WakeStep(done.done, done.under_way, list(done.problems), done.next)
+
+        return asyncio.run(ask())
+
+    def _changes(self) -> "AbstractAsyncContextManager[WakeupChanges]":
+        from toolfleet_tasks.operations.change_trail import Actor  # noqa: PLC0415 - takes a while to load
+        from toolfleet_tasks.operations.wakeup_changes import WakeupChanges  # noqa: PLC0415 - as above
+
+        return WakeupChanges.of(load_settings(), Actor.at_command_line(self.by))
+
+
+def _wanted(chosen: ChosenWakes) -> "WantedWakes":
+    from toolfleet_tasks.dead_letters.waiting_search import WantedWakes  # noqa: PLC0415 - as above
+
+    until = fleet_clock.now() - chosen.min_age_seconds if chosen.min_age_seconds else math.inf
+    return WantedWakes(chosen.kind, chosen.about, chosen.error, until)

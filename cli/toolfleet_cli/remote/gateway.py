@@ -45,9 +45,9 @@ class Gateway:
         known = {name: value for name, value in (query or {}).items() if value is not None}
         return self.ask("DELETE", path, seconds=_SECONDS, params=known)
 
-    def find(self, path: str) -> Any:
-        """What the path has; `None` if there is nothing."""
-        answer = self._answer("GET", path, seconds=_SECONDS)
+    def find(self, path: str, *, method: str = "GET") -> Any:
+        """What the path has, or what comes of another method; `None` if there is nothing."""
+        answer = self._answer(method, path, seconds=_SECONDS)
         return None if answer.status_code == _NOT_FOUND else self._read(answer)
 
     def forget(self, path: str, query: Mapping[str, Any] | None = None) -> bool:

@@ -1,11 +1,16 @@
 """Asks a gateway for jobs, and has them cancelled."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import typer
 
 from toolfleet_cli.remote.gateway import Gateway, place
 from toolfleet_registry.contracts.jobs import Job
+
+if TYPE_CHECKING:
+    from toolfleet_tasks.wakeups.outcomes import WakeupOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,15 @@ class GatewayJobs:
     def shown(self, job_id: str) -> Job:
         """One job; one that is not there ends the command."""
         return Job.model_validate(self.gateway.get(f"{self._place()}{place(job_id)}"))
+
+    def wakeups(self, job_id: str) -> "Sequence[WakeupOutcome]":
+        """What became of its wake-ups, oldest first; only operators are shown that."""
+        if not self.of_all:
+            return ()
+        from toolfleet_tasks.wakeups.outcomes import WakeupOutcome  # noqa: PLC0415 - `--help` needs nothing of the tasks
+
+        found = self.gateway.get(f"{self._place()}{place(job_id)}/wake-ups")["wakeups"]
+        return [WakeupOutcome(**each) for each in found]
 
     def cancelled(self, job_id: str) -> Job:
         """The job, which has ended; one that is not there ends the command."""

@@ -7,6 +7,7 @@ from redis.asyncio import Redis
 
 from toolfleet_gateway.auth.fleet_codec import FleetCodec
 from toolfleet_gateway.console.bulk.letter_steps import letter_step_pages
+from toolfleet_gateway.console.bulk.wakeup_steps import wakeup_step_pages
 from toolfleet_gateway.console.front import ConsoleFront
 from toolfleet_gateway.console.inner.gateway_routes import GatewayRoutes
 from toolfleet_gateway.console.live.fleet_readings import FleetReadings
@@ -88,6 +89,7 @@ def _pages(fleet: ToolFleet, settings: Settings, streams: OpenStreams, templates
         *trial_pages(fleet),
         *tool_pages(tools),
         *job_pages(),
+        *wakeup_step_pages(),
         *wakeup_pages(),
         *queue_pages(),
         *limit_pages(tools, settings),

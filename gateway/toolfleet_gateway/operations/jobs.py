@@ -12,6 +12,8 @@ from toolfleet_registry.contracts.jobs import Job
 from toolfleet_registry.policy.identities import LONGEST
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.background.job_changes import JobChanges
+from toolfleet_tasks.dead_letters.entries import DeadEntries
+from toolfleet_tasks.wakeups.outcomes import WakeupOutcome
 
 _LIST, _ONE = "/operations/jobs", "/operations/jobs/{job_id}"
 
@@ -24,6 +26,7 @@ class OperatedJobQuery(BaseModel):
     user_id: str | None = Field(None, max_length=LONGEST, description="Only those of this user.")
     workflow_id: str | None = Field(None, max_length=200, description="Only those of this workflow.")
     ended: bool = Field(False, description="Whether those that are over are listed, too.")
+    wakeups: bool = Field(False, description="Whether it is said what became of their wake-ups.")
     limit: int = Field(100, ge=1, le=1_000, description="How many at most.")
 
 
@@ -45,6 +48,17 @@ class OperatedJobList(BaseModel):
     """Those that are due next first; those of one user the newest first."""
     count: int
     """How many these are."""
+    wakeups: dict[str, list[WakeupOutcome]] | None = None
+    """By a job's id, what became of its wake-ups, oldest first; only if it is asked for."""
+
+
+class JobWakeups(BaseModel):
+    """What became of a job's wake-ups."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    wakeups: list[WakeupOutcome]
+    """The latest twenty or so, oldest first: who accepted, read, gave up or dropped each, and when."""
 
 
 class EndedJobs(BaseModel):
@@ -100,6 +114,16 @@ def _routes_of_one(about: "_AboutOperatedJobs") -> list[AnyRoute]:
             tag="operations",
         ),
         Route(
+            method="GET",
+            path=_ONE + "/wake-ups",
+            name="listWakeupsOfJob",
+            summary="What became of a job's wake-ups; for viewers",
+            handle=needing("viewer", about.wakeups),
+            answers={200: Answer("Those that have ended, oldest first.", JobWakeups)},
+            problems=(404,),
+            tag="operations",
+        ),
+        Route(
             method="DELETE",
             path=_ONE,
             name="cancelAnyJob",
@@ -120,11 +144,24 @@ class _AboutOperatedJobs:
         query = request.query
         async with JobChanges.of(self._settings, actor_of(request.who)) as changes:
             jobs = await changes.listed(query.user_id, query.workflow_id, query.limit, ended=query.ended)
-        return json_answer(OperatedJobList(jobs=jobs, count=len(jobs)))
+        if not query.wakeups:
+            return json_answer(OperatedJobList(jobs=jobs, count=len(jobs)))
+        async with DeadEntries.of(self._settings) as dead:
+            outcomes = await dead.events.outcomes([job.job_id for job in jobs])
+        wakeups = {job_id: list(each) for job_id, each in outcomes.items()}
+        return json_answer(OperatedJobList(jobs=jobs, count=len(jobs), wakeups=wakeups))
 
     async def one(self, request: RouteRequest[None, None]) -> Response:
         async with JobChanges.of(self._settings, actor_of(request.who)) as changes:
             return json_answer(_there(await changes.service.get_any(request.path["job_id"])))
+
+    async def wakeups(self, request: RouteRequest[None, None]) -> Response:
+        job_id = request.path["job_id"]
+        async with JobChanges.of(self._settings, actor_of(request.who)) as changes:
+            _there(await changes.service.get_any(job_id))
+        async with DeadEntries.of(self._settings) as dead:
+            outcomes = await dead.events.outcomes([job_id])
+        return json_answer(JobWakeups(wakeups=list(outcomes.get(job_id, ()))))
 
     async def cancelled(self, request: RouteRequest[None, None]) -> Response:
         async with JobChanges.of(self._settings, actor_of(request.who)) as changes:

@@ -38,6 +38,10 @@ class Lease(Protocol):
         """Note that the attempt goes to another process, before anything is sent there. Raises `LeaseOver`, with nothing noted."""
         ...
 
+    def note_request(self, seconds: float, *, ended_at: float) -> None:
+        """Note how long the module had the attempt's request, and when (by the machine's clock) that was over."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class UnboundedLease:
@@ -53,6 +57,9 @@ class UnboundedLease:
 
     async def move(self, replica: str) -> None:
         """Nobody else asks where it is."""
+
+    def note_request(self, seconds: float, *, ended_at: float) -> None:
+        """Nobody asks how long it took."""
 
 
 UNBOUNDED: Lease = UnboundedLease()

@@ -1,9 +1,11 @@
 """Lists, delivers and drops wake-ups and events of the registry that wait, or that nobody accepted."""
 
+import itertools
 import json
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from redis.client import NEVER_DECODE
 
@@ -13,11 +15,25 @@ from toolfleet_tasks.dead_letters.entry import DeadEntry, DeadKind
 from toolfleet_tasks.dead_letters.store import DeadStore, Letter, check_limits, kind_of_event
 from toolfleet_tasks.messages.signing import Seal
 from toolfleet_tasks.wakeups.events import opened_wake
-from toolfleet_tasks.wakeups.scripts import REPLAY
+from toolfleet_tasks.wakeups.outcomes import FIELD as OUTCOMES
+from toolfleet_tasks.wakeups.outcomes import WakeupOutcome, outcome_line, read_outcomes
+from toolfleet_tasks.wakeups.scripts import DROP_WAITING, REPLAY
 from toolfleet_tasks.wakeups.sender import PATHS
 from toolfleet_tasks.wakeups.webhook_events import REGISTRY, parts_of
 
+WaitingKind: TypeAlias = Literal["continue", "notify", "call", "registry"]
+"""What waits: to wake or to tell a conversation, to be published as a call, or an event of the registry for a webhook."""
+
+WAITING_KINDS: Final[tuple[WaitingKind, ...]] = get_args(WaitingKind)
+
+DueMark: TypeAlias = tuple[float, str]
+"""When a wake-up is tried next (ms), and its id: those behind it in the list have more."""
+
+FIRST: Final[DueMark] = (-math.inf, "")
+"""Before all of them."""
+
 _KINDS: Final[tuple[DeadKind, ...]] = ("wakeup", "webhook")
+_PAGE = 500  # ids that are read of a set at once
 _FIELDS = ("kind", "body", "tries", "first_at", "error")
 _AS_BYTES: Final[dict[str, Any]] = {NEVER_DECODE: True}
 
@@ -60,21 +76,29 @@ class KeptWakes:
     async def waiting(self, limit: int = 50, offset: int = 0) -> list[KeptWake]:
         """At most `limit` of those that wait for a try, those due next first."""
         check_limits(limit, offset)
-        async with self._store.asking() as redis, redis.pipeline(transaction=False) as pipe:
-            receivers = await redis.execute_command("HKEYS", self._keys.webhook_positions, **_AS_BYTES)
-            names = [self._keys.webhooks_due(receiver.decode(errors="replace")) for receiver in receivers or ()]
-            for name in (self._keys.calls_due, self._keys.wakes_due, *names):
-                pipe.execute_command("ZRANGE", name, 0, offset + limit - 1, "WITHSCORES", withscores=True, **_AS_BYTES)
-            pairs = [pair for page in await pipe.execute() for pair in page]
-            due = sorted(pairs, key=lambda pair: float(pair[1]))[offset : offset + limit]
-            ids = [wake_id.decode(errors="replace") for wake_id, _ in due]
-            for wake_id in ids:
-                pipe.execute_command("HMGET", self._keys.wake(wake_id), *_FIELDS, **_AS_BYTES)
-            found = zip(ids, await pipe.execute(), due, strict=True)
+        due = await self.due_behind(FIRST, offset + limit)
         return [
-            self._waiting_one(wake_id, fields, float(due_ms))
-            for wake_id, fields, (_, due_ms) in found
-            if fields[0] is not None  # else delivered just now
+            wake for wake in await self.read_waiting(due[offset:]) if wake is not None
+        ]  # `None`: delivered just now
+
+    async def due_behind(
+        self, mark: DueMark, count: int, kinds: Collection[WaitingKind] = WAITING_KINDS
+    ) -> list[DueMark]:
+        """At most `count` that wait behind a mark, those due next first; of some kinds, perhaps with others among them."""
+        found = [due for name in await self._due_sets(kinds) for due in await self._due_of(name, mark, count)]
+        return sorted(found)[:count]
+
+    async def read_waiting(self, due: Sequence[DueMark]) -> list[KeptWake | None]:
+        """What these are; `None` for each that does not wait any more."""
+        if not due:
+            return []
+        async with self._store.asking() as redis, redis.pipeline(transaction=False) as pipe:
+            for _, wake_id in due:
+                pipe.execute_command("HMGET", self._keys.wake(wake_id), *_FIELDS, **_AS_BYTES)
+            found = zip(due, await pipe.execute(), strict=True)
+        return [
+            None if fields[0] is None else self._waiting_one(wake_id, fields, due_ms)
+            for (due_ms, wake_id), fields in found
         ]
 
     async def of_conversation(self, conversation_id: str, most: int = 50) -> list[KeptWake]:
@@ -112,6 +136,28 @@ class KeptWakes:
                 return True
         return False
 
+    async def drop_waiting(self, wake_id: str, by: str) -> Literal["dropped", "under_way"] | None:
+        """Forget one that waits; `None`: there is none. Its job keeps that it was dropped, and by whom.
+
+        `under_way`: somebody tries it just now, and it may still be accepted. Nobody tries it after that.
+        """
+        fields = await self._store.ask("HMGET", self._keys.wake(wake_id), *_FIELDS)
+        if fields[0] is None:
+            return None
+        wake = self._waiting_one(wake_id, fields, None)
+        job_id = wake.text_field("job_id")
+        command = DROP_WAITING.command(
+            wake=self._keys.wake(wake_id),
+            due=self._keys.wakes_due,
+            job=self._keys.job(job_id) if job_id else self._keys.wake(wake_id),
+            clock_key=self._keys.clock,
+            id=wake_id,
+            outcome=outcome_line(wake_id, "dropped", by, tries=wake.tries),
+            outcome_under_way=outcome_line(wake_id, "dropped", by, tries=wake.tries, under_way=True),
+        )
+        became: int = await self._store.ask(*command)
+        return None if not became else "dropped" if became == 1 else "under_way"
+
     async def drop(self, wake_ids: Iterable[str]) -> tuple[str, ...]:
         """Forget these dead ones. Returns the ids of those that were there."""
         return await self._store.drop(_KINDS, wake_ids)
@@ -119,6 +165,16 @@ class KeptWakes:
     async def drop_all(self) -> int:
         """Forget all dead ones. Returns how many there were."""
         return await self._store.drop_all(_KINDS)
+
+    async def outcomes(self, job_ids: Sequence[str]) -> dict[str, Sequence[WakeupOutcome]]:
+        """What became of the wake-ups of these jobs, oldest first; nothing of jobs of which nothing is kept."""
+        if not job_ids:
+            return {}
+        async with self._store.asking() as redis, redis.pipeline(transaction=False) as pipe:
+            for job_id in job_ids:
+                pipe.execute_command("HGET", self._keys.job(job_id), OUTCOMES, **_AS_BYTES)
+            found = zip(job_ids, await pipe.execute(), strict=True)
+        return {job_id: outcomes for job_id, text in found if (outcomes := read_outcomes(text))}
 
     def read(self, letter: Letter) -> KeptWake:
         """Whatever is kept under this id."""
@@ -144,10 +200,30 @@ class KeptWakes:
             died_at=letter.died_at,
             attempts=wake.tries,
             error=wake.error,
-            subject=_subject(wake),
+            subject=subject_of(wake),
             body=wake.body,
             replayable=wake.body is not None and not (wake.kind == "call" and wake.body.get("is_secret")),
         )
+
+    async def _due_sets(self, kinds: Collection[WaitingKind]) -> list[str]:
+        names = [self._keys.calls_due] if "call" in kinds else []
+        if not {"continue", "notify"}.isdisjoint(kinds):
+            names.append(self._keys.wakes_due)
+        if REGISTRY in kinds:
+            receivers = await self._store.ask("HKEYS", self._keys.webhook_positions)
+            names += [self._keys.webhooks_due(receiver.decode(errors="replace")) for receiver in receivers or ()]
+        return names
+
+    async def _due_of(self, name: str, mark: DueMark, count: int) -> list[DueMark]:
+        found, size, lowest = list[DueMark](), min(count + 1, _PAGE), "-inf" if math.isinf(mark[0]) else repr(mark[0])
+        for first in itertools.count(0, size):
+            command = ("ZRANGEBYSCORE", name, lowest, "+inf", "WITHSCORES", "LIMIT", first, size)
+            page = await self._store.ask(*command, withscores=True)
+            due = ((float(due_ms), wake_id.decode(errors="replace")) for wake_id, due_ms in page)
+            found += [one for one in due if one > mark]
+            if len(page) < size or len(found) >= count:
+                break
+        return found[:count]
 
     async def _unconfirmed(self, conversation_id: str, most: int) -> list[KeptWake]:
         """Of a fleet without a core; what is not the fleet's is left out."""
@@ -194,7 +270,7 @@ class KeptWakes:
             return None
 
 
-def _subject(wake: KeptWake) -> str:
+def subject_of(wake: KeptWake) -> str:
     """A conversation, the tool of a call, or what has happened to a tool, or to an approval of a call of it."""
     if wake.kind != REGISTRY:
         return wake.text_field("tool_name" if wake.kind == "call" else "conversation_id") or "-"

@@ -75,13 +75,22 @@ class Auditor:
         self._silent_until = 0.0
 
     def line_of(
-        self, call: PublishedCall, result: ToolResult, decisions: Mapping[str, str]
+        self,
+        call: PublishedCall,
+        result: ToolResult,
+        decisions: Mapping[str, str],
+        own_ms: tuple[float, float] | None = None,
     ) -> tuple[AuditLine, str, int]:
-        """The line of a call that a worker has ended, as it goes to `FINISH`, and how many are kept."""
+        """The line of a call that a worker has ended, as it goes to `FINISH`, and how many are kept.
+
+        `own_ms`: what of the last attempt the worker itself took, before its request and after it, where that is worth mention.
+        """
         line, seen = self._about(call, {**decisions, "published": "yes"}), result.audit
         if seen.call_id:
             line["ts"], line["attempts"], line["queued_ms"] = seen.ts, seen.attempts, seen.queued_ms
             line["duration_ms"], line["worker"] = seen.duration_ms, seen.worker
+        if own_ms is not None:
+            line["own_ms"] = own_ms
         if type(result.result) is dict and "side_effects" in result.result:
             line["side_effects"] = _side_effects(call, result.result)
         line = _known(line | _end(result))

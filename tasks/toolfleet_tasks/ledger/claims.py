@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.contracts import EffectState, PublishedCall, ToolResult
 from toolfleet_registry.metrics import families, process_recorder
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_registry.time.lease import ALLOWANCE_SECONDS, LeaseOver
 from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
 from toolfleet_tasks.ledger.keys import CallKeys
@@ -31,6 +31,7 @@ Granted = Literal["go", "accepted", "unknown", "exhausted", "open", "killed", "u
 """What a claim was granted for: to run an attempt, to ask where one is that the module goes on with, or to end a call that must not be run again, or not now, kills workers, or that nobody has approved."""
 
 _NEVER = (-math.inf, -math.inf)
+_NOTABLE_SECONDS = 0.001  # of a worker's own work in an attempt: less is not worth its place in each audit line
 Refusal = Literal["done", "early", "busy", "full", "paused", "away", "queued", "newer", "stale"]
 """Why there is no claim: the call has ended, its module goes on with it and is asked later, another worker is at it, or its queue is paused, or its module runs as many calls as it may, is away and will
 be looked for soon, or is back and lets calls in one after the other; its record is for workers of a newer version; or its message brings no answer to what it has asked."""
@@ -48,7 +49,7 @@ class Claim:
     ended one came to, `accepted` the one that the module goes on with, `log` how each ended. `rest_seconds`: until its module's open breaker lets one through. `keys`:
     those of its scripts. `ttl_seconds`: how long its record lives. `on_lost` is called when others have the call. `begin_by`:
     when an attempt may last begin, by the clock that counts suspension and by the fleet's. `replica`, `is_scattered`: as a
-    lease has them; `mover` tells the ledger of another one, and returns what `MOVE` does. `approved`: what people have approved, sealed.
+    lease has them; `request`: how long its request took, and when that had ended; `mover` tells the ledger of another one, and returns what `MOVE` does. `approved`: what people have approved, sealed.
     """
 
     call: PublishedCall
@@ -68,6 +69,21 @@ class Claim:
     is_scattered: bool = False
     approved: str = ""
     mover: "Callable[[Claim, str], Awaitable[int]] | None" = None
+    request: tuple[float, float] | None = None
+
+    def note_request(self, seconds: float, *, ended_at: float) -> None:
+        """As `Lease`."""
+        self.request = seconds, ended_at
+
+    def own_ms(self, seconds: float) -> tuple[float, float] | None:
+        """What the worker itself took of an attempt of so many seconds that ends now, before its request and after it; `None` if it was not a millisecond."""
+        if self.request is None:
+            return None
+        took, ended_at = self.request
+        if (own := seconds - took) < _NOTABLE_SECONDS:
+            return None
+        after = min(max(machine_clock.monotonic() - ended_at, 0), own)
+        return round((own - after) * 1000, 1), round(after * 1000, 1)
 
     @property
     def attempt(self) -> int:

@@ -5,7 +5,6 @@ If it cannot be reached, nothing is run: `claim` waits, and so does `finish` wit
 """
 
 import asyncio
-import itertools
 from collections.abc import Coroutine, Mapping
 from types import MappingProxyType
 from typing import Any, cast
@@ -17,7 +16,6 @@ from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.admission.limits import limits_of_call, refused_by
 from toolfleet_tasks.ledger import parameters as build
@@ -30,6 +28,7 @@ from toolfleet_tasks.ledger.keys import CallKeys, LedgerKeys
 from toolfleet_tasks.ledger.parameters import Ended, How, Seconds, Stored
 from toolfleet_tasks.ledger.parked import ParkedCalls
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
+from toolfleet_tasks.ledger.tokens import FencingTokens
 from toolfleet_tasks.ledger.window import LedgerWindow
 from toolfleet_tasks.lua.constants import LONGEST_LEASE_SECONDS
 from toolfleet_tasks.lua.dead_letters import BURY_ENDED
@@ -83,7 +82,7 @@ class Ledger:
         self.asked = AskedCalls(connection, settings.keys, self.claims, self._earlier)
         self._auditor = Auditor(settings)
         self._unanswered = dict[str, str]()  # by call id: the token of an end that was sent, and its answer lost
-        self._name, self._wait_queue = randomness.uuid4().hex, itertools.count()
+        self.tokens = FencingTokens()
 
     async def claim(
         self, call: PublishedCall, *, deaths: int | None = 0, can_reach: bool = True, replica: str = ""
@@ -95,7 +94,7 @@ class Ledger:
         it would ask, if earlier attempts have surely done nothing.
         """
         ttl, lease_ms = self._seconds_of(call).record, self.claims.lease_ms
-        token = f"{self._name}-{next(self._wait_queue)}"
+        token = self.tokens.next()
         claim = Claim(call, self._keys_of(call), token, ttl_seconds=ttl, mover=self.claims.moved)
         parameters = build.of_claim(
             claim, self._settings, lease_ms=lease_ms, deaths=deaths, can_reach=can_reach, replica=replica
@@ -173,7 +172,8 @@ class Ledger:
         announced = announcement(call.call_id, value) if value else kept
         is_unseen = attempt is None or attempt.outcome is Outcome.UNKNOWN
         letter = self._letter(call, result, is_unseen=is_unseen, is_exhausted=claim.attempts >= MAX_ATTEMPTS)
-        audit_line, line_text, lines_kept = self._auditor.line_of(call, result, decisions)
+        own_ms = None if attempt is None else claim.own_ms(seconds)
+        audit_line, line_text, lines_kept = self._auditor.line_of(call, result, decisions, own_ms)
         parameters = build.of_finish(
             claim,
             build.ended(call, attempt, self._settings, seconds=seconds) if attempt else Ended(),
@@ -245,7 +245,7 @@ class Ledger:
         return await self._connection.send("EVAL", END.text, *parameters)
 
     def _token_of_end(self, call_id: str) -> str:
-        return self._unanswered.pop(call_id, None) or f"{self._name}-{next(self._wait_queue)}"
+        return self._unanswered.pop(call_id, None) or self.tokens.next()
 
     def _end_parameters(
         self, call_id: str, keys: CallKeys, how: How, ending: CallEnding, parts: PartsOfLine, letter: str = ""

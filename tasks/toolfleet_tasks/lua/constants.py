@@ -69,6 +69,12 @@ KEPT_SECONDS = 3600
 MOST_EVENTS_WAITING = 1_000
 """Of the registry, for one receiver of webhooks: the others wait in the registry, which keeps 10,000."""
 
+OUTCOMES_BYTES = 4_000
+"""Of what a job keeps of its wake-ups: about the latest twenty, as one that recurs has new ones for ever."""
+
+TRAIL_BYTES = 3_000
+"""Of what is kept of a call's attempts and waits: some thirty of them."""
+
 IN_LUA: dict[str, float | str] = {
     "ANSWERED_THERE_SINCE": ANSWERED_THERE_SINCE,
     "APPROVALS_SINCE": APPROVALS_SINCE,
@@ -88,12 +94,14 @@ IN_LUA: dict[str, float | str] = {
     "END_CHECK_MS": int(END_CHECK_SECONDS * 1000),
     "MEMORY_MS": MEMORY_MS,
     "MOST_EVENTS_WAITING": MOST_EVENTS_WAITING,
+    "OUTCOMES_BYTES": OUTCOMES_BYTES,
     "REPLICAS_SINCE": REPLICAS_SINCE,
     "RESTART": RESTART,
     "RETURN_RATE": RETURN_RATE,
     "CALLER_LIMIT_KEPT_SECONDS": CALLER_LIMIT_KEPT_SECONDS,
     "SLOTS_COUNT_SECONDS": SLOTS_COUNT_SECONDS,
     "TOKENS": TOKENS,
+    "TRAIL_BYTES": TRAIL_BYTES,
     "VERSION": VERSION,
     "WORKER_COUNTS_SECONDS": WORKER_COUNTS_SECONDS,
     "YOUNG_MS": YOUNG_MS,

@@ -3,7 +3,8 @@
 The record is a hash:
 
 - `begun`: attempts begun, this says when they are used up; `effect`: what a repeat would do, fixed at the first claim
-- `token`, `lease` (ms): who is at it, and until when nobody else may be; `as`: what the claim was granted for
+- `token`, `lease` (ms): who is at it, and until when nobody else may be (a worker's token ends with `~<when it was made, in hex
+  microseconds>~<worker>`); `as`: what the claim was granted for
 - `lapsed`: how many open attempts' leases ran out, their workers having died or been cut off
 - `closed`: whose attempt ended last; `so_far`: what ended attempts may have done; `last`: what the last one came to, and
   `last_signature`, where the fleet signs
@@ -19,6 +20,8 @@ The record is a hash:
 - `v`: the version of these fields that whoever claims the call must know, if the first will not do
 - `replica`: the note about which of its module's processes has the attempts that may have done something, from before anything is sent
   there; `scattered`: `1` if an earlier one of them may have gone to another process
+- `trail`: of a call that is tried again, accepted or asks something, and of an attempt that was lost: when each was claimed (by the fleet's
+  clock), took how long and ended, on which worker and at which process; `polls`: how often its module was asked where it is. Both go into the audit line
 - `size`: its bytes, if they count for its caller; `had`: what is to stand in its place once those who wait for it have it, too
 
 Every script may be sent again with the same token, when its answer was lost, and then answers the same. Where a call has no

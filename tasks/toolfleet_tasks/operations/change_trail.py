@@ -54,7 +54,10 @@ ChangeKind: TypeAlias = Literal[
     "tool_enabled",
     "tool_forgotten",
     "tool_rolled_back",
+    "wakeup_dropped",
     "wakeup_replayed",
+    "wakeups_dropped",
+    "wakeups_replayed",
 ]
 """What operators change."""
 

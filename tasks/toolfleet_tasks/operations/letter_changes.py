@@ -1,4 +1,4 @@
-"""Has dead letters replayed and dropped, and wake-ups tried, for an operator; each change has its line in the audit."""
+"""Has dead letters replayed and dropped for an operator; each change has its line in the audit."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
@@ -25,7 +25,7 @@ class ReplayedLetters:
 
 
 class LetterChanges:
-    """What operators do about letters and wake-ups. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
+    """What operators do about letters. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
 
     def __init__(self, dead: DeadEntries, trail: ChangeTrail) -> None:
         self.dead = dead
@@ -76,10 +76,3 @@ class LetterChanges:
         async with self._trail.change("dead_letters_dropped", ", ".join(kinds)) as change:
             change.facts["count"] = count = await self.dead.drop_all(kinds)
         return count
-
-    async def try_wakeup(self, wake_id: str) -> bool:
-        """Have one that waits, or is dead, tried now. Returns whether it was there. Raises `NotReplayable`."""
-        async with self._trail.change("wakeup_replayed", wake_id) as change:
-            was_there = await self.dead.events.replay(wake_id)
-            change.refusal = None if was_there else "There is no such wake-up."
-        return was_there

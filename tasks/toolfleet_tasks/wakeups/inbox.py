@@ -6,7 +6,7 @@ Readers in Python take theirs from the same stream (`stream.py`): what one of th
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from redis.exceptions import ResponseError
 
@@ -18,6 +18,9 @@ from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import Seal
 from toolfleet_tasks.redis.answers import answered
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.redis.script_runner import run
+from toolfleet_tasks.wakeups.outcomes import outcome_line
+from toolfleet_tasks.wakeups.stream_scripts import DONE
 
 Entry: TypeAlias = tuple[str, WakeUp]
 """A wake-up, and its id in the conversation."""
@@ -35,10 +38,10 @@ _ENTRY_ID = re.compile(r"(0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18})", re.ASCII)
 class CompletionInbox:
     """Those of one user, whose jobs have ended; others' are not shown, and cannot be confirmed.
 
-    `check_core` is called while there is nothing to read.
+    `check_core` is called while there is nothing to read. `job_key` names a job's record, which keeps that its wake-up was read.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it needs of its session
         self,
         stream: str,
         conversation_id: str,
@@ -47,8 +50,10 @@ class CompletionInbox:
         seal: Seal,
         connection: PipelinedConnection,
         check_core: Callable[[], Awaitable[None]],
+        job_key: Callable[[str], str],
     ) -> None:
         self._stream = stream
+        self._job_key = job_key
         self._conversation_id = conversation_id
         self._user_id = user_id
         self._seal = seal
@@ -94,14 +99,19 @@ class CompletionInbox:
     async def _confirm(self, first: str, last: str) -> int:
         confirmed = 0
         while page := await self._read(first, last):
-            own = [entry_id for entry_id, fields in page if self._own(fields) is not None]
-            if own:
-                await self._connection.execute("XACK", self._stream, GROUP, *own)
-                confirmed += int(await self._connection.execute("XDEL", self._stream, *own))
+            own = [(entry_id, wake) for entry_id, fields in page if (wake := self._own(fields)) is not None]
+            done = [self._done(entry_id, wake) for entry_id, wake in own]
+            confirmed += sum(await asyncio.gather(*done))
             first = f"({page[-1][0]}"
             if len(page) < _PAGE:
                 break
         return confirmed
+
+    async def _done(self, entry_id: str, wake: WakeUp) -> int:
+        outcome = outcome_line(wake.wake_id, "read", self._user_id or "user")
+        names = {"stream": self._stream, "job": self._job_key(wake.job_id)}
+        parameters = DONE.parameters(**names, group=GROUP, entry_id=entry_id, outcome=outcome)
+        return int(cast("int", await run(self._connection, DONE, parameters)))
 
     async def _page(self, after: str) -> Sequence[tuple[str, dict[bytes, bytes]]]:
         return await self._read(f"({after}", "+")

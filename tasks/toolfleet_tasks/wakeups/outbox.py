@@ -20,6 +20,7 @@ from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectio
 from toolfleet_tasks.redis.durable_write import run_durably
 from toolfleet_tasks.wakeups.due_wakes import DueWake, by_conversation, job_of, kept_when_dead, place_when_dead
 from toolfleet_tasks.wakeups.events import opened_wake
+from toolfleet_tasks.wakeups.outcomes import outcome_line
 from toolfleet_tasks.wakeups.scripts import ACCEPTED, CLAIM, FAILED, MOST_DEAD_BYTES, RELEASED
 from toolfleet_tasks.wakeups.sender import (
     AT_ONCE,
@@ -38,6 +39,9 @@ log = get_logger(__name__)
 _LEASE_MARGIN_SECONDS = 10.0  # beyond a try's own deadline, to note what came of it
 _CALLS_AT_ONCE = 100
 _PUBLISH_SECONDS = 20.0  # for one call to be judged and published
+_CHECK_SECONDS = (
+    2.0  # for Redis to say whether news that have waited are still ours; with it their lease is long enough
+)
 _TURN_SECONDS = 5.0  # of its lease that news may wait for earlier ones of the same conversation; less than the margin
 
 Publish = Callable[[DueWake], Awaitable[str | None]]
@@ -168,12 +172,25 @@ class WakeupOutbox:
         accepted = 0
         for number, wake in enumerate(wakes):
             is_late = number > 0 and asyncio.get_running_loop().time() > until
+            # It has waited for its turn: others may have it by now, or an operator has dropped it.
+            if number > 0 and not is_late and not await self._is_held(wake):
+                continue
             answer = None if is_late else await attempt(wake)
             try:
                 accepted += await self._note(wake, answer, lane)
             except (RedisConnectionLost, ResponseError) as exc:
                 log.warning("wake_not_noted", wake_id=wake.wake_id, answer=answer, error=str(exc))
         return accepted
+
+    async def _is_held(self, wake: DueWake) -> bool:
+        """Whether it is still ours, as far as Redis says: where that says nothing, its lease runs out."""
+        try:
+            async with asyncio.timeout(_CHECK_SECONDS):
+                holder = await self._connection.execute("HGET", self._keys.wake(wake.wake_id), "token")
+        except (TimeoutError, RedisConnectionLost, ResponseError) as exc:
+            log.warning("wake_not_tried", wake_id=wake.wake_id, error=str(exc) or "no answer in time")
+            return False
+        return bool(holder == wake.token.encode())
 
     async def _try_core(self, wake: DueWake) -> DeliveryAnswer:
         if self._sender is None:
@@ -221,13 +238,25 @@ class WakeupOutbox:
             parameters = RELEASED.parameters(**names, id=wake.wake_id, token=wake.token)
             await run_durably(self._connection, RELEASED, parameters)
         elif answer.accepted:
-            await run_durably(
-                self._connection, ACCEPTED, ACCEPTED.parameters(wake=record, due=lane.due, id=wake.wake_id)
-            )
+            by, job = self._receiver_of(wake), self._job_key(wake)
+            outcome = outcome_line(wake.wake_id, "accepted", by, tries=wake.tries)
+            parameters = ACCEPTED.parameters(wake=record, due=lane.due, job=job, id=wake.wake_id, outcome=outcome)
+            await run_durably(self._connection, ACCEPTED, parameters)
             log.info("wake_delivered", wake_id=wake.wake_id, kind=wake.kind, tries=wake.tries)
         else:
             await self._note_failure(wake, answer, record, lane.due)
         return answer is not None and answer.accepted
+
+    def _job_key(self, wake: DueWake) -> str:
+        """Where what became of it is kept: with its job, or nowhere."""
+        job_id = job_of(wake)
+        return self._keys.job(job_id) if job_id else self._keys.wake(wake.wake_id)
+
+    def _receiver_of(self, wake: DueWake) -> str:
+        """Who it is for, as its job shows it."""
+        if wake.kind in PATHS:
+            return "core" if self._sender is None else f"{self._sender.shown_url}{PATHS[wake.kind]}"
+        return f"call {wake.wake_id}" if wake.kind == "call" else "webhook"
 
     async def _note_failure(self, wake: DueWake, answer: DeliveryAnswer, record: str, due: str) -> None:
         settings, reason = self._settings, one_line(answer.reason)
@@ -236,6 +265,7 @@ class WakeupOutbox:
             due=due,
             **place_when_dead(wake, settings),
             clock_key=self._keys.clock,
+            job=self._job_key(wake),
             id=wake.wake_id,
             token=wake.token,
             next_ms="" if answer.is_final else int(seconds_until_next(wake.tries, answer) * 1000),
@@ -243,11 +273,14 @@ class WakeupOutbox:
             give_up_ms=round(settings.wake_give_up_seconds * 1000),
             bytes_kept=MOST_DEAD_BYTES,
             dead_body=kept_when_dead(wake),
+            outcome=outcome_line(wake.wake_id, "given_up", self._receiver_of(wake), tries=wake.tries),
         )
         became = await run_durably(self._connection, FAILED, parameters)
         facts = {"wake_id": wake.wake_id, "kind": wake.kind, "tries": wake.tries, "reason": reason}
         if became == b"dead":
             log.error("wake_given_up", **facts)
+        elif became == b"lost":
+            log.info("wake_no_longer_held", **facts)
         else:
             log.warning("wake_put_off", **facts)
 

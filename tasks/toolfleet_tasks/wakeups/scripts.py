@@ -7,6 +7,8 @@ receiver of webhooks (`:webhooks:<receiver>`; their ids end with `@<receiver>`).
 hash, and a lease: the id's score, until which nobody else does. Dead news are a hash, id -> JSON with all that as text, a
 sorted set, id -> when they were given up (ms), and how many bytes all of them have.
 
+What became of the wake-ups of a job is kept in its own record, as `outcomes` words it: written in the step that ends one.
+
 Times are the fleet's, as it is known inside Redis: where the server's clock is set, nothing waits for longer, and nobody's lease
 ends.
 """
@@ -23,6 +25,9 @@ ACCEPTED = script("wakeups/accepted")
 """Returns 1 if it was there."""
 
 RELEASED = script("wakeups/released")
+
+DROP_WAITING = script("wakeups/drop")
+"""Returns 1; 2 if a try is under way, which may still be accepted; 0 if none of this id waits."""
 
 FAILED = script("wakeups/failed")
 """Returns `later`; `dead`; or `lost`: others have it, or have delivered it."""

@@ -32,6 +32,7 @@ class WakeupService:
             connection=self._connection,
             connect=self._own_connection,
             check_core=self._watch.check,
+            job_key=self._settings.keys.job,
             consumer=consumer,
         )
 
@@ -44,6 +45,7 @@ class WakeupService:
             seal=self._seal,
             connection=self._connection,
             check_core=self._watch.check,
+            job_key=self._settings.keys.job,
         )
 
     async def aclose(self) -> None:

@@ -18,6 +18,7 @@ from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import Seal
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.redis.durable_write import run_durably
+from toolfleet_tasks.wakeups.outcomes import outcome_line
 from toolfleet_tasks.wakeups.stream_scripts import DONE, KEEP, LEAVE, SKIP, TAKE
 
 log = get_logger(__name__)
@@ -39,7 +40,7 @@ class _Entry:
 class Reader:
     """One reader of a conversation's stream. `connection` is shared with others; `connect` makes a connection of his own, which he blocks.
 
-    `check_core` is called while there is nothing to read.
+    `check_core` is called while there is nothing to read. `job_key` names a job's record, which keeps that its wake-up was read.
     """
 
     def __init__(  # noqa: PLR0913 - what it needs of its session
@@ -51,9 +52,11 @@ class Reader:
         connection: PipelinedConnection,
         connect: Callable[[], PipelinedConnection],
         check_core: Callable[[], Awaitable[None]],
+        job_key: Callable[[str], str],
         consumer: str | None = None,
     ) -> None:
         self._stream = stream
+        self._job_key = job_key
         self._conversation_id = conversation_id
         self._seal = seal
         self._connection = connection
@@ -69,7 +72,7 @@ class Reader:
                 entry = await self._next(blocking)
                 async with self._kept(entry):
                     yield entry.wake
-                await self._run(DONE, entry_id=entry.entry_id)
+                await self._done(entry.entry_id, entry.wake)
         except RedisConnectionLost:  # for good: the fleet was left
             return
         finally:
@@ -93,7 +96,7 @@ class Reader:
                 await self._run(SKIP, entry_id=entry_id)
             except ValueError as exc:  # of another version: it will not get better
                 log.error("completion_unreadable", entry_id=entry_id.decode(), error=type(exc).__name__)  # noqa: TRY400
-                await self._run(DONE, entry_id=entry_id)
+                await self._done(entry_id, None)
 
     def _read(self, body: bytes) -> WakeUp:
         wake = json_text.load(WakeUp, self._seal.read(body.decode()))
@@ -143,6 +146,13 @@ class Reader:
                 await self._run(LEAVE, consumer=self._consumer)
         except (TimeoutError, RedisConnectionLost, ResponseError):  # it is taken over, a little later
             log.info("completions_left_behind")
+
+    async def _done(self, entry_id: bytes, wake: WakeUp | None) -> None:
+        """Take an entry out of the stream; its job keeps that it was read."""
+        job = self._stream if wake is None else self._job_key(wake.job_id)
+        outcome = "" if wake is None else outcome_line(wake.wake_id, "read", f"reader {self._consumer}")
+        parameters = DONE.parameters(stream=self._stream, job=job, group=_GROUP, entry_id=entry_id, outcome=outcome)
+        await run_durably(self._connection, DONE, parameters)
 
     async def _run(self, script: Script, **args: Part) -> object:
         return await run_durably(self._connection, script, script.parameters(stream=self._stream, group=_GROUP, **args))

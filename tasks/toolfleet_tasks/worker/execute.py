@@ -59,11 +59,11 @@ async def run(task: RunningTask, message: str) -> str:
     """
     if (here := worker_runtime.current()) is not None:
         try:
-            return await _run(task, message, ledgers.ledger_of(here, task.app.settings))
+            return await _run(task, message, ledgers.ledger_of(here, task.app.settings, task.request.hostname))
         except Ignore:
             here.part(PausedCalls).follow(task, message, run)
             raise
-    async with ledgers.own_ledger(task.app.settings) as ledger:
+    async with ledgers.own_ledger(task.app.settings, task.request.hostname) as ledger:
         return await _run(task, message, ledger)
 
 

@@ -12,9 +12,11 @@ from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 
-def ledger_of(here: WorkerRuntime, settings: Settings) -> Ledger:
-    """The one of this worker's loop."""
-    return here.part(_make_ledger, settings)
+def ledger_of(here: WorkerRuntime, settings: Settings, worker: str | None = None) -> Ledger:
+    """The one of this worker's loop; `worker`: as Celery names it, where that is known."""
+    ledger = here.part(_make_ledger, settings)
+    ledger.tokens.serve(worker)
+    return ledger
 
 
 def calls_held() -> Counter[str]:
@@ -25,13 +27,14 @@ def calls_held() -> Counter[str]:
 
 
 @asynccontextmanager
-async def own_ledger(settings: Settings) -> AsyncGenerator[Ledger]:
-    """For one call, under a pool without a loop of its own."""
+async def own_ledger(settings: Settings, worker: str | None = None) -> AsyncGenerator[Ledger]:
+    """For one call of this worker, under a pool without a loop of its own."""
     connection = PipelinedConnection(
         connection_factory(str(settings.redis_url), master=settings.sentinel_master), name="call"
     )
     connection.start()
     ledger = Ledger(connection, settings, writes_results=settings.is_fast)
+    ledger.tokens.serve(worker)
     try:
         yield ledger
     finally:

@@ -46,6 +46,6 @@ def maker(redis_url: str) -> Callable[..., None]:
 
     async def make(wake_id: str, *, dead: bool = False, kind: str = "continue", **more: Any) -> None:
         async with Redis.from_url(redis_url) as redis:
-            await (bury(redis, wake_id, kind=kind, **more) if dead else put(redis, wake_id, kind=kind))
+            await (bury if dead else put)(redis, wake_id, kind=kind, **more)
 
     return lambda *args, **kwargs: asyncio.run(make(*args, **kwargs))

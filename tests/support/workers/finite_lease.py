@@ -20,6 +20,9 @@ class FiniteLease:
     async def move(self, replica: str) -> None:
         self.replica = replica
 
+    def note_request(self, seconds: float, *, ended_at: float) -> None:
+        """Nobody asks."""
+
 
 def over() -> FiniteLease:
     """One that is over already."""

@@ -1,6 +1,7 @@
 """Fills a Redis with records of jobs, approvals, modules, keys, profiles and tools, as processes of today's version write them."""
 
 import asyncio
+import json
 from contextlib import AsyncExitStack
 
 from redis import Redis
@@ -21,9 +22,12 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
 from toolfleet_registry.watching.server_changes import ServerChanges
 from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords
+from toolfleet_tasks.dead_letters.kept_wakes import KeptWakes
+from toolfleet_tasks.dead_letters.store import DeadStore
 from toolfleet_tasks.jobs.completion import EndNote, JobEvent
 from toolfleet_tasks.jobs.positions import JobPosition
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
+from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.presence.worker_load import note_load
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from wire.keep import MODES
@@ -35,6 +39,7 @@ from wire.stored.samples.job_forms import AT, JOB_FORMS
 MAKER = KeyMaker("command line", None, "owner", "*", "admin", acts_for_others=True)
 LEFT: JobSpec = JOB_FORMS[0].samples["filled"]
 ENDED: JobSpec = JOB_FORMS[0].samples["hooked"].model_copy(update={"job_id": "job-2"})
+DROPPED = "job-2.notify"
 POSITION: JobPosition = JOB_FORMS[1].samples["filled"]
 END: EndNote = JOB_FORMS[2].samples["filled"]
 SPEC = GATEWAY_FORMS[3].samples["plain"]
@@ -59,6 +64,10 @@ async def write_records(url: str, mode: str) -> None:
         await _approvals(ApprovalRecords(connection, settings))
         redis = await stack.enter_async_context(AsyncRedis.from_url(url))
         await _modules(redis, settings)
+        store = DeadStore(redis, settings.keys)
+        assert await KeptWakes(store, settings.keys, seal_of(settings, purpose="job")).drop_waiting(
+            DROPPED, "olga (key k1)"
+        )
     await asyncio.to_thread(_registry, settings)
     with Redis.from_url(url) as client:
         note_load(client, settings, "host:7", {"owls": 2, "works": 0})
@@ -75,6 +84,9 @@ async def _jobs(records: JobRecords) -> None:
         JobEvent("continue", "job-2", records.sealed("{}")),
         JobEvent("completion", "job-2", records.sealed("{}"), "c-1"),
         JobEvent("call", "call-2", '{"call":"…"}'),
+        JobEvent(
+            "notify", DROPPED, records.sealed(json.dumps({"wake_id": DROPPED, "kind": "notify", "job_id": "job-2"}))
+        ),
     ]
     assert await records.move(ended, JobChange(JobPosition(state="completed"), end=END, events=events))
 

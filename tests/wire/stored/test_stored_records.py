@@ -25,8 +25,12 @@ from toolfleet_registry.store.factory import open_store
 from toolfleet_registry.watching.server_changes import ServerChanges
 from toolfleet_tasks.approvals.feed import EVENT_KINDS
 from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords, StoredApproval
+from toolfleet_tasks.dead_letters.kept_wakes import KeptWakes
+from toolfleet_tasks.dead_letters.store import DeadStore
 from toolfleet_tasks.jobs.positions import JobPosition
 from toolfleet_tasks.jobs.records import JobChange
+from toolfleet_tasks.messages.signing import seal_of
+from toolfleet_tasks.operations.calls.call_trail import parts_of
 from toolfleet_tasks.presence.worker_load import read_loads
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from wire.keep import MODES
@@ -34,6 +38,7 @@ from wire.stored.keep_records import RECORDS
 from wire.stored.records_program import (
     ANSWER,
     CHANGES,
+    DROPPED,
     END,
     ENDED,
     LEFT,
@@ -82,6 +87,19 @@ async def test_jobs_are_read_and_moved(mode: str, redis_url: str) -> None:
         assert left.place == POSITION.model_copy(update={"by": left.place.by})
         assert (ended.place.state, ended.end, ended.spec.hook) == ("completed", END, ENDED.hook)
         assert await records.move(left, JobChange(JobPosition(state="waiting", due_at=AT), due_at=AT)) is not None
+
+
+async def test_what_became_of_wakeups_and_calls_is_read(mode: str, redis_url: str, settings: Settings) -> None:
+    """A job that keeps it says who dropped its wake-up, and a call when people had approved it; records of before say nothing."""
+    async with AsyncRedis.from_url(redis_url) as redis:
+        kept = KeptWakes(DeadStore(redis, settings.keys), settings.keys, seal_of(settings, purpose="job"))
+        found = (await kept.outcomes(["job-2"])).get("job-2", ())
+        trail = await redis.hget(settings.keys.call("call-2"), "trail")
+        is_kept = await redis.hexists(settings.keys.job("job-2"), "outcomes")
+
+    assert [(each.wake_id, each.end, each.by) for each in found] == [(DROPPED, "dropped", "olga (key k1)")] * is_kept
+    assert [part.kind for part in parts_of(trail.decode() if trail else None)] == ["approved"] * is_kept
+    assert is_kept or "trails" not in mode
 
 
 async def test_approvals_are_read_and_decided(approvals: ApprovalRecords) -> None:

@@ -141,7 +141,12 @@ class CallRunner:
         give_up_at = machine_clock.monotonic() + seconds
 
         async def execute(call: PublishedCall) -> Attempt:
-            return await self._executor.execute(call, seconds=give_up_at - machine_clock.monotonic(), lease=lease)
+            sent_at = machine_clock.monotonic()
+            try:
+                return await self._executor.execute(call, seconds=give_up_at - sent_at, lease=lease)
+            finally:
+                ended_at = machine_clock.monotonic()
+                lease.note_request(ended_at - sent_at, ended_at=ended_at)
 
         try:
             return await compose(self._middleware, execute)(call)

@@ -6,10 +6,12 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
+from toolfleet_gateway.console.rendering.waterfall import bars_of
 from toolfleet_gateway.console.serving.form_body import FormFields
 from toolfleet_gateway.console.visits.page import ConsolePage, Outcome, Shown, Visit
 from toolfleet_gateway.console.visits.paging import PER_PAGE
 from toolfleet_gateway.http.problems import Problem, invalid_request
+from toolfleet_registry.time import fleet_clock
 
 _NAMES: Final = ("module", "tool", "user", "outcome", "error")
 _CONVERSATION: Final = "conversation"
@@ -44,15 +46,18 @@ async def _shown(visit: Visit) -> Outcome:
     call_id = visit.path["call_id"]
     story = await visit.ask("showCall", RouteQuestion({"call_id": call_id}))
     line = story["lines"][-1] if story["lines"] else {}
-    answer, approval, letters = await asyncio.gather(
+    answer, approval, letters, places = await asyncio.gather(
         _seen(visit, "getCall", {"call_id": call_id}),
         _seen(visit, "getApproval", {"approval_id": call_id}),
         _seen(visit, "getDeadLetter", {"letter_id": call_id}),
+        visit.ask("listPlacedModules"),
     )
+    module = str(line.get("tool", "")).partition(".")[0]
     values = {
         "story": story,
         "line": line,
-        "spans": _drawn(story["spans"]),
+        "bars": bars_of(_with_approval(story["spans"], approval), now=fleet_clock.now() * 1000),
+        "place": next((each for each in places["modules"] if each["module"] == module), {}),
         "answer": answer,
         "approval": approval,
         "letters": [] if letters is None else [each for each in letters["letters"] if each["kind"] == "call"],
@@ -68,6 +73,13 @@ async def _seen(visit: Visit, name: str, path: Mapping[str, str]) -> Any:
         if exc.status != _ABSENT:
             raise
         return None
+
+
+def _with_approval(spans: Sequence[dict[str, Any]], approval: Any) -> Sequence[dict[str, Any]]:
+    """Of a call that waits for people, of which nothing else is known yet, since when."""
+    if spans or approval is None or approval["state"] != "waiting":
+        return spans
+    return [{"phase": "approval", "begins": approval["requested_at"] * 1000}]
 
 
 async def _proposals(visit: Visit, name: str) -> list[str]:
@@ -86,21 +98,3 @@ def _milliseconds(query: FormFields) -> dict[str, int]:
         except (ValueError, OverflowError):
             raise invalid_request("A moment is written as 2026-01-31T12:00, in UTC.") from None
     return moments
-
-
-def _drawn(spans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each part of the call's time, with where its bar begins and how wide it is, in per cent of the whole."""
-    if not spans:
-        return []
-    first = spans[0]["begins"]
-    whole = max(spans[-1]["ends"] - first, 0.001)
-    return [
-        {
-            "phase": span["phase"],
-            "at": span["begins"] / 1000,
-            "ms": span["ends"] - span["begins"],
-            "left": round((span["begins"] - first) / whole * 100, 3),
-            "width": max(round((span["ends"] - span["begins"]) / whole * 100, 3), 0.3),
-        }
-        for span in spans
-    ]

@@ -14,6 +14,7 @@ _MOST_USERS = 5  # whose jobs are read: a conversation has one, as a rule
 _MOST_JOBS = 200  # of each user, the latest
 _MOST_WAKEUPS = 200  # that are tried next
 _MOST_APPROVALS = 100
+_MOST_OUTCOMES = 200  # the latest
 
 
 def conversation_pages() -> list[ConsolePage]:
@@ -48,6 +49,7 @@ async def _shown(visit: Visit) -> Outcome:
         "jobs": jobs,
         "waking": _states(jobs, wakeups),
         "wakeups": wakeups,
+        "outcomes": _outcomes(jobs),
         "approvals": [*waiting, *settled],
         "most_jobs": _MOST_JOBS,
         "most_wakeups": _MOST_WAKEUPS,
@@ -62,11 +64,19 @@ def _users(lines: Iterable[dict[str, Any]], named: str) -> list[str]:
 
 
 async def _jobs(visit: Visit, conversation_id: str, users: list[str]) -> list[dict[str, Any]]:
-    """Of the latest jobs of its users, or of all where nobody knows these; in the order in which they were made."""
-    query: dict[str, Any] = {"ended": True, "limit": _MOST_JOBS}
+    """Of the latest jobs of its users, or of all where nobody knows these; in the order in which they were made.
+
+    Each has the `outcomes` of its wake-ups, oldest first.
+    """
+    query: dict[str, Any] = {"ended": True, "limit": _MOST_JOBS, "wakeups": True}
     asked = [{**query, "user_id": user} for user in users] or [query]
     found = await asyncio.gather(*(visit.ask("listAllJobs", RouteQuestion(query=each)) for each in asked))
-    jobs = [job for each in found for job in each["jobs"] if job.get("conversation_id") == conversation_id]
+    jobs = [
+        job | {"outcomes": each.get("wakeups", {}).get(job["job_id"], [])}
+        for each in found
+        for job in each["jobs"]
+        if job.get("conversation_id") == conversation_id
+    ]
     return sorted(jobs, key=lambda job: float(job["created_at"]))
 
 
@@ -92,10 +102,17 @@ async def _approvals(visit: Visit, conversation_id: str, *, settled: bool) -> li
 
 
 def _states(jobs: Iterable[dict[str, Any]], wakeups: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """By a job's id, where its wake-up is: `waits`, `given up`; of a job that has ended, else `none waits`."""
+    """By a job's id, where its wake-up is: `waits`, `given up`, or what became of it; of a job that has ended, else `none waits`."""
     states = {job["job_id"]: "none waits" for job in jobs if job.get("ended_at") and job["state"] != "cancelled"}
+    states |= {job["job_id"]: job["outcomes"][-1]["end"].replace("_", " ") for job in jobs if job["outcomes"]}
     for wakeup in wakeups:
         job_id = (wakeup.get("body") or {}).get("job_id")
         if job_id is not None:
             states[str(job_id)] = "given up" if wakeup.get("died_at") else "waits"
     return states
+
+
+def _outcomes(jobs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What became of the wake-ups of these jobs, in the order in which they ended; each with its job's id."""
+    found = [{**outcome, "job_id": job["job_id"]} for job in jobs for outcome in job["outcomes"]]
+    return sorted(found, key=lambda each: float(each["at"]))[-_MOST_OUTCOMES:]

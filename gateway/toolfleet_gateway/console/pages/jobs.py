@@ -32,8 +32,10 @@ async def _many_cancelled(visit: Visit) -> Outcome:
 
 
 async def _shown(visit: Visit) -> Outcome:
-    job = await visit.ask("getAnyJob", RouteQuestion({"job_id": visit.path["job_id"]}))
-    return Shown("job", "Job", {"job": job})
+    question = RouteQuestion({"job_id": visit.path["job_id"]})
+    job = await visit.ask("getAnyJob", question)
+    wakeups = (await visit.ask("listWakeupsOfJob", question))["wakeups"]
+    return Shown("job", "Job", {"job": job, "wakeups": wakeups[::-1]})
 
 
 async def _cancelled(visit: Visit) -> Outcome:

@@ -1,16 +1,21 @@
 """Reads the wake-ups of jobs that have ended, and manages those that nobody has accepted: `fleet.wakeups`."""
 
-from collections.abc import AsyncGenerator, Generator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import AbstractAsyncContextManager, aclosing
 
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
-from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
+from toolfleet_tasks.dead_letters.kept_wakes import KeptWake, WaitingKind
+from toolfleet_tasks.dead_letters.waiting_search import WantedWakes
+from toolfleet_tasks.operations.change_trail import Actor
+from toolfleet_tasks.operations.wakeup_changes import HandledWakes, WakeupChanges
 from toolfleet_tasks.wakeups.inbox import CompletionInbox
+from toolfleet_tasks.wakeups.outcomes import WakeupOutcome
 
 
 class FleetWakeups:
@@ -64,7 +69,7 @@ class FleetWakeups:
         return await (await self._sessions.opened()).dead.events.dead(limit, offset)
 
     async def show(self, wake_id: str) -> KeptWake | None:
-        """Return the wake-up of this id, whether it waits or is dead; `None` if it was accepted or dropped, or never was."""
+        """Return the wake-up of this id, whether it waits or is dead; `None` if it was accepted or dropped, as `outcomes` of its job says, or never was."""
         return await (await self._sessions.opened()).dead.events.show(wake_id)
 
     async def replay(self, wake_id: str) -> bool:
@@ -74,13 +79,64 @@ class FleetWakeups:
         """
         return await (await self._sessions.opened()).dead.events.replay(wake_id)
 
-    async def drop(self, *wake_ids: str) -> tuple[str, ...]:
-        """Forget these dead wake-ups. Returns the ids of those that were there."""
-        return await (await self._sessions.opened()).dead.events.drop(wake_ids)
+    async def drop(self, *wake_ids: str, by: str | None = None) -> tuple[str, ...]:
+        """Forget these wake-ups, whether they wait or are dead. Returns the ids of those that were there.
+
+        One that waits is tried no more, but for a try that is under way just now, and may still be accepted. Its job keeps that it
+        was dropped, and the audit by whom (`by`; `None`: this machine's user).
+        """
+        events = (await self._sessions.opened()).dead.events
+        dropped = set(await events.drop(wake_ids))
+        wanted = list(dict.fromkeys(wake_ids))
+        waiting = [each for each in wanted if each not in dropped and await events.show(each) is not None]
+        if waiting:
+            async with await self._changes(by) as changes:
+                dropped |= {each for each in waiting if await changes.drop(each) is not None}
+        return tuple(each for each in wanted if each in dropped)
 
     async def drop_all(self) -> int:
         """Forget all dead wake-ups. Returns how many there were."""
         return await (await self._sessions.opened()).dead.events.drop_all()
+
+    async def drop_waiting(
+        self, kind: WaitingKind | None = None, *, about: str = "", error: str = "", by: str | None = None
+    ) -> int:
+        """Forget all that wait now, of a kind, with some words in their id or subject, or in their last error. Returns how many.
+
+        Those that come meanwhile stay. What holds for each, and `by`, is as of `drop`.
+        """
+        async with await self._changes(by) as changes:
+            wanted = WantedWakes(kind, about, error, fleet_clock.now())
+            return await _through(lambda behind: changes.drop_found(wanted, behind=behind))
+
+    async def replay_waiting(
+        self, kind: WaitingKind | None = None, *, about: str = "", error: str = "", by: str | None = None
+    ) -> int:
+        """Have all that wait now tried at once, chosen as by `drop_waiting`. Returns how many were not due already."""
+        async with await self._changes(by) as changes:
+            wanted = WantedWakes(kind, about, error, fleet_clock.now())
+            return await _through(lambda behind: changes.replay_found(wanted, behind=behind))
+
+    async def outcomes(self, job_id: str) -> tuple[WakeupOutcome, ...]:
+        """Return what became of a job's wake-ups, oldest first: who accepted, read, gave up or dropped each, and when.
+
+        The latest twenty or so, for as long as the job is kept.
+        """
+        found = await (await self._sessions.opened()).dead.events.outcomes([job_id])
+        return tuple(found.get(job_id, ()))
+
+    async def _changes(self, by: str | None) -> AbstractAsyncContextManager[WakeupChanges]:
+        return WakeupChanges.of((await self._sessions.opened()).settings, Actor.at_command_line(by))
+
+
+async def _through(step: Callable[[str | None], Awaitable[HandledWakes]]) -> int:
+    """How many all steps have handled, one after the other."""
+    handled = await step(None)
+    count = handled.done
+    while handled.next is not None:
+        handled = await step(handled.next)
+        count += handled.done
+    return count
 
 
 class SyncFleetWakeups(SyncFace[FleetWakeups]):
@@ -97,3 +153,6 @@ class SyncFleetWakeups(SyncFace[FleetWakeups]):
     replay = blocking(FleetWakeups.replay)
     drop = blocking(FleetWakeups.drop)
     drop_all = blocking(FleetWakeups.drop_all)
+    drop_waiting = blocking(FleetWakeups.drop_waiting)
+    replay_waiting = blocking(FleetWakeups.replay_waiting)
+    outcomes = blocking(FleetWakeups.outcomes)

@@ -115,10 +115,11 @@ class CallIndex:
 
     async def story(self, call_id: str) -> CallStory | None:
         """What happened to a call, also to one that has not ended; `None`: nobody knows it (any more)."""
-        lines = [listed.line for listed in await self.of_call(call_id)]
+        found = await self.of_call(call_id)
+        lines, stored_at = [listed.line for listed in found], float(entry_of(found[-1].entry)[0]) if found else None
         async with answering(self._redis, seconds=_SECONDS):
-            found = await self._redis.hmget(self._keys.call(call_id), RECORD_FIELDS)
-        return story_of(call_id, lines, found)
+            record = await self._redis.hmget(self._keys.call(call_id), RECORD_FIELDS)
+        return story_of(call_id, lines, record, stored_at=stored_at)
 
     async def values(self, field: CallField, prefix: str = "", *, count: int = 20) -> list[tuple[str, int]]:
         """The values of a field that begin so, whatever their case, with their numbers of calls; the most frequent first."""

@@ -1,14 +1,14 @@
-"""Tells what happened to one call, for an operator: when it waited and ran, each attempt, and what was decided on its way."""
+"""Tells what happened to one call, for an operator: when it waited, was claimed and ran, each attempt, and what was decided on its way."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from toolfleet_tasks.ledger.audit import AuditLine
+from toolfleet_tasks.operations.calls.call_spans import LineTimes, StorySpan, spans_of
+from toolfleet_tasks.operations.calls.call_trail import holder_of, parts_of
 
 _MOST_ATTEMPTS = 100  # of a log that anybody may have written
-
-CallPhase = Literal["queued", "ran"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,19 +21,11 @@ class StoryAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class StorySpan:
-    """A part of a call's time: in which it waited for its last attempt, or in which that ran. Milliseconds since the epoch."""
-
-    phase: CallPhase
-    begins: float
-    ends: float
-
-
-@dataclass(frozen=True, slots=True)
 class CallStory:
     """`lines` are the call's in the audit, oldest first: of one that has not ended there are none.
 
-    `state`: what the ledger says of it, for as long as it knows the call; `None`: it does not.
+    `state`: what the ledger says of it, for as long as it knows the call; `None`: it does not. `spans`: the parts of its time, in
+    their order. `polls`: how often its module was asked where it is, of one that was accepted.
     """
 
     call_id: str
@@ -41,18 +33,60 @@ class CallStory:
     attempts: list[StoryAttempt]
     spans: list[StorySpan]
     state: str | None = None
+    polls: int | None = None
 
 
-RECORD_FIELDS = ("state", "token", "begun", "log")
+RECORD_FIELDS = ("state", "token", "begun", "log", "by", "trail", "polls", "replica")
 """Of the ledger's record: what a story is made of."""
 
 
-def story_of(call_id: str, lines: list[AuditLine], values: Sequence[bytes | str | None]) -> CallStory | None:
-    """What is known of a call by its lines and the values of `RECORD_FIELDS`; `None`: nothing."""
+def story_of(
+    call_id: str, lines: list[AuditLine], values: Sequence[bytes | str | None], *, stored_at: float | None = None
+) -> CallStory | None:
+    """What is known of a call by its lines and the values of `RECORD_FIELDS`; `None`: nothing.
+
+    `stored_at`: when (ms) the last line, and the result with it, was written.
+    """
     record = dict[str, str | None](zip(RECORD_FIELDS, map(_text, values), strict=True))
     if not lines and not any(record.values()):
         return None
-    return CallStory(call_id, lines, _attempts(record["log"] or ""), _spans(lines), _state(record))
+    line = next((each for each in reversed(lines) if _number(each.get("ts")) is not None), {})
+    trail = _said(line.get("trail")) or record["trail"]
+    claimed, worker = holder_of(record["by"] if record["state"] else record["token"])
+    times = LineTimes(
+        ended=_ms(line.get("ts")),
+        queued=_number(line.get("queued_ms")),
+        ran=_number(line.get("duration_ms")),
+        own=_own(line.get("own_ms")),
+        worker=_said(line.get("worker")) or worker,
+        replica=_said(line.get("replica")) or _said(record["replica"]),
+        outcome=_said(line.get("outcome")),
+        attempts=_count(line.get("attempts")),
+        claimed=claimed,
+        stored=stored_at,
+    )
+    spans = spans_of(parts_of(trail), times, waits_for=_waits_for(record), running=_is_running(record, worker))
+    return CallStory(
+        call_id,
+        lines,
+        _attempts(record["log"] or ""),
+        spans,
+        _state(record),
+        _count(line.get("polls")) or _count(record["polls"]),
+    )
+
+
+def _waits_for(record: Mapping[str, str | None]) -> str | None:
+    """What it waits for that has not ended."""
+    if record["state"]:
+        return None
+    return {"asked": "input", "approval": "approval", "parked": "accepted"}.get(record["token"] or "")
+
+
+def _is_running(record: Mapping[str, str | None], worker: str | None) -> int | None:
+    """The number of the attempt that runs now, of a call that a known worker has."""
+    begun = _count(record["begun"])
+    return begun if not record["state"] and worker is not None else None
 
 
 def _state(record: Mapping[str, str | None]) -> str | None:
@@ -74,20 +108,31 @@ def _attempts(log: str) -> list[StoryAttempt]:
     return attempts
 
 
-def _spans(lines: Sequence[AuditLine]) -> list[StorySpan]:
-    """Of the last line that has times: its moment is the end."""
-    for line in reversed(lines):
-        ended, queued, ran = (_number(line.get(name)) for name in ("ts", "queued_ms", "duration_ms"))
-        if ended is None or (queued is None and ran is None):
-            continue
-        begun = ended * 1000 - (ran or 0)
-        spans = [] if queued is None else [StorySpan("queued", begun - queued, begun)]
-        return spans if ran is None else [*spans, StorySpan("ran", begun, ended * 1000)]
-    return []
+def _own(value: Any) -> tuple[float, float] | None:
+    if not isinstance(value, list) or len(value) != 2:  # noqa: PLR2004 - before and after
+        return None
+    before, after = map(_number, value)
+    return None if before is None or after is None else (max(before, 0), max(after, 0))
 
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _ms(value: Any) -> float | None:
+    seconds = _number(value)
+    return None if seconds is None else seconds * 1000
+
+
+def _count(value: Any) -> int | None:
+    if isinstance(value, str):
+        return int(value) if value.isascii() and value.isdecimal() and len(value) < 10 else None  # noqa: PLR2004 - digits
+    number = _number(value)
+    return None if number is None else int(number)
+
+
+def _said(value: Any) -> str | None:
+    return value or None if isinstance(value, str) else None
 
 
 def _text(value: bytes | str | None) -> str | None:

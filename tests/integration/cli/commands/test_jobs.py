@@ -11,6 +11,7 @@ import pytest
 
 from support.command import Run
 from support.module_server import ModuleServer
+from support.workers.dead_news import maker
 from toolfleet import Caller, Conversation, ToolFleet
 from toolfleet_registry.contracts.jobs import Job, Poll, Schedule
 
@@ -132,3 +133,15 @@ def test_a_job_that_is_not_there_is_said(jobs: Run, command: str) -> None:
     ended = jobs(command, "nothing")
     assert ended.code == 1
     assert "There is no job 'nothing'" in ended.err
+
+
+def test_a_job_says_what_became_of_its_wakeups(jobs: Run, make: Make, run: Run, redis_url: str) -> None:
+    """By whom and when, of one that recurs also before it is over."""
+    job = make(schedule=Schedule(cron="0 9 * * *"))
+    maker(redis_url)(f"{job.job_id}.1", job_id=job.job_id)
+    run("wakes", "drop", f"{job.job_id}.1", "--as", "olga")
+    shown = jobs("show", job.job_id)
+
+    (line,) = [line for line in shown.out.splitlines() if line.startswith("wake-up ")]
+    assert line.startswith(f"wake-up {job.job_id}.1: dropped ")
+    assert line.endswith("by olga (command line)")

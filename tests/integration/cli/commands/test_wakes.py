@@ -68,3 +68,41 @@ def test_news_that_wait_are_tried_now(wakes: Run, make: Make) -> None:
     assert "'job-7'" in ended.err
     assert wakes("replay", "job-0").code == 0
     assert wakes("replay").code == 2
+
+
+def test_some_that_wait_are_dropped(wakes: Run, make: Make) -> None:
+    """Who is dead or not there is named; the others are gone."""
+    make("job-0")
+    make("job-1", dead=True)
+    make("job-2")
+    ended = wakes("drop", "job-0", "job-1", "job-7", "job-0")
+
+    assert ended.code == 1
+    assert ended.err.splitlines()[0] == "Dropped: 1."
+    assert "'job-1'" in ended.err
+    assert "'job-7'" in ended.err
+    assert {one["wake_id"] for one in json.loads(wakes("list", "--json").out)} == {"job-2"}
+
+
+def test_all_of_a_filter_are_handled(wakes: Run, make: Make, run: Run) -> None:
+    """What narrows them goes with --all; who did it stands in the audit."""
+    for number in range(3):
+        make(f"job-{number}")
+    make("job-9", kind="notify")
+    listed = json.loads(wakes("list", "--kind", "notify", "--json").out)
+    dropped = wakes("drop", "--all", "--kind", "continue", "--about", "JOB", "--as", "olga")
+    left = json.loads(wakes("list", "--json").out)
+    tried = wakes("replay", "--all")
+    audit = [json.loads(line) for line in run("audit", "tail", "--changes", "--json").out.splitlines()]
+
+    assert [one["wake_id"] for one in listed] == [one["wake_id"] for one in left] == ["job-9"]
+    assert (dropped.code, dropped.err.strip()) == (0, "Dropped: 3.")
+    assert (tried.code, tried.err.splitlines()[-1].startswith("Due now: ")) == (0, True)
+    assert (audit[0]["change"], audit[0]["user_id"], audit[0]["count"]) == ("wakeups_dropped", "olga", 3)
+
+
+@pytest.mark.parametrize("words", [(), ("--kind", "call"), ("job-1", "--all"), ("job-1", "--error", "x")])
+@pytest.mark.parametrize("command", ["drop", "replay"])
+def test_it_is_said_which_are_meant(wakes: Run, command: str, words: tuple[str, ...]) -> None:
+    """Ids or all: a filter alone drops nothing."""
+    assert wakes(command, *words).code == 2

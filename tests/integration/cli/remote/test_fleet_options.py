@@ -58,6 +58,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "tools show": ("owls.echo",),
     "tools unpin": ("owls",),
     "tools versions": ("owls.echo",),
+    "wakes drop": ("1",),
     "wakes list": (),
     "wakes replay": ("1",),
     "wakes show": ("1",),

@@ -181,3 +181,27 @@ def test_the_audit_is_followed(run_as: Run, gateway: KeyedGateway) -> None:
     assert (said[-1]["change"], said[-1]["outcome"]) == ("tool_disabled", "refused")
     assert len({each["ts"] for each in said}) == len(said)
     assert not any("is_begun" in each for each in said)
+
+
+def test_wakeups_that_wait_are_dropped(run_as: Run, bed: TestBed, gateway: KeyedGateway) -> None:
+    """One by its id, and all of a filter; who may only look drops nothing."""
+    make = maker(bed.redis_url)
+    for name in ("drop-1", "drop-2", "drop-3"):
+        make(name, conversation_id="remote-drops")
+    refused, one = (run_as(who, "wakes", "drop", "drop-1") for who in ("vera", "olga"))
+    none = run_as("olga", "wakes", "drop", "drop-1")
+    listed = json.loads(run_as("vera", "wakes", "list", "--about", "remote-drops", "--json").out)
+    all_of_it = run_as("olga", "wakes", "drop", "--all", "--about", "remote-drops")
+    changes = [each for each in changes_of(run_as) if each["change"].startswith("wakeup")][-3:]
+
+    assert (refused.code, "the role 'operator'" in refused.err) == (1, True)
+    assert (one.code, one.err.strip()) == (0, "Dropped: 1.")
+    assert none.code == 1
+    assert {each["wake_id"] for each in listed} == {"drop-2", "drop-3"}
+    assert (all_of_it.code, all_of_it.err.strip()) == (0, "Dropped: 2.")
+    assert [(each["change"], each["outcome"]) for each in changes] == [
+        ("wakeup_dropped", "success"),
+        ("wakeup_dropped", "refused"),
+        ("wakeups_dropped", "success"),
+    ]
+    assert {each["by"] for each in changes} == {f"key {gateway.key_id('olga')}"}

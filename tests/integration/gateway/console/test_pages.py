@@ -61,7 +61,7 @@ async def test_calls_are_listed_and_told(gateway: KeyedGateway, fleet: ToolFleet
     assert f"/console/calls/{failed.audit.call_id}" in page.links
     assert f"/console/calls/{failed.audit.call_id}" not in some.links
     assert "There are none." in none.text
-    assert re.findall(r'<rect class="(\w+)"', story.html) == ["queued", "ran"]
+    assert re.findall(r'<rect class="(\w+)"', story.html) == [*("queued", "claimed", "attempt", "module", "stored")]
     assert "secret hoo" not in story.text
 
 

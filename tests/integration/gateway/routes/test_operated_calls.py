@@ -1,5 +1,6 @@
 """Operators find calls that have ended, and see what happened to one."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -47,9 +48,13 @@ async def test_calls_are_found_and_told(gateway: KeyedGateway, fleet: ToolFleet)
     assert (both["found"], rest.get("next"), both["is_whole"]) == (2, None, True)
     assert [call["line"]["error_code"] for call in wrong["calls"]] == ["unknown_tool"]
     assert (story["state"], [attempt["outcome"] for attempt in story["attempts"]]) == ("done", ["success"])
-    queued, ran = story["spans"]
-    assert (queued["phase"], ran["phase"]) == ("queued", "ran")
-    assert queued["begins"] <= queued["ends"] == ran["begins"] <= ran["ends"]
+    spans = {span["phase"]: span for span in story["spans"]}
+    assert [*spans] == ["queued", "claimed", "attempt", "module", "stored"]
+    assert all(before["ends"] == after["begins"] for before, after in itertools.pairwise([*spans.values()][:3]))
+    assert (
+        spans["attempt"]["begins"] <= spans["module"]["begins"] <= spans["module"]["ends"] <= spans["attempt"]["ends"]
+    )
+    assert spans["attempt"]["worker"] == story["lines"][0]["worker"]
     assert "hoo" not in str(story)
 
 

@@ -107,7 +107,7 @@ async def test_a_lease_from_before_redis_was_set_back_ends_as_soon_as_any(
 
 async def test_a_claim_whose_answer_was_lost_for_long_begins_anew(ledger: Ledger, other: Ledger, redis: Redis) -> None:
     """Its lease has run out before it was sent again: whoever begins now has a whole one."""
-    ledger._wait_queue = itertools.repeat(7)  # type: ignore[assignment] # so that a second claim is the first one, sent again
+    ledger.tokens._count = itertools.repeat(7)  # type: ignore[assignment] # so that a second claim is the first one, sent again
     await begun(ledger, ONCE)
     await run_out(redis)
     claim = await begun(ledger, ONCE)

@@ -321,6 +321,8 @@ class _Over:
 
     async def move(self, replica: str) -> None: ...
 
+    def note_request(self, seconds: float, *, ended_at: float) -> None: ...
+
 
 async def test_what_others_may_have_by_now_is_not_begun(executor: LocalExecutor) -> None:
     """The lease is asked in the thread, immediately before the function."""

@@ -8,6 +8,7 @@
 -- keys: approval, record, waiting, events
 -- args: call_id, revision, state, votes, journal, request, call, approved, fleet_ms, seconds, channel, kinds
 -- include: now, approvals/event
+-- lazily: ledger/trail(trail_added)
 
 local found = redis.call('HMGET', approval, 'state', 'revision', 'expires_ms')
 if not found[1] then return 'unknown' end
@@ -25,6 +26,7 @@ redis.call('EXPIRE', approval, seconds)
 if state == 'approved' then
   redis.call('HSET', record, 'approved', approved, 'may_begin', 1)
   redis.call('HDEL', record, 'token', 'lease', 'as', 'granted')
+  trail_added('approved', revision, now)
   redis.call('EXPIRE', record, seconds)
 end
 if state ~= 'waiting' then

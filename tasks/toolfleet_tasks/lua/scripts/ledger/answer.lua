@@ -4,6 +4,7 @@
 --   must send it again.
 -- keys: record, queue, notify_key
 -- args: round, digest, message
+-- include: now, ledger/trail
 
 local found = redis.call('HMGET', record, 'state', 'token', 'round', 'answered')
 if found[1] == 'done' then return 'ended' end
@@ -15,6 +16,7 @@ if said then return said == digest and 'again' or 'answered' end
 if round ~= asked or found[2] ~= 'asked' then return 'not_asked' end
 redis.call('HSET', record, 'answered', answered .. ';' .. round .. ' ' .. digest)
 redis.call('HDEL', record, 'token', 'lease', 'as', 'granted')
+trail_added('answered', round, now)
 if message ~= '' then
   redis.call('HDEL', record, 'question', 'message')
   redis.call('LPUSH', queue, message)

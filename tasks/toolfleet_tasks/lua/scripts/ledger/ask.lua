@@ -12,7 +12,7 @@
 -- args: token, call_id, attempt, effect, so_far, question, round, message, accepted, until_ms, channel
 -- args: outcome, away, failures, longest_ms, seconds
 -- constants: ANSWERED_THERE_SINCE
--- include: now, overload/caller_limit, overload/running, ledger/noted
+-- include: now, overload/caller_limit, overload/running, ledger/noted, ledger/trail
 
 local found = redis.call('HMGET', record, 'token', 'parked', 'log', 'begun', 'state')
 if found[2] == token then return 1 end
@@ -21,6 +21,8 @@ if found[5] == 'done' then return 2 end
 if found[1] ~= token and (found[1] or found[4]) then return 0 end
 local log = noted(found[3] or '')
 local goes_on = accepted ~= ''
+local claimed, worker = held_by(token)
+trail_added('asked', round, claimed, string.match(outcome, ' (%d+)') or 0, now, worker, replica_of())
 redis.call('HSET', record, 'parked', token, 'question', question, 'round', round, 'message', message,
   'begun', goes_on and attempt or attempt - 1, 'effect', effect, 'so_far', so_far, 'log', log,
   'v', goes_on and ANSWERED_THERE_SINCE or 2, 'token', 'asked', 'lease', until_ms, 'as', 'busy', 'granted', 'asked')

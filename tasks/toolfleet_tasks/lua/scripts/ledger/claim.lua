@@ -13,6 +13,7 @@
 -- args: round, approval, lane
 -- include: now
 -- lazily: ledger/kept_success(kept_success), breaker/pass(breaker_pass), breaker/state(breaker_state)
+-- lazily: ledger/trail_lost(trail_lost)
 -- lazily: overload/running(running_take, running_renew, running_leave), queue_states/holds(state_holds)
 -- constants: REPLICAS_SINCE, VERSION, LONGEST_WAIT_MS, END_CHECK_MS
 
@@ -77,6 +78,7 @@ elseif holder and as ~= 'go' then
   kind = as -- who was to end the call has died, or who asked where it is
   if as == 'accepted' and lease > 0 then lapsed = lapsed + 1 end
 elseif holder then
+  trail_lost(begun, holder, lease > 0 and math.max(lease - lease_ms, 0) or now)
   log, so_far = log .. begun .. ' never_closed 0;', 'unknown'
   if lease > 0 then lapsed = lapsed + 1 end -- else whoever had it has let it go
   kind = (begun < most_attempts and (effect == 'read' or effect == 'idempotent')) and 'go' or 'unknown'

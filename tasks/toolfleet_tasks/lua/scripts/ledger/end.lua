@@ -10,7 +10,7 @@
 -- args: token, call_id, mode, data, result_seconds, record_seconds, unbegun, undone, unknown, letter, letters_kept
 -- args: line, line_unbegun, line_undone, line_unknown, lines_kept, yields
 -- include: now, ledger/kept_success, ledger/ended
--- lazily: approvals/event(approval_event)
+-- lazily: approvals/event(approval_event), ledger/trail_cut(trail_cut)
 
 local found = redis.call('HMGET', record, 'state', 'begun', 'token', 'so_far', 'result', 'log', 'as', 'by', 'known',
   'known_line', 'may_begin')
@@ -44,5 +44,6 @@ end
 redis.call('SET', result, value, 'EX', result_seconds)
 redis.call('PUBLISH', result, value)
 ended(record_seconds, nothing_happened, nothing_happened and '' or letter, tonumber(letters_kept), log)
-line = line .. ',"attempts":' .. (found[2] or 0) .. line_end
+local trail = found[2] and trail_cut(found[2], is_open and found[3]) or ''
+line = line .. ',"attempts":' .. (found[2] or 0) .. trail .. line_end
 return {'ended', value, line, audit(audit_stream, lines_kept, line) and 1 or 0}

@@ -8,6 +8,7 @@
 -- args: token, call_id, attempt, outcome, away, failures, longest_ms, effect_state, result_seconds, record_seconds
 -- args: value, announcement, letter, letters_kept, line, lines_kept
 -- include: audit, ledger/logged
+-- lazily: ledger/trail_finished(trail_finished)
 -- lazily: overload/running(running_leave), ledger/noted(noted), ledger/counted(counted), ledger/ended(ended)
 -- constants: COUNTED_FROM_BYTES
 
@@ -28,6 +29,7 @@ redis.call('HDEL', record, 'token', 'lease', 'as')
 if redis.call('HLEN', record) > FIELDS_OF_ONE_ATTEMPT then
   redis.call('HDEL', record, 'last', 'last_signature', 'known', 'known_line', 'accepted', 'ask_at', 'parked', 'granted',
     'question', 'message', 'answered')
+  line = string.sub(line, 1, -2) .. trail_finished(found[2] ~= token) .. '}'
 end
 if value == '' then
   redis.call('HSET', record, 'result', announcement)

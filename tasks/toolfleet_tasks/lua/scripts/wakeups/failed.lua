@@ -2,9 +2,10 @@
 -- next_ms: until the next try, '': there is none. give_up_ms: after `first_at`.
 -- dead_kept, bytes_kept: how many dead ones are kept, of how many bytes.
 -- dead_body: the body that is kept when it is dead, '': as it is.
--- keys: wake, due, dead, dead_order, dead_bytes, clock_key
--- args: id, token, next_ms, reason, give_up_ms, dead_kept, bytes_kept, dead_body
--- include: wakeups/now, dead_letters/forget
+-- job: that of whose end they are; their own key where there is none. outcome: what the job keeps of it when they are given up.
+-- keys: wake, due, dead, dead_order, dead_bytes, clock_key, job
+-- args: id, token, next_ms, reason, give_up_ms, dead_kept, bytes_kept, dead_body, outcome
+-- include: wakeups/now, wakeups/outcome, dead_letters/forget
 
 local found = redis.call('HMGET', wake, 'token', 'first_at', 'kind', 'body', 'tries')
 if found[1] ~= token then return 'lost' end
@@ -25,6 +26,7 @@ redis.call('ZADD', dead_order, now, id)
 redis.call('INCRBY', dead_bytes, #event)
 redis.call('ZREM', due, id)
 redis.call('DEL', wake)
+outcome_noted(job, outcome)
 for _ = 1, 500 do -- after a lower limit the rest goes by and by
   local bytes = tonumber(redis.call('GET', dead_bytes)) or 0
   if redis.call('ZCARD', dead_order) <= tonumber(dead_kept) and bytes <= tonumber(bytes_kept) then break end

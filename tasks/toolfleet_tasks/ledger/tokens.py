@@ -1,0 +1,34 @@
+"""Makes fencing tokens: each claim of a call, and each end from outside, has one of its own."""
+
+import itertools
+import re
+
+from toolfleet_registry.system import randomness
+from toolfleet_registry.time import fleet_clock
+
+_LONGEST_WORKER = (
+    37  # characters: with a longer value than 64 bytes Redis keeps a record in another form, of several times the size
+)
+_PROCESS = 12  # hex digits
+_ODD = re.compile(r"[^\w.@:/-]", re.ASCII)
+
+
+class FencingTokens:
+    """Those of one process. A worker's say when each was made, and by which worker: so the record of a call that it has lost does."""
+
+    def __init__(self) -> None:
+        self._process, self._count, self._last = randomness.uuid4().hex, itertools.count(), 0
+        self._worker: str | None = None
+        self._shown = ""
+
+    def serve(self, worker: str | None) -> None:
+        """Have those to come say that this worker has made them."""
+        if worker and worker != self._worker:
+            self._worker, self._shown = worker, _ODD.sub("_", worker)[:_LONGEST_WORKER]
+
+    def next(self) -> str:
+        """One that nobody has had."""
+        if not self._shown:
+            return f"{self._process}-{next(self._count)}"
+        self._last = max(int(fleet_clock.now() * 1_000_000), self._last + 1)
+        return f"{self._process[:_PROCESS]}~{self._last:x}~{self._shown}"
