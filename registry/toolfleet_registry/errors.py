@@ -11,7 +11,8 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     ├── NoRedis              no Redis server to be had on this machine
     ├── FleetUnavailable     the fleet's Redis does not answer
     │   ├── RegistryAway     where the registry keeps its tools does not answer, or is another fleet's
-    │   └── StoreAway        a store of what is done once does not answer
+    │   ├── StoreAway        a store of what is done once does not answer
+    │   └── BrokerAway       RabbitMQ does not say what waits in its queues
     ├── RegistryEventsLost   events of the registry are gone that a follower has not heard of
     ├── OperationRefused     what an operator wants cannot be done with these tools
     │   ├── NoSuchQueue      no module or lane of this name has a queue
@@ -97,6 +98,10 @@ class RegistryAway(FleetUnavailable):
 
 class StoreAway(FleetUnavailable):
     """A store of what is done once does not answer; the message says why."""
+
+
+class BrokerAway(FleetUnavailable):
+    """RabbitMQ does not say what waits in its queues; the message says why."""
 
 
 class OperationRefused(FleetError):

@@ -14,7 +14,7 @@ from redis.client import NEVER_DECODE
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
-from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.errors import BrokerAway
 from toolfleet_registry.redis.approval_keys import ApprovalKeys
 from toolfleet_registry.redis.queue_keys import QueueKeys
 from toolfleet_registry.redis.urls import is_redis_url
@@ -213,7 +213,7 @@ class FleetReader:
             return await self._waiting_in_redis(names), None
         try:
             return await self._waiting_in_rabbitmq(names), None
-        except FleetUnavailable as exc:
+        except BrokerAway as exc:
             return {}, str(exc)
 
     async def _waiting_in_redis(self, names: Sequence[str]) -> _Waiting:

@@ -12,7 +12,7 @@ from redis.client import NEVER_DECODE
 
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
-from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.errors import BrokerAway
 from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url, is_redis_url
@@ -120,7 +120,7 @@ class QueueOverviews:
             )  # first: what goes from a queue to a worker meanwhile is counted twice, and never missed
             facts = await self._reader.read()
         if facts.broker_error is not None:  # nobody may take what is not known for an empty queue
-            raise FleetUnavailable(facts.broker_error)
+            raise BrokerAway(facts.broker_error)
         states = await QueueStateStore(self._redis, self._settings).read()
         return tuple(_overview(queue, states, held) for queue in _of_modules(facts))
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from amqp.exceptions import NotFound
 from kombu.connection import Connection
 
-from toolfleet_registry.errors import BrokerUnavailable, FleetUnavailable
+from toolfleet_registry.errors import BrokerUnavailable
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.aio.abandoned_thread import in_abandoned_thread
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.broker.kombu_connections import KombuConnections
+from toolfleet_tasks.operations.broker_question import ask_broker
 
 
 class QueueLengths:
@@ -19,13 +19,8 @@ class QueueLengths:
         self._connections = KombuConnections(make_app(settings, stores_results=False))
 
     async def read(self, queues: Sequence[str], *, seconds: float) -> list[int]:
-        """How many messages wait in each of them, without those that workers hold. Raises `FleetUnavailable` after so long."""
-        try:
-            return await in_abandoned_thread(lambda: self._ask(queues), seconds=seconds)
-        except TimeoutError as exc:
-            raise FleetUnavailable(f"The broker does not answer within {seconds:g} s.") from exc
-        except BrokerUnavailable as exc:
-            raise FleetUnavailable(f"The broker does not answer: {exc}.") from exc
+        """How many messages wait in each of them, without those that workers hold. Raises `BrokerAway` after so long."""
+        return await ask_broker(lambda: self._ask(queues), seconds=seconds)
 
     def close(self) -> None:
         """Let go of the connection; what a thread still asks is not waited for."""
