@@ -11,7 +11,8 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     ├── NoRedis              no Redis server to be had on this machine
     ├── FleetUnavailable     the fleet's Redis does not answer
     │   ├── RegistryAway     where the registry keeps its tools does not answer, or is another fleet's
-    │   └── StoreAway        a store of what is done once does not answer
+    │   ├── StoreAway        a store of what is done once does not answer
+    │   └── BrokerAway       RabbitMQ does not say what waits in its queues
     ├── RegistryEventsLost   events of the registry are gone that a follower has not heard of
     ├── OperationRefused     what an operator wants cannot be done with these tools
     │   ├── NoSuchQueue      no module or lane of this name has a queue
@@ -99,6 +100,10 @@ class StoreAway(FleetUnavailable):
     """A store of what is done once does not answer; the message says why."""
 
 
+class BrokerAway(FleetUnavailable):
+    """RabbitMQ does not say what waits in its queues; the message says why."""
+
+
 class OperationRefused(FleetError):
     """What an operator wants cannot be done with these tools; the message says why."""
 
@@ -149,8 +154,7 @@ class ToolNotKnown(FleetError):
     """A worker does not know yet who may use a tool: it may in `seconds`, when the call shall come back."""
 
     def __init__(self, tool_name: str, seconds: float) -> None:
-        self.tool_name = tool_name
-        self.seconds = seconds
+        self.tool_name, self.seconds = tool_name, seconds
         super().__init__(f"Who may use {tool_name!r} is not known yet.")
 
 
@@ -231,9 +235,8 @@ class ApprovalNotTaken(FleetError):
 
     def __init__(self, approval_id: str, reason: str, text: str | None = None) -> None:
         self.approval_id, self.reason = approval_id, reason
-        super().__init__(
-            text or f"The call {approval_id[:80]!r} is not decided so: {_NOT_DECIDED.get(reason, reason)}."
-        )
+        said = f"The call {approval_id[:80]!r} is not decided so: {_NOT_DECIDED.get(reason, reason)}."
+        super().__init__(text or said)
 
 
 _NOT_DECIDED = {
@@ -280,9 +283,8 @@ class PersonalDataBlocked(FleetError):
     def __init__(self, kind: str, pointer: str, *, is_name: bool = False) -> None:
         self.kind, self.pointer, self.is_name = kind, pointer, is_name
         place = f"at {pointer!r}" if pointer else "at the top"
-        super().__init__(
-            f"Personal data of the kind {kind!r} is blocked: {'the name of a member of what is ' if is_name else ''}{place}."
-        )
+        member = "the name of a member of what is " if is_name else ""
+        super().__init__(f"Personal data of the kind {kind!r} is blocked: {member}{place}.")
 
 
 class ChildFailed(FleetError):

@@ -41,16 +41,6 @@ asyncio.run(agent())
 """
 
 
-@asynccontextmanager
-async def broker_down(broker: RabbitMq, *, at_once: bool = False) -> AsyncGenerator[None]:
-    await asyncio.to_thread(broker.kill if at_once else broker.stop)
-    try:
-        yield
-    finally:
-        broker.start()
-        await asyncio.to_thread(broker.wait_until_ready)
-
-
 async def test_a_restart_loses_no_call(
     bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer, broker: RabbitMq
 ) -> None:
@@ -58,7 +48,7 @@ async def test_a_restart_loses_no_call(
     with bed.worker(worker_concurrency=1) as worker:
         handles = [await fleet.submit(NAP, owner, timeout=60), *[await fleet.submit(ECHO, owner) for _ in range(8)]]
         await wait_until(lambda: owls.running, "the only slot is taken")
-        async with broker_down(broker):
+        async with broker.away():
             refused = await fleet.call_many([ECHO] * 20, owner, timeout=1)
             patient = asyncio.create_task(fleet.call_many([ECHO] * 20, owner))
             await asyncio.sleep(0)
@@ -79,7 +69,7 @@ async def test_repeats_end_with_the_call_that_they_joined(
     """Also where that one was not published at first: nobody is told that nothing was executed while it is tried again."""
     call = ToolCall(tool_name="owls.echo", idempotency_key="joined while RabbitMQ was away")
     with bed.worker():
-        async with broker_down(broker):
+        async with broker.away():
             repeats = [asyncio.create_task(fleet.call(call, owner, timeout=60)) for _ in range(8)]
             await asyncio.wait(repeats, timeout=1)
         results = await asyncio.gather(*repeats)
@@ -95,7 +85,7 @@ async def test_what_runs_goes_on_while_the_broker_is_away(
     with bed.worker() as worker:
         handle = await fleet.submit(NAP, owner, timeout=60)
         await wait_until(lambda: owls.running, "it runs")
-        async with broker_down(broker, at_once=True):
+        async with broker.away(at_once=True):
             result = await asyncio.wait_for(handle.result(), 30)
         after = await fleet.call(ECHO, owner)
 
@@ -109,7 +99,7 @@ async def test_no_event_waits_for_the_broker(bed: TestBed, broker: RabbitMq) -> 
     with app.connection_for_write() as connection:
         dispatcher = app.events.Dispatcher(connection, hostname="owl", buffer_group=["task"])
         dispatcher.send("worker-online", retry=True)
-        async with broker_down(broker, at_once=True):
+        async with broker.away(at_once=True):
             await asyncio.wait_for(asyncio.to_thread(dispatcher.send, "worker-heartbeat", retry=True), 10)
         kept = [event["type"] for event, _ in dispatcher._outbound_buffer]
 
@@ -122,7 +112,7 @@ async def test_beat_gets_over_a_restart(bed: TestBed, broker: RabbitMq, at_once:
     quick = replace(bed, more={**bed.more, "jobs_interval_seconds": 0.2})
     with program(quick, beat_command(), "beat", ready="beat: Starting"):
         await wait_until(lambda: broker.kept().get(CONTROL), "beat sends something")
-        async with broker_down(broker, at_once=at_once):
+        async with broker.away(at_once=at_once):
             pass
         broker.purge(CONTROL)
         await wait_until(lambda: broker.waiting(CONTROL), "beat sends again")

@@ -1,6 +1,7 @@
 """Queues that operators pause and drain where RabbitMQ has them: it has delivered calls that must not begin."""
 
 import asyncio
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -8,9 +9,13 @@ import pytest
 
 from support.fleet import TestBed
 from support.module_server import ModuleServer
+from support.servers.rabbitmq import RabbitMq
 from support.waiting import wait_until, wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_tasks.metrics.queue_overview import QueueOverview
+
+ROUNDS = 30
+OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
 
 
 def nap(seconds: float) -> ToolCall:
@@ -21,6 +26,14 @@ async def queue_of_owls(fleet: ToolFleet) -> QueueOverview:
     """The queue of the one module here that is not another test's."""
     (one,) = [queue for queue in await fleet.queues.list() if queue.module == "owls"]
     return one
+
+
+async def until(fleet: ToolFleet, state: str, waiting: int) -> None:
+    async def is_so() -> bool:
+        one = await queue_of_owls(fleet)
+        return (one.state, one.waiting) == (state, waiting)
+
+    await wait_until_answered(is_so, f"{waiting} calls wait in a queue that is {state}", seconds=30)
 
 
 @pytest.fixture(autouse=True)
@@ -69,3 +82,90 @@ async def test_a_draining_queue_refuses_new_calls(
         (drained,) = await fleet.queues.drain("owls", wait_seconds=20)
         await fleet.queues.resume("owls")
     assert (drained.state, len(owls.calls("nap_once"))) == ("drained", 1)
+
+
+async def test_a_queue_that_is_paused_again_and_again_under_load_loses_no_call(
+    bed: TestBed, fleet: ToolFleet, owls: ModuleServer
+) -> None:
+    """With two workers, in whose hands calls are when it is paused: what is not begun goes back to RabbitMQ, and each is run once."""
+    is_over = False
+
+    async def call_again_and_again(number: int) -> int:
+        done = 0
+        while not is_over:
+            result = await fleet.call(nap(0.002 * number), OWNER, timeout=120)
+            assert result.success, result
+            done += 1
+        return done
+
+    with bed.worker(), bed.worker(worker_concurrency=4):
+        callers = [asyncio.create_task(call_again_and_again(number)) for number in range(20)]
+        for number in range(ROUNDS):
+            await fleet.queues.pause("owls", reason=f"round {number}")
+            await asyncio.sleep(0.1 * (number % 7))  # also for less than workers take to hear of it
+            await fleet.queues.resume("owls")
+            await asyncio.sleep(0.1 * (number % 5))
+        is_over = True
+        successes = sum(await asyncio.gather(*callers))
+
+    counted = Counter(owls.call_ids("nap_once"))
+    assert len(counted) == successes > ROUNDS
+    assert set(counted.values()) == {1}
+
+
+async def test_what_reaches_a_worker_before_it_knows_goes_back(
+    bed: TestBed, fleet: ToolFleet, owls: ModuleServer
+) -> None:
+    """RabbitMQ delivers for half a second after `pause`: nothing of it is begun, and all of it is run once, in the end."""
+    with bed.worker(worker_concurrency=8) as worker:
+        assert (await fleet.call(nap(0), OWNER)).success
+        for _ in range(5):
+            await fleet.queues.pause("owls")
+            calls = [await fleet.submit(nap(0), OWNER, timeout=90) for _ in range(8)]
+            begun = len(owls.calls("nap_once"))
+            await until(fleet, "paused", 8)
+            assert len(owls.calls("nap_once")) == begun, worker.said()
+            await fleet.queues.resume("owls")
+            assert [(await each.result(60)).success for each in calls] == [True] * 8
+    counted = Counter(owls.call_ids("nap_once"))
+    assert (len(counted), set(counted.values())) == (41, {1})
+
+
+async def test_a_worker_that_is_killed_loses_nothing_that_waits(
+    bed: TestBed, fleet: ToolFleet, owls: ModuleServer
+) -> None:
+    """What ran in it is unknown; RabbitMQ gives what it held to the next one, which runs it when the queue is resumed, once."""
+    with bed.worker(worker_concurrency=4) as worker:
+        running = await fleet.submit(nap(60), OWNER, timeout=30)
+        await wait_until(lambda: owls.running == 1, "it runs")
+        await fleet.queues.pause("owls")
+        waiting = [await fleet.submit(nap(0), OWNER, timeout=90) for _ in range(10)]
+        worker.send_signal(signal.SIGKILL)
+    with bed.worker():
+        await until(fleet, "paused", 11)
+        assert len(owls.calls("nap_once")) == 1
+        await fleet.queues.resume("owls")
+        assert [(await each.result(60)).success for each in waiting] == [True] * 10
+        assert (await running.result(60)).effect_state == "unknown"
+    assert set(Counter(owls.call_ids("nap_once")).values()) == {1}
+
+
+async def test_a_pause_outlives_a_rabbitmq_that_is_started_again(
+    bed: TestBed, fleet: ToolFleet, owls: ModuleServer, broker: RabbitMq
+) -> None:
+    """With what waits: workers that connect anew leave the queue alone, as do those that start then."""
+    with bed.worker(worker_concurrency=1) as worker:
+        running = await fleet.submit(nap(3), OWNER, timeout=60)
+        await wait_until(lambda: owls.running == 1, "the only slot is taken")
+        await fleet.queues.pause("owls")
+        waiting = [await fleet.submit(nap(0), OWNER, timeout=120) for _ in range(5)]
+        async with broker.away():
+            assert (await running.result(60)).success
+        with bed.worker():
+            await until(fleet, "paused", 5)
+            assert len(owls.calls("nap_once")) == 1, worker.said()
+            await fleet.queues.resume("owls")
+            assert [(await each.result(60)).success for each in waiting] == [True] * 5
+            (after,) = await fleet.queues.drain("owls", wait_seconds=20)
+    assert after.state == "drained"
+    assert set(Counter(owls.call_ids("nap_once")).values()) == {1}

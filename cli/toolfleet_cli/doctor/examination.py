@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from toolfleet_cli.console.output import shown_url
 from toolfleet_cli.doctor.check import Check, Patient
 from toolfleet_cli.doctor.finding import CheckResult, Diagnosis, Severity, error, warning
-from toolfleet_registry.errors import FleetError
+from toolfleet_registry.errors import BrokerAway, FleetError
 from toolfleet_registry.redis.redis_errors import reason_of
 
 _REACH_SECONDS = 3.0
@@ -62,6 +62,8 @@ async def _run(check: Check, patient: Patient) -> CheckResult | str:
     try:
         async with asyncio.timeout(check.seconds):
             return await check.examine(patient)
+    except BrokerAway as exc:  # which says of what it speaks
+        return str(exc).rstrip(".")
     except (RedisError, OSError, FleetError) as exc:  # TimeoutError is an OSError
         return reason_of(exc, f"no answer within {check.seconds:g} s")
     except Exception as exc:  # noqa: BLE001 - a defect of one check must not hide what the others find

@@ -62,7 +62,9 @@ class Autoscaler:
             broker = str(self._settings.broker)
             is_elsewhere = broker != str(self._settings.redis_url) and is_redis_url(broker)
             other = await self._client(stack, broker) if is_elsewhere else None
-            metrics = FleetMetrics(FleetReader(redis, self._settings, broker=other), self._settings)
+            reader = FleetReader(redis, self._settings, broker=other)
+            stack.callback(reader.close)
+            metrics = FleetMetrics(reader, self._settings)
             awaited = AwaitedLane(redis, self._settings, self._lane)
             self._workers.scale_to(self._bounds.least)
             checking = asyncio.create_task(self._check(metrics, awaited))
@@ -79,7 +81,8 @@ class Autoscaler:
         if facts is not None:  # else all stays as it is
             await awaited.note(facts)
             load = lane_load(facts, self._lane, usual_slots=self._settings.worker_concurrency)
-            self._scale(load, self._rule.target(load.wanted_at(self._bounds.fill), now=time.monotonic()))
+            if load is not None:  # as above
+                self._scale(load, self._rule.target(load.wanted_at(self._bounds.fill), now=time.monotonic()))
         await asyncio.sleep(_CHECK_SECONDS)
 
     def _scale(self, load: LaneLoad, target: int) -> None:

@@ -5,12 +5,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolfleet_gateway.auth.refusals import AuthRefused
 from toolfleet_gateway.http.problems import Problem, not_found, title_of
-from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.errors import BrokerAway, FleetUnavailable
 from toolfleet_registry.system.loggers import get_logger
 
 log = get_logger(__name__)
 
 _UNAVAILABLE_SECONDS = 1.0
+_REDIS_AWAY = "The fleet's Redis does not answer."
+_BROKER_AWAY = "The broker of the fleet's queues does not answer."
 
 
 class ProblemAnswers:
@@ -63,12 +65,12 @@ def problem_of(error: Exception) -> Problem:
                 error.status_code, "invalid_request", title_of(error.status_code), headers=dict(error.headers or {})
             )
         case FleetUnavailable():
-            return unavailable()
+            return unavailable(_BROKER_AWAY if isinstance(error, BrokerAway) else _REDIS_AWAY)
         case _:
             log.error("request_failed", exc_info=error)
             return Problem(500, "internal", "The gateway failed; its log says why.", effect_state="unknown")
 
 
-def unavailable(detail: str = "The fleet's Redis does not answer.") -> Problem:
+def unavailable(detail: str = _REDIS_AWAY) -> Problem:
     """Nothing can be done now."""
     return Problem(503, "fleet_unavailable", detail, retryable=True, retry_after_seconds=_UNAVAILABLE_SECONDS)

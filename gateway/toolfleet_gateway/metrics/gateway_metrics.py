@@ -59,7 +59,9 @@ async def gateway_metrics(settings: Settings) -> AsyncGenerator[GatewayMetrics]:
         redis = await _client(stack, settings, str(settings.redis_url))
         is_elsewhere = settings.broker != settings.redis_url and is_redis_url(str(settings.broker))
         broker = await _client(stack, settings, str(settings.broker)) if is_elsewhere else None
-        metrics = GatewayMetrics(settings, FleetMetrics(FleetReader(redis, settings, broker=broker), settings))
+        reader = FleetReader(redis, settings, broker=broker)
+        stack.callback(reader.close)
+        metrics = GatewayMetrics(settings, FleetMetrics(reader, settings))
         endpoint = MetricsEndpoint(settings, metrics.text_now)
         endpoint.start()
         sampling = asyncio.create_task(metrics.sample(), name="toolfleet-metrics")

@@ -49,7 +49,10 @@ def metrics_routes(metrics: GatewayMetrics, settings: Settings) -> list[AnyRoute
         facts = await metrics.fleet.facts()
         if facts is None:  # no number: whoever scales by it must keep what there is
             raise unavailable("Nobody knows what the lane needs: Redis does not answer.")
-        return json_answer(_scale_of(lane_load(facts, lane, usual_slots=settings.worker_concurrency)))
+        load = lane_load(facts, lane, usual_slots=settings.worker_concurrency)
+        if load is None:
+            raise unavailable("Nobody knows what the lane needs: the broker does not answer.")
+        return json_answer(_scale_of(load))
 
     return [
         Route(

@@ -146,13 +146,21 @@ GATEWAY_REQUEST_SECONDS = Family(
 )
 
 REDIS_UP = Family("toolfleet_redis_up", "gauge", "fleet", "Whether the fleet's Redis has answered.")
-FLEET_READ = Family("toolfleet_fleet_read_seconds", "gauge", "fleet", "How long it took to ask Redis for the fleet.")
+BROKER_UP = Family(
+    "toolfleet_broker_up",
+    "gauge",
+    "fleet",
+    "Whether the broker has said how much waits; left out while the fleet's Redis is away.",
+)
+FLEET_READ = Family(
+    "toolfleet_fleet_read_seconds", "gauge", "fleet", "How long it took to ask Redis, and RabbitMQ, for the fleet."
+)
 QUEUE_WAITING = Family("toolfleet_queue_waiting", "gauge", "fleet", "Messages that wait in a queue.", ("queue", "lane"))
 QUEUE_OLDEST = Family(
     "toolfleet_queue_oldest_seconds",
     "gauge",
     "fleet",
-    "Since when the oldest call of a queue has waited; 0 where none does.",
+    "Since when the oldest call of a queue has waited; 0 where none does; left out with RabbitMQ.",
     ("queue", "lane"),
 )
 QUEUE_RUNNING = Family(
@@ -181,7 +189,12 @@ LANE_WANTED = Family(
     "Workers that a lane needs: running and waiting calls by the slots of one.",
     ("lane",),
 )
-HELD = Family("toolfleet_messages_held", "gauge", "fleet", "Messages that workers have taken and not acknowledged.")
+HELD = Family(
+    "toolfleet_messages_held",
+    "gauge",
+    "fleet",
+    "Messages that workers have taken and not acknowledged; left out with RabbitMQ.",
+)
 BREAKER = Family(
     "toolfleet_breaker_state",
     "gauge",

@@ -6,7 +6,7 @@ Which these are is read every few seconds. Where the broker is RabbitMQ, that is
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
@@ -14,6 +14,7 @@ from redis.client import NEVER_DECODE
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.errors import BrokerAway
 from toolfleet_registry.redis.approval_keys import ApprovalKeys
 from toolfleet_registry.redis.queue_keys import QueueKeys
 from toolfleet_registry.redis.urls import is_redis_url
@@ -23,11 +24,14 @@ from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.lua.consumers import COUNT
 from toolfleet_tasks.lua.fleet_status import BREAKERS, QUEUES
-from toolfleet_tasks.operations.fleet_status import age_of, read_status
+from toolfleet_tasks.operations.fleet_status import BROKER_SECONDS, age_of
 from toolfleet_tasks.presence.fleet_versions import read_notes
 from toolfleet_tasks.presence.worker_load import read_loads
 from toolfleet_tasks.queue_states.states import QueueState, states_of
 from toolfleet_tasks.queues import CONTROL, lane_of, queue_of
+
+if TYPE_CHECKING:
+    from toolfleet_tasks.operations.queue_lengths import QueueLengths
 
 Lane = Literal["fast", "slow"]
 LANES: Final[tuple[Lane, ...]] = ("fast", "slow")
@@ -37,6 +41,8 @@ _AT_ONCE = 500  # queues or breakers of one script: Redis is at them for about a
 _LARGEST_MESSAGE, _MESSAGES = 64 * 2**10, 50  # bytes of a message that is brought to see how old it is, and how many
 _LATE_MS = 5_000  # a job that is due is looked at within a second or two
 _AS_BYTES = {NEVER_DECODE: True}
+
+_Waiting: TypeAlias = dict[str, tuple[int | None, float | None]]  # by queue: how many, and since when, as far as known
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,10 @@ class BreakerFacts:
 
 @dataclass(frozen=True, slots=True)
 class FleetFacts:
-    """A fleet at one moment. `held` as `FleetStatus` has it; `counts` by what they are called below."""
+    """A fleet at one moment. `held` as `FleetStatus` has it; `counts` by what they are called below.
+
+    `broker_error`: why RabbitMQ does not say what waits; `None` where it does, or Redis is the broker.
+    """
 
     queues: tuple[QueueFacts, ...] = ()
     lanes: tuple[LaneFacts, ...] = ()
@@ -92,6 +101,7 @@ class FleetFacts:
     held: int | None = None
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     changes: Mapping[str, int] = field(default_factory=dict[str, int])
+    broker_error: str | None = None
 
     def of_lane(self, lane: Lane) -> tuple[QueueFacts, ...]:
         """The queues of its modules; the fleet's own is no call's."""
@@ -99,7 +109,10 @@ class FleetFacts:
 
 
 class FleetReader:
-    """Reads the facts of the settings' fleet, whose Redis the client is; `broker` is another Redis, if the queues lie there."""
+    """Reads the facts of the settings' fleet, whose Redis the client is; `broker` is another Redis, if the queues lie there.
+
+    Close it at the end: it keeps a connection to RabbitMQ, if that is the broker.
+    """
 
     def __init__(self, redis: Redis, settings: Settings, *, broker: Redis | None = None) -> None:
         self._redis, self._broker = redis, broker or redis
@@ -108,9 +121,18 @@ class FleetReader:
         self._directory = ModuleDirectory(redis, settings)
         self._read_at = float("-inf")
         self._has_redis_broker = is_redis_url(str(settings.broker))
+        self._lengths: QueueLengths | None = None
+
+    def close(self) -> None:
+        """Let go of what it has opened."""
+        if self._lengths is not None:
+            self._lengths.close()
 
     async def read(self) -> FleetFacts:
-        """The facts now. Raises redis-py's errors, and `FleetUnavailable`; is bounded by the client's own time-outs."""
+        """The facts now. Raises redis-py's errors, and `FleetUnavailable`; is bounded by the client's own time-outs.
+
+        A RabbitMQ that is away takes nothing from it but what waits in its queues.
+        """
         if machine_clock.monotonic() - self._read_at > _MODULES_SECONDS:
             self._known.take((await self._directory.read()).entries)
             self._read_at = machine_clock.monotonic()
@@ -118,7 +140,7 @@ class FleetReader:
         lanes: dict[str, Lane] = {queue_of(module): lane_of(module, self._known.settings) for module in modules}
         names, checked = [CONTROL, *lanes], [module for module in modules if module not in {LOCAL, SCHEDULER}]
         answers = await self._ask_all(checked)
-        waiting = await (self._waiting_in_redis(names) if self._has_redis_broker else self._waiting_in_broker(names))
+        waiting, broker_error = await self._waiting(names)
         workers, running = Counter[str](), read_loads(answers["loads"], now=answers["time"][0])
         states = states_of(answers["states"])
         for queue, count in answers["consumers"]:
@@ -140,6 +162,7 @@ class FleetReader:
             held=answers["held"],
             counts={name: int(answers[name] or 0) for name in _COUNTS},
             changes={kind.decode(): int(count) for kind, count in answers["changes"].items()},
+            broker_error=broker_error,
         )
 
     async def _ask_all(self, modules: Sequence[str]) -> dict[str, Any]:
@@ -185,24 +208,36 @@ class FleetReader:
             "dead_webhooks": keys.dead_webhooks("-order"),
         }
 
-    async def _waiting_in_redis(self, names: Sequence[str]) -> dict[str, tuple[int | None, float | None]]:
+    async def _waiting(self, names: Sequence[str]) -> tuple[_Waiting, str | None]:
+        if self._has_redis_broker:
+            return await self._waiting_in_redis(names), None
+        try:
+            return await self._waiting_in_rabbitmq(names), None
+        except BrokerAway as exc:
+            return {}, str(exc)
+
+    async def _waiting_in_redis(self, names: Sequence[str]) -> _Waiting:
         pipe = self._broker.pipeline(transaction=False)
         for part in _parts(names):
             keys = [self._keys.queue(name) for name in part]
             command = QUEUES.command(queues=keys, most_bytes=_LARGEST_MESSAGE, most_reads=_MESSAGES)
             pipe.execute_command(*command, **_AS_BYTES)
-        found: dict[str, tuple[int | None, float | None]] = dict.fromkeys(names, (0, 0.0))
+        found: _Waiting = dict.fromkeys(names, (0, 0.0))
         now = fleet_clock.now()
         for part, answer in zip(_parts(names), await pipe.execute(), strict=True):
             for number, length, oldest in answer:
                 found[part[int(number) - 1]] = (length, age_of(oldest, now))
         return found
 
-    async def _waiting_in_broker(self, names: Sequence[str]) -> dict[str, tuple[int | None, float | None]]:
-        """As RabbitMQ says it, which does not show how old its messages are."""
-        status = await read_status(self._settings)
-        lengths = {queue.queue: queue.waiting for queue in status.queues}
-        return {name: (lengths.get(name, 0), None) for name in names}
+    async def _waiting_in_rabbitmq(self, names: Sequence[str]) -> _Waiting:
+        """It does not show how old its messages are: of no queue, not of an empty one either."""
+        if self._lengths is None:
+            # Celery takes longer to load than all the rest, and at Redis nothing needs it.
+            from toolfleet_tasks.operations.queue_lengths import QueueLengths  # noqa: PLC0415
+
+            self._lengths = QueueLengths(self._settings)
+        lengths = await self._lengths.read(names, seconds=BROKER_SECONDS)
+        return {name: (waiting, None) for name, waiting in zip(names, lengths, strict=True)}
 
 
 _COUNTS: Final = (

@@ -55,16 +55,21 @@ class FleetMetrics:
         began_at = loop.time()
         try:
             async with asyncio.timeout(READ_SECONDS):
-                return await self._reader.read()
+                facts = await self._reader.read()
         except (RedisError, FleetError, OSError, TimeoutError) as exc:
             log.warning("fleet_metrics_not_read", error=str(exc) or repr(exc))
             return None
+        else:
+            if facts.broker_error is not None:
+                log.warning("queue_lengths_not_read", error=facts.broker_error)
+            return facts
         finally:
             self._read_at = loop.time()
             self._seconds = self._read_at - began_at
 
 
 def _samples(facts: FleetFacts, settings: Settings) -> Iterator[Sample]:
+    yield Sample(families.BROKER_UP, float(facts.broker_error is None))
     for queue in facts.queues:
         labels = (queue.queue, queue.lane)
         yield from _known(families.QUEUE_WAITING, queue.waiting, labels)
@@ -77,7 +82,7 @@ def _samples(facts: FleetFacts, settings: Settings) -> Iterator[Sample]:
         yield Sample(families.LANE_SLOTS, sum(lane.slots), (lane.lane,))
     for name in LANES:
         load = lane_load(facts, name, usual_slots=settings.worker_concurrency)
-        yield Sample(families.LANE_WANTED, load.wanted, (name,))
+        yield from _known(families.LANE_WANTED, None if load is None else load.wanted, (name,))
     for breaker in facts.breakers:
         yield Sample(families.BREAKER, _BREAKER.get(breaker.state, 0.0), (breaker.module,))
         yield Sample(families.MODULE_FAILURES, breaker.failures, (breaker.module,))

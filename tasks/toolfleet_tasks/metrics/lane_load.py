@@ -33,8 +33,10 @@ class LaneLoad:
         return math.ceil((self.running + self.waiting) / (self.slots * fill))
 
 
-def lane_load(facts: FleetFacts, lane: Lane, *, usual_slots: int) -> LaneLoad:
-    """That of a lane; `usual_slots`: of a worker of which nothing is known."""
+def lane_load(facts: FleetFacts, lane: Lane, *, usual_slots: int) -> LaneLoad | None:
+    """That of a lane, `None` where the broker does not say what waits; `usual_slots`: of a worker of which nothing is known."""
+    if facts.broker_error is not None:
+        return None
     queues = facts.of_lane(lane)
     slots = next((one.slots for one in facts.lanes if one.lane == lane), ())
     ages = [queue.oldest_seconds for queue in queues if queue.waiting and not queue.is_paused]

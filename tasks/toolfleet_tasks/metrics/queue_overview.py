@@ -12,6 +12,7 @@ from redis.client import NEVER_DECODE
 
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.errors import BrokerAway
 from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url, is_redis_url
@@ -26,6 +27,7 @@ OverviewState: TypeAlias = Literal["open", "paused", "draining", "drained"]
 
 _SECONDS = 3.0  # for one reading
 _POLL_SECONDS = 0.3  # between two readings, while somebody waits
+_NOTED_SECONDS = 2.5  # by then each worker has noted what it runs: it does so once a second
 _SCANNED = 500  # held messages of one answer
 _AS_BYTES: Final[dict[str, Any]] = {NEVER_DECODE: True}
 
@@ -65,6 +67,29 @@ class QueueOverview:
         return not (self.waiting or self.held)
 
 
+class Emptiness:
+    """Tells a queue that is empty from one that only seems so: a call on its way to a worker is in neither's hands for a moment.
+
+    Where the broker says what workers hold, two readings in a row are sure. Else it is as long as a worker may take to say that it
+    has begun a call which has left its queue.
+    """
+
+    def __init__(self, *, sees_held: bool) -> None:
+        self._calm_seconds = 0.0 if sees_held else _NOTED_SECONDS
+        self._since = 0.0
+        self.seen = 0
+        """How many readings in a row have found nothing."""
+
+    def is_over(self, queues: Iterable[QueueOverview], asked_at: float, *, until: float, waits: bool = True) -> bool:
+        """Whether that is sure, or `until` has come and it is not even likely; times by one clock, in seconds."""
+        self.seen = self.seen + 1 if all(queue.is_empty for queue in queues) else 0
+        if self.seen == 1:
+            self._since = asked_at
+        if self.seen > 1 and asked_at - self._since >= self._calm_seconds:
+            return True
+        return asked_at >= until and not (waits and self.seen)
+
+
 class QueueOverviews:
     """Reads them of one fleet. Raises `FleetUnavailable` within some seconds."""
 
@@ -83,7 +108,9 @@ class QueueOverviews:
             other = None
             if broker != url and is_redis_url(broker):
                 other = await stack.enter_async_context(async_client(broker, master=settings.sentinel_master))
-            yield cls(redis, other, settings)
+            overviews = cls(redis, other, settings)
+            stack.callback(overviews._reader.close)
+            yield overviews
 
     async def read(self) -> tuple[QueueOverview, ...]:
         """Those of all modules, by name."""
@@ -92,6 +119,8 @@ class QueueOverviews:
                 await self._held()
             )  # first: what goes from a queue to a worker meanwhile is counted twice, and never missed
             facts = await self._reader.read()
+        if facts.broker_error is not None:  # nobody may take what is not known for an empty queue
+            raise BrokerAway(facts.broker_error)
         states = await QueueStateStore(self._redis, self._settings).read()
         return tuple(_overview(queue, states, held) for queue in _of_modules(facts))
 
@@ -104,15 +133,18 @@ class QueueOverviews:
         return tuple(queue for queue in await self.read() if (queue.lane == lane if lane else queue.module == stored))
 
     async def wait_until_empty(self, name: str, *, seconds: float) -> tuple[QueueOverview, ...]:
-        """Return when nothing waits or runs there, twice in a row, or after so long; as it is then. Raises as `named`."""
+        """Return when surely nothing waits or runs there any more, or after so long; as it is then. Raises as `named`.
+
+        Where it seems empty then, a moment later: see `Emptiness`.
+        """
         loop = asyncio.get_running_loop()
-        until, calm = loop.time() + seconds, 0
+        until, emptiness = loop.time() + seconds, Emptiness(sees_held=is_redis_url(str(self._settings.broker)))
         while True:
+            asked_at = loop.time()
             queues = await self.named(name)
-            calm = calm + 1 if all(queue.is_empty for queue in queues) else 0
-            if calm > 1 or loop.time() >= until:
+            if emptiness.is_over(queues, asked_at, until=until, waits=seconds > 0):
                 return queues
-            await asyncio.sleep(min(_POLL_SECONDS, max(until - loop.time(), 0.0)))
+            await asyncio.sleep(_POLL_SECONDS if emptiness.seen else min(_POLL_SECONDS, max(until - loop.time(), 0.0)))
 
     async def _held(self) -> Counter[str] | None:
         """How many messages of each queue workers hold; `None` where the broker does not say."""

@@ -3,12 +3,13 @@
 Every read is bounded, and all of them together end within three seconds.
 """
 
+import contextlib
 import json
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
@@ -17,12 +18,10 @@ from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.probe_failures import ProbeFailure, state_without_manifest
-from toolfleet_registry.errors import BrokerUnavailable, FleetUnavailable
 from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url, is_redis_url
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.aio.abandoned_thread import in_abandoned_thread
 from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.lua.fleet_status import BREAKERS, NOW, QUEUES
 from toolfleet_tasks.presence.consumers import workers_by_queue
@@ -31,11 +30,12 @@ from toolfleet_tasks.queue_states.states import QueueStates
 from toolfleet_tasks.queue_states.store import QueueStateStore
 from toolfleet_tasks.queues import CONTROL, lane_of, queue_of
 
-T = TypeVar("T")
 ShownState = Literal["open", "paused", "draining"]
 
 _SECONDS = 2.5  # for everything: with its start, a command takes 5 s at most
-_BROKER_SECONDS = 1.5  # of that, for a broker of its own
+BROKER_SECONDS = 1.5
+"""For an answer of a broker of its own."""
+
 _AT_ONCE = 500  # queues or breakers of one script: Redis is at them for about a millisecond
 _LARGEST_MESSAGE, _MESSAGES = 64 * 2**10, 50  # bytes of a message that is brought to see how old it is, and how many
 _OVERDUE_MS = 5_000  # a job that is due is looked at within a second or two
@@ -177,14 +177,21 @@ class _Reading:
         names = [CONTROL, *(queue_of(module) for module in self._modules)]
         broker = str(self._settings.broker)
         if not is_redis_url(broker):
-            lengths = await _in_thread(lambda: _asked(self._settings, names), seconds=_BROKER_SECONDS)
+            lengths = await self._rabbitmq_lengths(names)
             found = [(name, length, b"") for name, length in zip(names, lengths, strict=True) if length]
             return self._sorted(found, now, workers), None
         if broker == self._settings.redis_url:
             return await self._redis_queues(self._redis, names, now, workers)
         client = async_client(broker, master=self._settings.sentinel_master)
-        async with client as redis, answering(redis, seconds=_BROKER_SECONDS):
+        async with client as redis, answering(redis, seconds=BROKER_SECONDS):
             return await self._redis_queues(redis, names, now, workers)
+
+    async def _rabbitmq_lengths(self, names: Sequence[str]) -> list[int]:
+        # Celery takes longer to load than all the rest, and at Redis nothing needs it.
+        from toolfleet_tasks.operations.queue_lengths import QueueLengths  # noqa: PLC0415
+
+        with contextlib.closing(QueueLengths(self._settings)) as lengths:
+            return await lengths.read(names, seconds=BROKER_SECONDS)
 
     async def _redis_queues(
         self, redis: Redis, names: Sequence[str], now: float, workers: Counter[str]
@@ -263,30 +270,8 @@ def _of_breaker(module: str, kind: str, rest_ms: int, failures: int) -> ModuleTr
     return ModuleTrouble(module, "coming back" if kind == "half" else "away", failures, rest_ms / 1000)
 
 
-def _asked(settings: Settings, queues: Sequence[str]) -> list[int]:
-    """How many messages wait in each of a broker's queues that is no Redis. Raises `FleetUnavailable`."""
-    # Celery takes longer to load than all the rest, and at Redis nothing needs it.
-    from toolfleet_tasks.app import make_app  # noqa: PLC0415
-    from toolfleet_tasks.broker.kombu_backlog import Backlogs  # noqa: PLC0415
-
-    backlogs = Backlogs()
-    try:
-        with make_app(settings).connection_for_read(connect_timeout=_SECONDS) as connection:
-            return [backlogs.of(queue, connection, limit=1) for queue in queues]
-    except BrokerUnavailable as exc:
-        raise FleetUnavailable(f"The broker does not answer: {exc}.") from exc
-
-
 async def _ask(redis: Redis, *words: str | float) -> Any:
     return await redis.execute_command(*words, **_AS_BYTES)
-
-
-async def _in_thread(ask: Callable[[], T], *, seconds: float) -> T:
-    """In a thread that nobody waits for after that time. Raises `FleetUnavailable` then."""
-    try:
-        return await in_abandoned_thread(ask, seconds=seconds)
-    except TimeoutError as exc:
-        raise FleetUnavailable(f"The broker does not answer within {seconds:g} s.") from exc
 
 
 def _parts(names: Sequence[str]) -> list[Sequence[str]]:

@@ -19,6 +19,11 @@ CASES: Mapping[str, tuple[Mapping[str, str], str, Mapping[str, str]]] = {
         "",
         {'toolfleet_redis_up{instance="a"}': "0x60", 'toolfleet_redis_up{instance="b"}': "1x60"},
     ),
+    "ToolfleetBrokerAway": (
+        {'toolfleet_broker_up{instance="a"}': "0x60", 'toolfleet_redis_up{instance="a"}': "1x60"},
+        "",
+        {'toolfleet_broker_up{instance="a"}': "0x60", 'toolfleet_broker_up{instance="b"}': "1x60"},
+    ),
     "ToolfleetRedisSlow": (
         {
             'toolfleet_redis_round_trip_seconds_bucket{le="0.1"}': "0+0x60",
@@ -53,6 +58,30 @@ CASES: Mapping[str, tuple[Mapping[str, str], str, Mapping[str, str]]] = {
             'toolfleet_queue_oldest_seconds{queue="tools.owls",lane="fast"}': "29x60",
             'toolfleet_queue_oldest_seconds{queue="tools.larks",lane="fast"}': "0+30x60",
             'toolfleet_queue_state{queue="tools.larks",lane="fast"}': "2x60",
+        },
+    ),
+    "ToolfleetQueueStuck": (
+        {
+            'toolfleet_queue_waiting{queue="tools.owls",lane="fast"}': "3x60",
+            'toolfleet_queue_workers{queue="tools.owls",lane="fast"}': "1x60",
+            'toolfleet_queue_running{queue="tools.owls",lane="fast"}': "0x60",
+        },
+        'queue="tools.owls",lane="fast"',
+        {
+            # It runs some.
+            'toolfleet_queue_waiting{queue="tools.owls",lane="fast"}': "3x60",
+            'toolfleet_queue_workers{queue="tools.owls",lane="fast"}': "1x60",
+            'toolfleet_queue_running{queue="tools.owls",lane="fast"}': "1x60",
+            # It is paused.
+            'toolfleet_queue_waiting{queue="tools.larks",lane="fast"}': "3x60",
+            'toolfleet_queue_workers{queue="tools.larks",lane="fast"}': "1x60",
+            'toolfleet_queue_running{queue="tools.larks",lane="fast"}': "0x60",
+            'toolfleet_queue_state{queue="tools.larks",lane="fast"}': "2x60",
+            # Redis says how old its calls are.
+            'toolfleet_queue_waiting{queue="tools.wrens",lane="fast"}': "3x60",
+            'toolfleet_queue_workers{queue="tools.wrens",lane="fast"}': "1x60",
+            'toolfleet_queue_running{queue="tools.wrens",lane="fast"}': "0x60",
+            'toolfleet_queue_oldest_seconds{queue="tools.wrens",lane="fast"}': "1x60",
         },
     ),
     "ToolfleetQueuePaused": (

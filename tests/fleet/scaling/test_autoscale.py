@@ -2,22 +2,20 @@
 
 import asyncio
 import signal
-import sys
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from support.fleet import TestBed, program
+from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.processes import is_gone
 from support.waiting import wait_until, wait_until_answered
 from support.worker_process import WorkerProcess
+from support.workers.autoscaling import autoscaling
 from toolfleet import ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.processes.autoscale import READY
 from toolfleet_registry.contracts import Caller, ToolCall, ToolResult
 from toolfleet_tasks.presence.consumers import workers_by_queue
 
@@ -30,23 +28,6 @@ def scaled(owls: ModuleServer, tmp_path: Path) -> Iterator[TestBed]:
     (tmp_path / "logs").mkdir()
     with redis_server(tmp_path / "redis") as url:
         yield TestBed(url, (owls,), tmp_path / "logs", {"worker_concurrency": 2, "unserved_seconds": 0})
-
-
-@contextmanager
-def autoscaling(bed: TestBed, *options: str) -> Generator[WorkerProcess]:
-    """The command, and the workers that it starts."""
-    command = [
-        sys.executable,
-        "-m",
-        "toolfleet_cli",
-        "autoscale",
-        "fast",
-        "--logs",
-        str(bed.folder / "workers"),
-        *options,
-    ]
-    with program(bed, command, "autoscale", ready=READY) as process:
-        yield process
 
 
 def nap(seconds: float) -> ToolCall:

@@ -1,12 +1,13 @@
 """A real RabbitMQ server of a test's own, from Debian's package, without root's rights and without the system's service."""
 
+import asyncio
 import contextlib
 import os
 import signal
 import socket
 import subprocess
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,6 +75,16 @@ class RabbitMq:
             self._process.wait()
         self._process = None
 
+    @asynccontextmanager
+    async def away(self, *, at_once: bool = False) -> AsyncGenerator[None]:
+        """It is ended, and then started again with what it kept."""
+        await asyncio.to_thread(self.kill if at_once else self.stop)
+        try:
+            yield
+        finally:
+            self.start()
+            await asyncio.to_thread(self.wait_until_ready)
+
     @contextmanager
     def frozen(self) -> Generator[None]:
         """It does not move; its connections stay open, and new ones come about as far as the kernel is concerned."""
@@ -90,6 +101,10 @@ class RabbitMq:
     def close_connections(self, reason: str) -> None:
         """Have it close the connections of all its clients, and say why."""
         self._order("close_all_connections", reason)
+
+    def connections_made(self) -> int:
+        """How many it has taken so far, as its log says."""
+        return (self.folder / "rabbitmq.log").read_text().count("accepting AMQP connection")
 
     def kept(self) -> dict[str, int]:
         """How many messages each queue has, those in workers' hands among them."""

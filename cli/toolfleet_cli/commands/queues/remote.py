@@ -29,14 +29,19 @@ class RemoteQueues:
         return bool(self.gateway.post(place("operations", "queues", name), body)["changed"])
 
     def waited(self, name: str, seconds: float) -> "list[QueueOverview]":
-        """The queues of this name when nothing waits or runs there any more, twice in a row, or after so long."""
-        until, calm = time.monotonic() + seconds, 0
+        """The queues of this name when surely nothing waits or runs there any more, or after so long."""
+        from toolfleet_tasks.metrics.queue_overview import Emptiness  # noqa: PLC0415 - takes a while to load
+
+        until, emptiness = (
+            time.monotonic() + seconds,
+            Emptiness(sees_held=False),
+        )  # a gateway does not say which broker it is
         while True:
+            asked_at = time.monotonic()
             queues = _read(self.gateway.get(place("operations", "queues", name)))
-            calm = calm + 1 if all(queue.is_empty for queue in queues) else 0
-            if calm > 1 or time.monotonic() >= until:
+            if emptiness.is_over(queues, asked_at, until=until):
                 return queues
-            time.sleep(min(_POLL_SECONDS, max(until - time.monotonic(), 0)))
+            time.sleep(_POLL_SECONDS if emptiness.seen else min(_POLL_SECONDS, max(until - time.monotonic(), 0)))
 
 
 def _read(found: Any) -> "list[QueueOverview]":

@@ -17,12 +17,12 @@ from toolfleet_registry.redis.urls import fleet_url, is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.aio.abandoned_thread import in_abandoned_thread
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.clock.synchronisation import Timekeeper
 from toolfleet_tasks.lua.queues import PUBLISH
 from toolfleet_tasks.messages.canaries import TASK, CanaryAnswer, read_answers
 from toolfleet_tasks.messages.envelope import control_message, sender, time_after
+from toolfleet_tasks.operations.broker_question import ask_broker
 
 _WAVE = 50  # canaries at once: each has a worker connect to Redis, and to a module
 _PAUSE_SECONDS = 0.02
@@ -59,7 +59,7 @@ class _Canary:
 async def fly(settings: Settings, queues: Mapping[str, str], *, seconds: float) -> list[CanaryFlight]:
     """Send a canary through each of these queues, with the module that its worker is to ask, or ''. Takes about `seconds` a wave of 50.
 
-    Raises redis-py's errors, and `TimeoutError` where another broker does not answer.
+    Raises redis-py's errors, and `BrokerAway` where RabbitMQ does not answer.
     """
     url, master = fleet_url(settings.redis_url), settings.sentinel_master
     flights, names = list[CanaryFlight](), sorted(queues)
@@ -102,7 +102,7 @@ async def _send(settings: Settings, queues: Mapping[str, str], seconds: float) -
     ]
     broker = str(settings.broker)
     if not is_redis_url(broker):
-        await in_abandoned_thread(lambda: _send_by_kombu(settings, canaries, seconds), seconds=seconds)
+        await ask_broker(lambda: _send_by_kombu(settings, canaries, seconds), seconds=seconds)
         return canaries
     async with async_client(broker, master=settings.sentinel_master, timeout_seconds=seconds) as redis:
         for number, one in enumerate(canaries):

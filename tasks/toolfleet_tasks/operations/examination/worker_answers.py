@@ -7,11 +7,12 @@ from typing import Any
 from redis.asyncio import Redis
 
 from toolfleet_registry.redis.servers import async_client
-from toolfleet_registry.redis.urls import fleet_url
+from toolfleet_registry.redis.urls import fleet_url, is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.abandoned_thread import in_abandoned_thread
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
+from toolfleet_tasks.operations.broker_question import ask_broker
 from toolfleet_tasks.presence.fleet_versions import LiveWorker, read_notes
 
 
@@ -34,12 +35,13 @@ class WorkerAnswers:
 
 
 async def ask_workers(settings: Settings, *, seconds: float) -> WorkerAnswers:
-    """Ask each worker by remote control, and wait for answers for `seconds`. Raises redis-py's errors and `TimeoutError`."""
+    """Ask each worker by remote control, and wait for answers for `seconds`. Raises redis-py's errors, `TimeoutError` and `BrokerAway`."""
     url, master = fleet_url(settings.redis_url), settings.sentinel_master
     async with async_client(url, master=master, timeout_seconds=seconds) as redis:
         noted = await _noted(redis, settings)
         listening = await _listening(settings, redis)
-        answers = await in_abandoned_thread(lambda: _stats(settings, seconds), seconds=2 * seconds)
+        ask = in_abandoned_thread if is_redis_url(str(settings.broker)) else ask_broker
+        answers = await ask(lambda: _stats(settings, seconds), seconds=2 * seconds)
         noted = tuple(
             one for one in await _noted(redis, settings) if one in noted
         )  # who has ended meanwhile is not deaf

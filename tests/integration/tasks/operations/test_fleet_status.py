@@ -186,7 +186,7 @@ async def test_a_redis_that_is_frozen_is_an_error_in_time(monkeypatch: pytest.Mo
 
 async def test_a_broker_that_is_away_is_an_error_in_time(plain: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another Redis, or RabbitMQ."""
-    monkeypatch.setattr(fleet_status, "_BROKER_SECONDS", 0.5)
+    monkeypatch.setattr(fleet_status, "BROKER_SECONDS", 0.5)
     for url, said in (("redis://127.0.0.1:1/0", "Redis at 127.0.0.1:1"), ("amqp://127.0.0.1:1//", "The broker")):
         with pytest.raises(FleetUnavailable, match=said):
             await read_status(plain.model_copy(update={"broker_url": url}))

@@ -53,4 +53,14 @@ def test_what_waits_in_a_paused_queue_wants_no_worker() -> None:
     )
     load = lane_load(facts, "fast", usual_slots=4)
 
+    assert load is not None
     assert (load.waiting, load.running, load.paused, load.oldest_seconds, load.wanted) == (3, 3, 50, 0.5, 2)
+
+
+def test_while_the_broker_is_away_nobody_knows_what_a_lane_wants() -> None:
+    """What runs is known and what waits is not: whoever scales keeps what there is."""
+    facts = FleetFacts(
+        queues=(QueueFacts("tools.owls", "fast", None, None, 3, 1),), broker_error="The broker does not answer."
+    )
+
+    assert lane_load(facts, "fast", usual_slots=4) is None
