@@ -42,7 +42,7 @@ _REVOKE_SECONDS = 10.0  # for the connection to come back, and Redis to answer
 
 
 class RedisPublisher:
-    """As `Publisher`: puts calls into their queues, each with one script. `connection` goes to the broker's Redis, and its `database`.
+    """As `Publisher`: puts calls into their queues, each with one script, or several of one tick with it. `connection` goes to the broker's Redis, and its `database`.
 
     With the settings `signing`, and a key in them, calls and revocations are signed. With an `admission`, calls are judged by that script as well: where Redis has everything that there is to know.
     """
