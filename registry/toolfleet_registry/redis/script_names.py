@@ -63,7 +63,8 @@ class Names(NamedTuple):
         """The lines that define the names in Lua."""
         named = (*self.fixed, *filter(None, [self.optional]))
         if named:
-            yield f"local {', '.join(named)} = {', '.join(f'{table}[{at}]' for at in range(1, len(named) + 1))}"
+            part = table if not self.lists else f"{table}, 1, {len(named)}"
+            yield f"local {', '.join(named)} = unpack({part})"
         first = f"{len(named) + 1}"
         for each in self.lists[:-1]:
             last = f"{first} + {each.size} * {table}[{first}]"

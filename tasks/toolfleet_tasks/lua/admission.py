@@ -16,6 +16,9 @@ comes late, or ['failed', why]. Then nothing was written, or it was taken back.
 ADMIT_AGAIN = script("admission/admit_again")
 """Returns the same, or 0 for a call that was let in before."""
 
+ADMIT_MANY = script("admission/admit_many")
+"""Returns 0 if all calls were let in, or nothing if none was, and each is to be sent alone, by `ADMIT`."""
+
 ADMIT_LIMITED = script("admission/admit_limited")
 """Returns the same as `ADMIT`, or ['limited', which limit is the last to be free again, 1 if that is for the day's, the ms until then,
 the server's time (ms)].

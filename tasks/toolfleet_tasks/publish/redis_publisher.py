@@ -11,10 +11,12 @@ from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUnconfirmed
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time.shared_timers import shared_timers
 from toolfleet_tasks.admission.control import AdmissionControl, refusal_in, script_for
 from toolfleet_tasks.admission.refusal import Refusal
+from toolfleet_tasks.lua.admission import ADMIT
 from toolfleet_tasks.lua.queues import PUBLISH, PUBLISH_BELOW
 from toolfleet_tasks.messages.deaths import with_deaths
 from toolfleet_tasks.messages.envelope import (
@@ -27,6 +29,7 @@ from toolfleet_tasks.messages.envelope import (
     time_after,
 )
 from toolfleet_tasks.messages.signing import Seal, seal_of
+from toolfleet_tasks.publish.admission_batch import AdmissionBatcher
 from toolfleet_tasks.publish.publisher import CONTROL_SECONDS, REPUBLISH_SECONDS, Delivered
 from toolfleet_tasks.queues import CONTROL, queue_for
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
@@ -39,7 +42,7 @@ _REVOKE_SECONDS = 10.0  # for the connection to come back, and Redis to answer
 
 
 class RedisPublisher:
-    """As `Publisher`: puts calls into their queues, each with one script. `connection` goes to the broker's Redis, and its `database`.
+    """As `Publisher`: puts calls into their queues, each with one script, or several of one tick with it. `connection` goes to the broker's Redis, and its `database`.
 
     With the settings `signing`, and a key in them, calls and revocations are signed. With an `admission`, calls are judged by that script as well: where Redis has everything that there is to know.
     """
@@ -60,6 +63,7 @@ class RedisPublisher:
         self._seal = Seal(None) if signing is None else seal_of(signing)
         self._admission = admission
         self._loop = asyncio.get_running_loop()
+        self._batcher = AdmissionBatcher(connection, self._loop)
         self._keys = keys
         self._topic = keys.prefix + revocation_topic(database)
         self._origin = sender()
@@ -99,7 +103,7 @@ class RedisPublisher:
         rest = self._admission.build_command(call, queue, message=text, limit=limit, needs_worker=needs_worker)
         script, give_up_at = script_for(call, again=again), self._loop.time() + seconds
         try:
-            reply = await self._sent_now(give_up_at, "EVALSHA", script.digest, *rest)
+            reply = await self._sent_now(give_up_at, self._admitting(script, rest))
         except ResponseError as exc:
             if not is_unknown_script(exc):
                 raise _refused(exc) from exc
@@ -156,7 +160,7 @@ class RedisPublisher:
             if not self._connection.is_connected:
                 await self._connected(give_up_at)
             try:
-                await self._send(give_up_at, "PUBLISH", self._topic, message)
+                await self._answered(give_up_at, self._connection.send("PUBLISH", self._topic, message))
             except RedisConnectionLost:
                 continue
             return
@@ -175,12 +179,17 @@ class RedisPublisher:
             if not self._connection.is_connected:
                 await self._connected(give_up_at)
             with contextlib.suppress(BrokerUnavailable):
-                return await self._sent_now(give_up_at, *command)
+                return await self._sent_now(give_up_at, self._connection.send(*command))
 
-    async def _sent_now(self, give_up_at: float, *command: Part) -> Any:
+    def _admitting(self, script: Script, parameters: Parameters) -> "asyncio.Future[Any]":
+        if script is ADMIT:
+            return self._batcher.send(parameters)
+        return self._connection.send("EVALSHA", script.digest, *parameters)
+
+    async def _sent_now(self, give_up_at: float, reply: "asyncio.Future[Any]") -> Any:
         """The same over the connection as it is; without one it is surely not sent."""
         try:
-            return await self._send(give_up_at, *command)
+            return await self._answered(give_up_at, reply)
         except RedisConnectionLost as exc:
             if exc.sent:
                 raise PublishUnconfirmed(str(exc)) from exc
@@ -197,9 +206,8 @@ class RedisPublisher:
         except RedisConnectionLost as exc:  # closed for good
             raise NotPublished("the fleet was left") from exc
 
-    async def _send(self, give_up_at: float, *command: Part) -> Any:
-        """Send a command, and wait for its reply. Raises what `PipelinedConnection.send` does, or `TimeoutError`."""
-        reply = self._connection.send(*command)
+    async def _answered(self, give_up_at: float, reply: "asyncio.Future[Any]") -> Any:
+        """Wait for a reply. Raises what `PipelinedConnection.send` does, or `TimeoutError`."""
         timer = shared_timers(self._loop).call_at(give_up_at, _expire, reply)
         try:
             return await reply

@@ -90,12 +90,11 @@ class PipelinedConnection:
 
     def send(self, *command: Part) -> "asyncio.Future[Any]":
         """Send a command with the others of this tick. The future brings its reply, `ResponseError` or `RedisConnectionLost`."""
-        if self._protocol is None:
-            lost: asyncio.Future[Any] = self._loop.create_future()
-            kind = RedisConnectionClosed if self._is_closed else RedisConnectionLost
-            lost.set_exception(kind(f"no connection to Redis ({self._name})", sent=False))
-            return lost
-        return self._protocol.send(command)
+        return self._away() if self._protocol is None else self._protocol.send(command)
+
+    def send_built(self, build: Callable[[], tuple[Part, ...]]) -> "asyncio.Future[Any]":
+        """As `send`, for a command that is built when it leaves, at the end of this tick. `build` must not raise."""
+        return self._away() if self._protocol is None else self._protocol.send_built(build)
 
     def tell(self, *command: Part) -> None:
         """Send SUBSCRIBE or one of its kind, whose replies are push frames, one for each channel named.
@@ -124,6 +123,12 @@ class PipelinedConnection:
                     raise
                 self._complain(exc)
                 await asyncio.sleep(_PATIENCE_SECONDS)
+
+    def _away(self) -> "asyncio.Future[Any]":
+        lost: asyncio.Future[Any] = self._loop.create_future()
+        kind = RedisConnectionClosed if self._is_closed else RedisConnectionLost
+        lost.set_exception(kind(f"no connection to Redis ({self._name})", sent=False))
+        return lost
 
     def _complain(self, error: ResponseError) -> None:
         if self._loop.time() >= self._silent_until:

@@ -55,7 +55,7 @@ class RespProtocol(asyncio.Protocol):
         self._on_end = on_end
         self._replies = hiredis.Reader(replyError=ResponseError, notEnoughData=_INCOMPLETE)
         self._pending: deque[asyncio.Future[Any] | _Sent] = deque()
-        self._unsent: list[bytes] = []
+        self._unsent: list[bytes | Callable[[], tuple[Part, ...]]] = []
         self._unsent_pending: list[asyncio.Future[Any] | _Sent] = []
         self.heard_at = self._loop.time()
         self.lost: asyncio.Future[None] = self._loop.create_future()
@@ -66,13 +66,22 @@ class RespProtocol(asyncio.Protocol):
         if self.lost.done():
             reply.set_exception(RedisConnectionLost("the connection to Redis was lost", sent=False))
         else:
-            self._queue(command, reply)
+            self._queue(hiredis.pack_command(command), reply)  # type: ignore[arg-type] # its stub says a tuple of one
+        return reply
+
+    def send_built(self, build: Callable[[], tuple[Part, ...]]) -> "asyncio.Future[Any]":
+        """As `send`, for a command that is built when the write is made. `build` must not raise."""
+        reply: asyncio.Future[Any] = self._loop.create_future()
+        if self.lost.done():
+            reply.set_exception(RedisConnectionLost("the connection to Redis was lost", sent=False))
+        else:
+            self._queue(build, reply)
         return reply
 
     def tell(self, command: tuple[Part, ...]) -> None:
         """Queue a command that push frames answer."""
         if not self.lost.done():
-            self._queue(command, _Sent(len(command) - 1))
+            self._queue(hiredis.pack_command(command), _Sent(len(command) - 1))  # type: ignore[arg-type] # as above
 
     async def watch(self) -> None:
         """Return never; raise when the connection is lost, or silent for too long although it was asked."""
@@ -110,11 +119,10 @@ class RespProtocol(asyncio.Protocol):
         """Called by asyncio."""
         self._end(exc or ConnectionResetError("the server closed the connection"))
 
-    def _queue(self, command: tuple[Part, ...], waiter: "asyncio.Future[Any] | _Sent") -> None:
-        packed = hiredis.pack_command(command)  # type: ignore[arg-type] # its stub says a tuple of one
+    def _queue(self, command: bytes | Callable[[], tuple[Part, ...]], waiter: "asyncio.Future[Any] | _Sent") -> None:
         if not self._unsent:
             self._loop.call_soon(self._flush)
-        self._unsent.append(packed)
+        self._unsent.append(command)
         self._unsent_pending.append(waiter)
 
     def _flush(self) -> None:
@@ -122,7 +130,7 @@ class RespProtocol(asyncio.Protocol):
             return
         self._pending.extend(self._unsent_pending)
         self._unsent_pending.clear()
-        self._transport.write(b"".join(self._unsent))
+        self._transport.write(b"".join([_packed(command) for command in self._unsent]))
         self._unsent.clear()
 
     def _take(self, frame: Any) -> None:
@@ -175,6 +183,12 @@ def is_one_of(codes: tuple[str, ...], error: ResponseError | str) -> bool:
     """Whether Redis said one of these. Before version 7 it has a script's errors as `ERR Error running script … -OOM …`."""
     text = str(error)
     return text.startswith(codes) or any(f": -{code} " in text for code in codes)
+
+
+def _packed(command: bytes | Callable[[], tuple[Part, ...]]) -> bytes:
+    if isinstance(command, bytes):
+        return command
+    return hiredis.pack_command(command())  # type: ignore[arg-type] # as above
 
 
 def _seen(reply: "asyncio.Future[Any]") -> None:
