@@ -1,7 +1,7 @@
 """Sets up Celery's worker process, without what a fleet has no use for, and without people's data in its log."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -13,10 +13,13 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import MasterDownError, OutOfMemoryError, ReadOnlyError
 
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.messages.envelope import TASK
 
 log = get_logger(__name__)
 
 _PAUSE_SECONDS = 1.0  # between two tries to connect: Celery's own grow to half a minute
+
+_NO_HEADERS: Mapping[str, Any] = {}
 
 _PASSING = (OutOfMemoryError, ReadOnlyError, MasterDownError)
 """What a Redis answers that takes no writes for now: it is full, or no master. A worker that starts just then tries again."""
@@ -54,6 +57,17 @@ class FleetConsumer(Consumer):  # type: ignore[misc] # as above
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.connection_errors = (*self.connection_errors, *_PASSING)
+
+    def create_task_handler(self, *args: Any, **options: Any) -> Any:
+        """As Celery's. A call goes a shorter way, where its strategy has one."""
+        usual = super().create_task_handler(*args, **options)
+
+        def take(message: Any) -> None:
+            receive = getattr(self.strategies.get(TASK), "receive", None)
+            if receive is None or (message.headers or _NO_HEADERS).get("task") != TASK or not receive(message):
+                usual(message)
+
+        return take
 
     def ensure_connected(self, conn: Any) -> Any:
         """As Celery's. While RabbitMQ is away, the pool's calls go on: they need it no more."""

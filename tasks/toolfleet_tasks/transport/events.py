@@ -9,6 +9,7 @@ import base64
 import contextlib
 import json
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from celery.app.events import Events
@@ -37,6 +38,8 @@ _MULTI = "task.multi"  # what listeners of tasks' events listen to
 _BATCH = 500  # events a message: building it takes a few milliseconds of the loop
 
 Event = dict[str, Any]
+Describe = Callable[[], Event]
+"""Says what else is in an event, once somebody is to get it."""
 
 
 class FleetEvents(Events):  # type: ignore[misc] # Celery ships no types
@@ -89,11 +92,29 @@ class FleetDispatcher(EventDispatcher):  # type: ignore[misc] # as above
         elif self.enabled and (not self.groups or group_from(type) in self.groups):
             if not _OPTIONS.isdisjoint(fields):
                 fields = {name: value for name, value in fields.items() if name not in _OPTIONS}
-            if "timestamp" not in fields:
-                fields["timestamp"] = machine_clock.wall()
-            fields["clock"] = None if blind else self.clock.forward()
-            fields["type"] = type
-            self._outbox.note(fields)
+            self._note(self._outbox, type, fields, blind=blind)
+
+    def tell(self, type: str, describe: Describe) -> None:  # noqa: A002 - as above
+        """As `send`, for an event of a task whose fields are asked for only where somebody listens."""
+        if self._outbox is None:
+            self.send(type, **describe())
+        elif self.enabled and (not self.groups or "task" in self.groups):
+            self._note(self._outbox, type, {}, describe=describe)
+
+    def _note(
+        self,
+        outbox: "EventBuffer",
+        type: str,  # noqa: A002 - as above
+        fields: Event,
+        *,
+        blind: bool = False,
+        describe: Describe | None = None,
+    ) -> None:
+        if "timestamp" not in fields:
+            fields["timestamp"] = machine_clock.wall()
+        fields["clock"] = None if blind else self.clock.forward()
+        fields["type"] = type
+        outbox.note(fields, describe)
 
 
 class EventBuffer:
@@ -117,7 +138,7 @@ class EventBuffer:
         self._exchange = exchange
         self._sender = sender
         self._serializer = serializer
-        self._noted: deque[Event] = deque()
+        self._noted: deque[tuple[Event, Describe | None]] = deque()
         self._dropped = 0
         self._is_heard = True  # whether somebody got the last of the tasks' events
         self._has_changed = asyncio.Event()
@@ -125,12 +146,12 @@ class EventBuffer:
         self._task = here.loop.create_task(self._run(), name="toolfleet-events")
         here.settle.append(self.close)
 
-    def note(self, event: Event) -> None:
-        """Publish the event with the next ones; `timestamp`, `clock` and `type` are among its fields."""
+    def note(self, event: Event, describe: Describe | None = None) -> None:
+        """Publish the event with the next ones; `timestamp`, `clock` and `type` are among its fields, and `describe` adds others."""
         if len(self._noted) >= KEPT_AT_MOST:
             self._noted.popleft()
             self._dropped += 1
-        self._noted.append(event)
+        self._noted.append((event, describe))
         self._has_changed.set()
 
     async def close(self) -> None:
@@ -150,25 +171,33 @@ class EventBuffer:
     async def _publish_all(self) -> None:
         async with self._is_publishing:
             while self._noted:
-                routing_key, events = self._next_batch()
-                if not self._is_heard:  # no more is built than it takes to learn of a listener
-                    await self._publish(routing_key, events[:1])
-                    events = events[1:] if self._is_heard else []
-                if events:
+                if self._is_heard:
+                    await self._publish(*self._next_batch(_BATCH))
+                else:  # no more is built than it takes to learn of a listener
+                    waiting = len(self._noted) - 1
+                    routing_key, events = self._next_batch(1)
                     await self._publish(routing_key, events)
+                    if routing_key == _MULTI and not self._is_heard:
+                        self._drop_tasks(waiting)
             if self._dropped:
                 log.warning("events_dropped", events=self._dropped)
                 self._dropped = 0
 
-    def _next_batch(self) -> tuple[str, list[Event]]:
+    def _next_batch(self, most: int) -> tuple[str, list[Event]]:
         """The oldest events that may share a message, and its routing key: those of tasks do, as everywhere in Celery."""
-        first = self._noted.popleft()
+        first = _built(*self._noted.popleft())
         if group_from(first["type"]) != "task":
             return first["type"].replace("-", "."), [first]
         batch = [first]
-        while self._noted and len(batch) < _BATCH and group_from(self._noted[0]["type"]) == "task":
-            batch.append(self._noted.popleft())
+        while self._noted and len(batch) < most and group_from(self._noted[0][0]["type"]) == "task":
+            batch.append(_built(*self._noted.popleft()))
         return _MULTI, batch
+
+    def _drop_tasks(self, count: int) -> None:
+        """Forget the tasks' events at the beginning of so many: nobody listens."""
+        while count > 0 and self._noted and group_from(self._noted[0][0]["type"]) == "task":
+            self._noted.popleft()
+            count -= 1
 
     async def _publish(self, routing_key: str, events: list[Event]) -> None:
         sender = {**self._sender, "utcoffset": utcoffset()}
@@ -218,6 +247,10 @@ class EventBuffer:
                 return "application/json", "utf-8", to_json(content)
         content_type, encoding, body = dumps(content, serializer=self._serializer)
         return str(content_type), str(encoding), body if isinstance(body, bytes) else body.encode()
+
+
+def _built(event: Event, describe: Describe | None) -> Event:
+    return event if describe is None else describe() | event
 
 
 _OPTIONS = frozenset({"utcoffset", "retry", "retry_policy", "Event"})  # of the stock `send`: how, not what

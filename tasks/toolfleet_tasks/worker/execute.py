@@ -222,6 +222,8 @@ class _Execution:
         return await self._finish(result, attempt=attempt, seconds=seconds)
 
     def _decide(self, attempt: Attempt) -> Next:
+        if attempt.outcome is Outcome.SUCCESS:  # nearly every call: nobody is asked
+            return Next(None, attempt.result)
         return decide(
             attempt,
             self._call.effect,
@@ -230,13 +232,11 @@ class _Execution:
             so_far=self._claim.so_far,
             longest_delay=self._task.app.settings.lease_seconds / 2,
             jitter=randomness.random(),  # spreads load, guards nothing
-            retries_undeclared=self._call.effect is None and self._retries_undeclared(attempt),
+            retries_undeclared=self._call.effect is None and self._retries_undeclared(),
             terms=self._call.retry,
         )
 
-    def _retries_undeclared(self, attempt: Attempt) -> bool:
-        if attempt.outcome is Outcome.SUCCESS:  # nearly every call: nobody is asked
-            return False
+    def _retries_undeclared(self) -> bool:
         return self._task.app.settings.retry_undeclared or self._runner.retries_undeclared(self._call.tool_name)
 
     async def _reconciled(self, attempt: Attempt | None = None) -> Attempt | None:

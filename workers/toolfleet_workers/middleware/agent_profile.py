@@ -44,10 +44,12 @@ class ProfileCheck:
     profiles: KnownProfiles
     default_modules: frozenset[str]
 
+    def skips(self, call: PublishedCall) -> bool:
+        """Whether there is no profile to hold the call against, and no approval: nearly every call."""
+        return call.caller.agent is None and call.approval is None and self.profiles.is_empty
+
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
         """Proceed with the narrowed caller, or refuse with `permission_denied`."""
-        if call.caller.agent is None and call.approval is None and self.profiles.is_empty:  # nearly every call
-            return await proceed(call)
         reason = self._reason(call)
         if reason is not None:  # it may have been changed just now
             await self.tools.refresh()

@@ -1,6 +1,8 @@
 """Binds log lines to the call that they belong to. How it ended, its audit line says."""
 
-import structlog
+from contextvars import ContextVar
+
+from structlog.contextvars import STRUCTLOG_KEY_PREFIX
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.outcomes import Attempt
@@ -8,6 +10,10 @@ from toolfleet_registry.system.busy_log import BusyLog
 from toolfleet_workers.runner.runner import Proceed
 
 log = BusyLog(__name__)
+
+# Variables of structlog's kind, which it finds by their names. It would look its own up for each call, and keep them in a new dictionary.
+_CALL_ID: ContextVar[object] = ContextVar(f"{STRUCTLOG_KEY_PREFIX}call_id")
+_TOOL: ContextVar[object] = ContextVar(f"{STRUCTLOG_KEY_PREFIX}tool")
 
 
 class CallLog:
@@ -18,10 +24,11 @@ class CallLog:
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
         """Bind around `proceed`; what it raises passes."""
-        # Not bound_contextvars, which looks through the whole context for values to restore: nobody else binds these.
-        structlog.contextvars.bind_contextvars(call_id=call.call_id, tool=call.tool_name)
+        _CALL_ID.set(call.call_id)
+        _TOOL.set(call.tool_name)
         log.now().debug("tool_call_started")
         try:
             return await proceed(call)
         finally:
-            structlog.contextvars.unbind_contextvars("call_id", "tool")
+            _CALL_ID.set(...)  # which is how structlog unbinds
+            _TOOL.set(...)

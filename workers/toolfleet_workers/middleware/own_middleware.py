@@ -25,10 +25,12 @@ class OwnMiddleware:
     profiles: KnownProfiles
     own: OwnClasses
 
+    def skips(self, call: PublishedCall) -> bool:
+        """Whether no profile can name a class for the call: nearly every call."""
+        return call.caller.agent is None and self.profiles.is_empty
+
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
         """Proceed through all of them. What they raise passes."""
-        if call.caller.agent is None and self.profiles.is_empty:  # nearly every call
-            return await proceed(call)
         tool = self.tools.definition(call.tool_name)
         if tool is None:
             return await proceed(call)

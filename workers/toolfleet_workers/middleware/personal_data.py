@@ -44,6 +44,10 @@ class PersonalDataGuard:
     tools: ToolsKnown
     profiles: KnownProfiles
 
+    def skips(self, _: PublishedCall) -> bool:
+        """Whether there are no profiles: nearly every call."""
+        return self.profiles.is_empty
+
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
         """Proceed with what the tool may be told, and hide what it says."""
         specs = self._specs(call)

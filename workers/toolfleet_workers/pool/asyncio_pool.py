@@ -94,17 +94,31 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
     ) -> TaskRun:
         """Run `target` as soon as there is a slot. Options as in `BasePool.apply_async`; limits default to the worker's."""
         limits = {name: options.get(name) or self.options.get(name) for name in ("soft_timeout", "timeout")}
-        job = TaskRun(
-            self.app,
-            Assignment.from_celery(target, args or (), kwargs or {}, {**options, **limits}),
-            self.hub_loop.loop,
+        return self._take(Assignment.from_celery(target, args or (), kwargs or {}, {**options, **limits}))
+
+    def run_request(self, target: Callable[..., Any], request: Any) -> TaskRun:
+        """Run Celery's `request`, of a message that has its slot, as it asks `on_apply` for: with `target`, by its own limits."""
+        hard, soft = request.time_limits
+        assignment = Assignment(
+            target,
+            (
+                request.type,
+                request.id,
+                request.request_dict,
+                request.body,
+                request.content_type,
+                request.content_encoding,
+            ),
+            {},
+            call_id=request.id,
+            accepted=request.on_accepted,
+            timed_out=request.on_timeout,
+            done=request.on_success,
+            failed=request.on_failure,
+            soft_limit=soft or request.task.soft_time_limit or self.options.get("soft_timeout"),
+            hard_limit=hard or request.task.time_limit or self.options.get("timeout"),
         )
-        if self.active and self._waiting.needs_none:
-            self._begin(job)
-        else:  # Celery's semaphore guards the slots, but forgets the running calls when the broker's connection is lost
-            self._waiting.add(job, args or ())
-            self._fill()
-        return job
+        return self._take(assignment)
 
     def wait_for(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Return when it has ended, while running calls go on: for Celery, when it has no hub to turn. Raises what it raises."""
@@ -170,6 +184,15 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         if self._waiting.slots is not None:
             self._waiting.slots.resize(self.capacity())
 
+    def _take(self, assignment: Assignment) -> TaskRun:
+        job = TaskRun(self.app, assignment, self.hub_loop.loop)
+        if self._state == self.RUN and self._waiting.needs_none:
+            self._begin(job)
+        else:  # Celery's semaphore guards the slots, but forgets the running calls when the broker's connection is lost
+            self._waiting.add(job, assignment.args)
+            self._fill()
+        return job
+
     def _fill(self) -> None:
         while self.active and (job := self._waiting.next(is_free=len(self._running) < self.limit)) is not None:
             self._begin(job)
@@ -188,7 +211,9 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         if isinstance(error, Exception):  # a worker's shutdown is on its way up already
             log.error("job_broken", exc_info=error)
         self._fill()
-        self._slots.release()
+        slots = self._slots
+        if slots.value < slots.initial_value:  # what came the short way has taken none
+            slots.release()
 
     def _stop(self, seconds: float) -> None:
         if self._is_stopping:

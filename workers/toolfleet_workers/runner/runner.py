@@ -27,7 +27,10 @@ Screen = Callable[[PublishedCall, Attempt], Awaitable[Attempt]]
 
 
 class Middleware(Protocol):
-    """One concern around every call: gets the call and what comes next, and returns how it ended."""
+    """One concern around every call: gets the call and what comes next, and returns how it ended.
+
+    It may have a method `skips`, which says that it has nothing to do for a call, by what is known as that comes to it.
+    """
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
         """Call `proceed` once at most. What it raises must pass: only the runner makes results of errors."""
@@ -127,7 +130,7 @@ class CallRunner:
         self._executor = executor
         self._definitions = definitions
         self._wait_for, self._replica_for, self._rules_for = wait_for, replica_for, rules_for
-        self._middleware = tuple(middleware)
+        self._middleware = _layers_of(middleware)
         self._checks = self._middleware[len(self._middleware) - checks :]
         self._statuses, self._screened = statuses, screened
         self._closing = (executor, *closing)
@@ -149,7 +152,7 @@ class CallRunner:
                 lease.note_request(ended_at - sent_at, ended_at=ended_at)
 
         try:
-            return await compose(self._middleware, execute)(call)
+            return await _Chain(self._middleware, 0, execute)(call)
         except (TimeoutError, asyncio.CancelledError):  # first: the pool's soft limit is both this and an Exception
             raise
         except Exception as exc:  # noqa: BLE001 - no defect of ours may cost the call its result
@@ -215,7 +218,7 @@ class CallRunner:
             found = await self._statuses.status(call, handle, seconds=seconds, lease=lease, cancel=cancel)
             if not isinstance(found, Attempt):
                 return found
-            return await compose(self._checks, _Ended(found))(call)
+            return await _Chain(self._checks, 0, _Ended(found))(call)
         except asyncio.CancelledError:  # first: the pool's soft limit is both this and an Exception
             raise
         except Exception as exc:  # noqa: BLE001 - the call goes on all the same, and is asked for again
@@ -237,11 +240,8 @@ class CallRunner:
 
 
 def compose(middleware: Sequence[Middleware], innermost: Proceed) -> Proceed:
-    """Put `middleware` around `innermost`, the first one outermost."""
-    proceed = innermost
-    for layer in reversed(middleware):
-        proceed = _Layer(layer, proceed)
-    return proceed
+    """Put `middleware` around `innermost`, the first one outermost. One that `skips` a call is not entered."""
+    return _Chain(_layers_of(middleware), 0, innermost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,13 +254,27 @@ class _Ended:
         return self.attempt
 
 
-class _Layer:
-    """A middleware and what comes next. Each call in flight has its own; a partial takes four times as much memory."""
+class _Chain:
+    """What comes next for a call, from a place in the chain on. Each call in flight has its own; a partial takes four times as much memory."""
 
-    __slots__ = ("_middleware", "_proceed")
+    __slots__ = ("_at", "_innermost", "_layers")
 
-    def __init__(self, middleware: Middleware, proceed: Proceed) -> None:
-        self._middleware, self._proceed = middleware, proceed
+    def __init__(self, layers: "_Layers", at: int, innermost: Proceed) -> None:
+        self._layers, self._at, self._innermost = layers, at, innermost
 
     def __call__(self, call: PublishedCall) -> Awaitable[Attempt]:
-        return self._middleware(call, self._proceed)
+        at, layers = self._at, self._layers
+        while at < len(layers):
+            middleware, skips = layers[at]
+            at += 1
+            if skips is None or not skips(call):
+                return middleware(call, _Chain(layers, at, self._innermost))
+        return self._innermost(call)
+
+
+_Layers = tuple[tuple[Middleware, Callable[[PublishedCall], bool] | None], ...]
+"""Middleware, each with what says that it has nothing to do for a call."""
+
+
+def _layers_of(middleware: Sequence[Middleware]) -> _Layers:
+    return tuple((layer, getattr(layer, "skips", None)) for layer in middleware)

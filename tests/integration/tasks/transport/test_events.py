@@ -148,6 +148,40 @@ async def test_where_nobody_listens_next_to_nothing_is_sent(dispatcher: Any, loo
     assert [event["uuid"] for event in ear.events()] == [f"call-{number}" for number in range(401, 501)]
 
 
+async def test_an_event_is_described_only_where_somebody_listens(dispatcher: Any, look: Redis) -> None:
+    """One of them, which tells of a listener; with one, each."""
+    described: list[str] = []
+
+    def tell(uuid: str) -> None:
+        def describe() -> dict[str, Any]:
+            described.append(uuid)
+            return {"uuid": uuid}
+
+        dispatcher.tell("task-received", describe)
+
+    def published() -> int:
+        return int(look.info("commandstats").get("cmdstat_publish", {"calls": 0})["calls"])
+
+    before = published()
+    tell("first")
+    await wait_until(lambda: published() == before + 1, "it is published")
+    for number in range(100):
+        tell(f"unheard-{number}")
+    dispatcher.send("worker-heartbeat", freq=1)  # comes after them
+    await wait_until(lambda: published() == before + 3, "it and one of them are published")
+    assert described == ["first", "unheard-0"]
+
+    ear = Ear(look)
+    tell("heard-0")
+    tell("heard-1")
+    await ear.wait_for("heard-1")
+    ear.close()
+    assert [(event["type"], event["uuid"]) for event in ear.events()] == [
+        ("task-received", "heard-0"),
+        ("task-received", "heard-1"),
+    ]
+
+
 async def test_events_are_those_of_stock_celery(dispatcher: Any, ear: Ear, redis_url: str) -> None:
     """Channel, envelope and fields, of a worker's event and of a task's, but for time, clock and tag."""
     stock_app = make_app(Settings(redis_url=redis_url, fast_transport=False))

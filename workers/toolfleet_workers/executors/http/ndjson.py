@@ -19,6 +19,7 @@ from toolfleet_workers.executors.error_text import readable
 from toolfleet_workers.executors.http.module_client import ModuleResponse
 
 CONTENT_TYPE = "application/x-ndjson"
+_PLAIN_JSON = "application/json"
 
 _LINE_BYTES = 64 * 2**10  # of one that is read as progress; what is longer and begins as one is passed over
 # How much progress is taken: a module that says more is read no faster than this, so that a flood costs a worker little.
@@ -30,6 +31,8 @@ _BYTES_A_SECOND = 2**20
 def is_stream(response: ModuleResponse) -> bool:
     """Whether the module answers in lines."""
     content_type = response.field("content-type") or ""
+    if content_type == _PLAIN_JSON:  # nearly always
+        return False
     return re.split("[;,]", content_type, maxsplit=1)[0].strip().lower() == CONTENT_TYPE
 
 

@@ -62,6 +62,8 @@ def judge_reply(call: PublishedCall, body: bytes) -> Attempt:
     """What the body of a reply with status 200 means for the call."""
     try:
         document = loads_strict(body)
+        if _is_plain_success(document, call.tool_name):  # nearly every reply, which needs no model
+            return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, document.get("result")))
         if is_acceptance(document):
             return judge_acceptance(call, document)
         if is_question(document):
@@ -119,9 +121,21 @@ def why_invalid(exc: ValidationError) -> str:
     return "it is not an object" if error["type"] == "model_type" else reason
 
 
+def _is_plain_success(document: Any, tool_name: str) -> bool:
+    """Whether a reply says that its call has succeeded, and with what, and nothing else."""
+    return (
+        type(document) is dict
+        and document.get("success") is True
+        and document.get("error") is None
+        and document.get("tool_name") == tool_name
+        and _PLAIN.issuperset(document)
+    )
+
+
 def _unusable(call: PublishedCall, reason: str) -> Attempt:
     text = f"Tool execution error: the module's reply is invalid: {reason}"
     return unsuccessful(call, Outcome.UNKNOWN, "invalid_response", text)
 
 
+_PLAIN = frozenset({"tool_name", "success", "result", "error"})
 _SHOWN = 100  # bytes of a foreign name in a reason

@@ -9,6 +9,7 @@ from toolfleet_workers.executors.http_client.connection import Connection
 # A POST on a connection that its server is just closing has an unknown outcome. Servers close idle ones after 2 s
 # (gunicorn) or 5 s (uvicorn, node); the rest is room for a slow network and a busy loop.
 _KEEPALIVE_SECONDS = 1
+_READ_BYTES = 2**16  # at a time
 
 
 class Pool:
@@ -16,6 +17,7 @@ class Pool:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.buffer = memoryview(bytearray(_READ_BYTES))
         self.addresses = Addresses()
         self.is_closed = False
         self._all: set[Connection] = set()

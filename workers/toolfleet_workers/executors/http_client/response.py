@@ -82,7 +82,7 @@ class Response:
         """As `module_client.ModuleResponse`."""
         self._source.release()
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         """Take in what was sent next. Raises `ReplyBroken`."""
         if self._is_in_fields and self._unparsed_bytes > _MAX_HEADER_BYTES:
             raise ReplyBroken
@@ -115,9 +115,8 @@ class Response:
         if self._fields_bytes > _MAX_HEADER_BYTES or b"\0" in value or name[-1:].isspace():
             raise ReplyBroken
         if not self.has_head:
-            name, value = name.lower(), value.strip()
-            before = self._fields.get(name)
-            self._fields[name] = value if before is None else b"%b, %b" % (before, value)
+            name, fields = name.lower(), self._fields
+            fields[name] = b"%b, %b" % (fields[name], value.strip()) if name in fields else value.strip()
 
     def on_headers_complete(self) -> None:
         """The header has ended: ours, or one that says that ours is still to come."""
@@ -126,13 +125,13 @@ class Response:
             raise ReplyBroken
         if status < HTTPStatus.OK:
             return
-        coding = self.field("transfer-encoding")
-        if coding is not None and coding.lower() != "chunked":
+        coding = self._fields.get(b"transfer-encoding")
+        if coding is not None and coding.lower() != b"chunked":
             raise ReplyBroken
         self.status = status
         self.has_head = True
         self._is_in_fields = False
-        self._ends_with_connection = coding is None and self.field("content-length") is None
+        self._ends_with_connection = coding is None and b"content-length" not in self._fields
 
     def on_body(self, part: bytes) -> None:
         """Some of the body."""
