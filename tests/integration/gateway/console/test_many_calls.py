@@ -31,7 +31,6 @@ SOME_CALLS = (
     "/dead-letters?about=nobody",
     "/calls?error=timed_out&since=2020-01-01T00:00",
     "/calls?conversation=talk-77",
-    "/calls/call-77",
     "/wake-ups?about=nobody",
     "/conversation?id=talk-77",
     "/audit?user=user-77",
