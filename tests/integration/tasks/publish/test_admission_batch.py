@@ -84,6 +84,16 @@ async def test_calls_of_one_tick_take_one_script(redis: Redis, redis_url: str) -
         assert await redis.zcard(Keys().caller_limit("fast", "bob")) == 1
 
 
+async def test_a_large_call_travels_alone(redis: Redis, redis_url: str) -> None:
+    """Many of them would be more than Redis takes in one command; the others of the tick have one script."""
+    large = published("c0", arguments={"text": "x" * 70_000})
+    async with warm_publisher(redis, redis_url) as ours:
+        assert await together(ours, large, published("c1"), published("c2")) == [None, None, None]
+
+        assert await scripts_run(redis) == 2
+        assert await queued(redis) == 3
+
+
 async def test_a_caller_at_its_limit_holds_up_nobody_else(redis: Redis, redis_url: str) -> None:
     """One call too many: each is judged alone, and that one is refused."""
     calls = [published("c0"), published("c1"), published("c2"), published("c3", user_id="bob")]
