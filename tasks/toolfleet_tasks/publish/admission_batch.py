@@ -14,6 +14,8 @@ from toolfleet_tasks.redis.script_runner import is_unknown_script
 
 _MOST = 64  # calls: Redis does nothing else for that long, some 0.3 ms
 
+_LARGEST = 65_536  # characters of a message: larger ones would add up to what Redis takes for too large a command
+
 _Command = tuple[Part, ...]
 _KEYS = 8  # of a call without an idempotency key
 
@@ -112,7 +114,8 @@ def _shared_of(parameters: _Command) -> _Command | None:
     if parameters[0] != _KEYS:
         return None
     asked = _Asked._make(parameters)
-    if asked.keep_ms or asked.needs_worker or not asked.message or int(asked.bound) <= 0:
+    is_fitting = 0 < len(str(asked.message)) <= _LARGEST
+    if not is_fitting or asked.keep_ms or asked.needs_worker or int(asked.bound) <= 0:
         return None
     return (
         asked.queue,

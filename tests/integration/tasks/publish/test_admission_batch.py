@@ -38,7 +38,8 @@ async def warm_publisher(redis: Redis, url: str, **settings: Any) -> AsyncGenera
     line = PipelinedConnection(connection_factory(url), name="test")
     line.start()
     await line.connected()
-    control = AdmissionControl(Settings(**{"redis_url": url, "calls_per_caller": 100, **settings}))
+    values: dict[str, Any] = {"redis_url": url, "calls_per_caller": 100, **settings}
+    control = AdmissionControl(Settings(**values))
     ours = RedisPublisher(line, keys=Keys(), database=0, admission=control)
     for user_id in ("ada", "bob"):
         for turn in range(2):
@@ -66,6 +67,12 @@ async def queued(redis: Redis) -> int:
     return int(await redis.llen(QUEUE))
 
 
+async def messages_of(redis: Redis) -> list[str]:
+    """What waits, the next one first."""
+    found: Any = await redis.lrange(QUEUE, 0, -1)
+    return [str(message) for message in reversed(found)]
+
+
 async def test_calls_of_one_tick_take_one_script(redis: Redis, redis_url: str) -> None:
     """Each is in the queue, in their order, with one token, and counts for its caller until its deadline."""
     calls = [published("c0"), published("c1", user_id="bob"), published("c2")]
@@ -73,15 +80,24 @@ async def test_calls_of_one_tick_take_one_script(redis: Redis, redis_url: str) -
         assert await together(ours, *calls) == [None, None, None]
 
         assert await scripts_run(redis) == 1
-        messages = await redis.lrange(QUEUE, 0, -1)
-        assert [call.call_id in message for call, message in zip(calls, reversed(messages), strict=True)] == [True] * 3
+        messages = await messages_of(redis)
+        assert [call.call_id in message for call, message in zip(calls, messages, strict=True)] == [True] * 3
         assert await redis.lrange(TOKENS, 0, -1) == ["1"]
         key = Keys().caller_limit("fast", "ada")
-        assert dict(await redis.zrange(key, 0, -1, withscores=True)) == {
-            call.call_id: math.ceil(call.deadline_at) for call in (calls[0], calls[2])
-        }
+        counted: Any = await redis.zrange(key, 0, -1, withscores=True)
+        assert dict(counted) == {call.call_id: math.ceil(call.deadline_at) for call in (calls[0], calls[2])}
         assert await redis.ttl(key) > 0
         assert await redis.zcard(Keys().caller_limit("fast", "bob")) == 1
+
+
+async def test_a_large_call_travels_alone(redis: Redis, redis_url: str) -> None:
+    """Many of them would be more than Redis takes in one command; the others of the tick have one script."""
+    large = published("c0", arguments={"text": "x" * 70_000})
+    async with warm_publisher(redis, redis_url) as ours:
+        assert await together(ours, large, published("c1"), published("c2")) == [None, None, None]
+
+        assert await scripts_run(redis) == 2
+        assert await queued(redis) == 3
 
 
 async def test_a_caller_at_its_limit_holds_up_nobody_else(redis: Redis, redis_url: str) -> None:
@@ -149,7 +165,7 @@ async def test_who_has_gone_is_not_let_in_alone(redis: Redis, redis_url: str) ->
         assert isinstance(calls[0].exception(), BegunBefore)
         assert calls[1].cancelled()
         assert calls[2].result() is None
-        (message,) = await redis.lrange(QUEUE, 0, -1)
+        (message,) = await messages_of(redis)
         assert "c2" in message
 
 
