@@ -112,8 +112,10 @@ async def _measure(folder: Path, settings: Settings, chosen: argparse.Namespace)
             ways = _called(fleet, "owls.echo"), _called(fleet, "plain.echo")
             pairs.append(Pair("a tool of a folder", "the same in an HTTP module, through the fleet", ways, _LEAST))
         if "mcp" in chosen.only:
-            ways = _called(fleet, "crows.echo"), await _asked(folder, stack)
-            pairs.append(Pair("a tool of an MCP server, stdio", "the official client alone", ways, _LEAST))
+            hosted, name = _called(fleet, "crows.echo"), "a tool of an MCP server, stdio"
+            newer, older = await _asked(folder, stack), await _asked(folder, stack, is_older=True)
+            pairs.append(Pair(name, "the official client alone, of 2026-07-28 as the host", (hosted, newer), _LEAST))
+            pairs.append(Pair(name, "the official client alone, of 2025-11-25", (hosted, older), _LEAST))
         if "openapi" in chosen.only:
             ways = _called(fleet, "birds.echo"), await _requested(folder, stack)
             pairs.append(Pair("an operation of an OpenAPI document", "httpx alone", ways))
@@ -154,14 +156,14 @@ def _called(fleet: ToolFleet, tool: str) -> Work:
     return call
 
 
-async def _asked(folder: Path, stack: AsyncExitStack) -> Work:
-    """The official client, with a server of its own."""
+async def _asked(folder: Path, stack: AsyncExitStack, *, is_older: bool = False) -> Work:
+    """The official client, with a server of its own, by the newer version of the protocol or the older one, which has the server do less."""
     server = StdioServerParameters(command=sys.executable, args=[str(folder / "crows.py")])
-    log = stack.enter_context((folder / "crows.log").open("w"))
+    log = stack.enter_context((folder / f"crows_{is_older}.log").open("w"))
     session = await stack.enter_async_context(
         ClientSession(*await stack.enter_async_context(stdio_client(server, errlog=log)))
     )
-    await session.initialize()
+    await (session.initialize() if is_older else session.discover())
     await session.list_tools()
     return lambda: session.call_tool("echo", _ARGUMENTS)
 

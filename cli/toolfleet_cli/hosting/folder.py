@@ -80,6 +80,7 @@ def fence_of(spec: FencedSpec, name: str, sources: Mapping[str, SecretSource]) -
         cpu_seconds=spec.cpu_seconds,
         open_files=spec.open_files,
         processes=spec.processes,
+        nice=spec.nice,
         isolation=spec.isolation,
         variables={each: os.environ[each] for each in spec.variables},
     )

@@ -37,6 +37,9 @@ class Reply:
     @classmethod
     def success(cls, tool_name: str, result: Any, *, most_bytes: int, files: Sequence[File] = ()) -> Self:
         """A result, with `files` that do not stand in it; or if it cannot be sent, a failure that says so, and that the thing was done."""
+        too_much = f"{tool_name} returned more than {most_bytes} bytes, which is all that can be sent: ask for less."
+        if isinstance(result, str) and len(result) > most_bytes:  # seen before it is written, which takes its time
+            return cls.failure(tool_name, too_much, effect_state="done")
         gathered = Gathered()
         try:
             for file in files:
@@ -61,8 +64,7 @@ class Reply:
             )
             return cls.failure(tool_name, error, effect_state="done")
         if len(body) * _MOST_BYTES > most_bytes and len(body.encode()) > most_bytes:
-            error = f"{tool_name} returned more than {most_bytes} bytes, which is all that can be sent: ask for less."
-            return cls.failure(tool_name, error, effect_state="done")
+            return cls.failure(tool_name, too_much, effect_state="done")
         return cls(body, is_success=True)
 
     @classmethod

@@ -66,6 +66,8 @@ class FencedSpec(HostBase):
     """Files that a process may have open."""
     processes: Count | None = None
     """Processes that its user may have, all together; the kernel does not count root's."""
+    nice: int = Field(default=0, ge=0, le=19)
+    """How far its processes stand back where the processor is wanted by others: 0 as much as any, 19 furthest, as `nice` has it."""
     variables: tuple[str, ...] = ()
     """Environment variables that its process gets; of all others it sees none."""
 

@@ -11,6 +11,7 @@ from typing import Protocol
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession
 from toolfleet_modules.hosts.mcp.server_away import ServerAway, refused_call
 from toolfleet_registry.functions.failures import ModuleBusy, ToolError
+from toolfleet_registry.system import randomness
 
 _log = logging.getLogger("toolfleet.host")
 
@@ -76,7 +77,7 @@ class SharedSession:
                 await self._lasting(self.connection)
                 _log.warning("%s lost its server; it is started or reached anew.", self._name)
             pause = _BACK_OFF_SECONDS[0] if loop.time() - began > _LASTING_SECONDS else pause
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause * randomness.uniform(0.5, 1))  # not all that fail together start together
             pause = min(pause * 2, _BACK_OFF_SECONDS[1])
 
     async def _lasting(self, connection: McpSession) -> None:

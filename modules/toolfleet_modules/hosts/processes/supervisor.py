@@ -1,17 +1,15 @@
-"""Starts a program behind its fence, and ends all that it has started when it ends or its host does: the program of a process between both."""
+"""Starts a program behind its fence, and ends all that it has started when it ends or its host does: the program of a process between both.
 
-import contextlib
+It imports little, and runs without `site`: both would cost a server that is started anew again and again more than its own start.
+"""
+
 import ctypes
-import json
 import os
 import signal
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Sequence
-from pathlib import Path
 
-from toolfleet_modules.hosts.processes.fence import enclose
+from toolfleet_modules.hosts.processes.enclosure import enclose
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_CHILD_SUBREAPER = 36
@@ -20,7 +18,7 @@ _PAUSE_SECONDS = 0.005
 _NOT_STARTED = 127  # as a shell says it
 
 
-def supervise(host: int, limits: dict[str, int | None], command: Sequence[str]) -> int:
+def supervise(host: int, limits: dict[str, int | None], command: list[str]) -> int:
     """Run the command with this process's standard streams; returns its exit code, 128 more than a signal's number."""
     signal.signal(signal.SIGTERM, _end_now)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is for the host
@@ -39,13 +37,23 @@ def supervise(host: int, limits: dict[str, int | None], command: Sequence[str]) 
     return code
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Take the host's process id, the limits as JSON, and the command."""
-    host, limits, *command = arguments
-    return supervise(int(host), json.loads(limits), command)
+def words_of(host: int, limits: dict[str, int | None], command: list[str]) -> list[str]:
+    """Give the arguments that `main` takes."""
+    said = ",".join(f"{name}={value}" for name, value in limits.items() if value is not None)
+    return [str(host), said, *command]
 
 
-def _become(parent: int, limits: dict[str, int | None], command: Sequence[str]) -> None:
+def main(arguments: list[str]) -> int:
+    """Take the host's process id, the limits (`nice=10,open_files=99`), and the command."""
+    host, said, *command = arguments
+    limits: dict[str, int | None] = {}
+    for each in filter(None, said.split(",")):
+        name, _, value = each.partition("=")
+        limits[name] = int(value)
+    return supervise(int(host), limits, command)
+
+
+def _become(parent: int, limits: dict[str, int | None], command: list[str]) -> None:
     """Be the program, in a session of its own. Does not return."""
     try:
         os.setsid()
@@ -53,7 +61,7 @@ def _become(parent: int, limits: dict[str, int | None], command: Sequence[str]) 
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         enclose(limits)
         if os.getppid() == parent:  # it did not end before we asked to end with it
-            os.execvp(command[0], list(command))  # noqa: S606 - what it is for
+            os.execvp(command[0], command)  # noqa: S606 - what it is for
     except OSError as exc:
         sys.stderr.write(f"{command[0]}: {exc.strerror}\n")
         sys.stderr.flush()
@@ -87,8 +95,7 @@ def _end_all() -> None:
     give_up_at = time.monotonic() + _END_SECONDS
     while time.monotonic() < give_up_at:
         for process in _descendants():
-            with contextlib.suppress(OSError):
-                os.kill(process, signal.SIGKILL)
+            _kill(process)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -97,19 +104,36 @@ def _end_all() -> None:
         time.sleep(_PAUSE_SECONDS)
 
 
+def _kill(process: int) -> None:
+    try:
+        os.kill(process, signal.SIGKILL)
+    except OSError:
+        return  # it has ended meanwhile
+
+
 def _descendants() -> list[int]:
     """Of this process; without `/proc`, none can be found."""
-    children = defaultdict[int, list[int]](list)
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-            children[int(fields[1])].append(int(entry.name))
+    children: dict[int, list[int]] = {}
+    for name in _processes():
+        try:
+            with open(f"/proc/{name}/stat", errors="replace") as file:  # noqa: PTH123 - `pathlib` is a part of what a start costs
+                fields = file.read().rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append(int(name))
+        except (OSError, ValueError, IndexError):
+            continue  # it has ended meanwhile
     found: list[int] = []
     following = [os.getpid()]
     while following:
-        following = [child for parent in following for child in children[parent]]
+        following = [child for parent in following for child in children.get(parent, [])]
         found += following
     return found
+
+
+def _processes() -> list[str]:
+    try:
+        return [name for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - as above
+    except OSError:
+        return []
 
 
 if __name__ == "__main__":

@@ -12,11 +12,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 from toolfleet_modules.hosts.processes.child_trace import ChildTrace
-from toolfleet_modules.hosts.processes.fence import enclose
+from toolfleet_modules.hosts.processes.enclosure import enclose
 from toolfleet_modules.hosts.processes.frames import Frames, FramesClosed, Head
 from toolfleet_modules.hosts.processes.load_plan import SourceText
 from toolfleet_modules.hosts.processes.log_sender import LogSender
@@ -177,7 +176,7 @@ async def _serve(descriptor: int) -> None:
     await child.ended.wait()
 
 
-def main(descriptor: int, limits: Mapping[str, int | None]) -> None:
+def main(descriptor: int, limits: dict[str, int | None]) -> None:
     """Serve until the host says that this is the end, or is gone."""
     enclose(limits)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(name)s: %(message)s")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import textwrap
 from pathlib import Path
 
@@ -30,6 +31,7 @@ LOOK = HEAD + textwrap.dedent('''
             "no_new_privileges": "NoNewPrivs:\\t1" in status,
             "limits": limits,
             "descriptors": len(os.listdir("/proc/self/fd")),
+            "nice": os.getpriority(os.PRIO_PROCESS, 0),
             "pid": os.getpid(),
         }
 
@@ -76,14 +78,21 @@ LOOK = HEAD + textwrap.dedent('''
 ''')
 
 
+FENCE = Fence(
+    memory_bytes=3 * 2**30,
+    cpu_seconds=77,
+    open_files=99,
+    processes=5000,
+    nice=7,
+    variables={"OWL_TOKEN": "declared"},
+)
+
+
 async def test_a_process_inherits_what_is_declared_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bare environment, a folder and a group of its own, no way to more privileges, and limits."""
+    """A bare environment, a folder and a group of its own, no way to more privileges, limits, and the priority that it was given."""
     monkeypatch.setenv("TOOLFLEET_MODULE_KEY_OF_OTHERS", "planted")
     monkeypatch.setenv("OWL_TOKEN", "declared")
-    fence = Fence(
-        memory_bytes=3 * 2**30, cpu_seconds=77, open_files=99, processes=5000, variables={"OWL_TOKEN": "declared"}
-    )
-    async with hosted(tmp_path / "tools", {"look.py": LOOK}, security="off", fence=fence) as folder:
+    async with hosted(tmp_path / "tools", {"look.py": LOOK}, security="off", fence=FENCE) as folder:
         seen = (await folder.call("look")).result
 
         allowed = {
@@ -110,6 +119,7 @@ async def test_a_process_inherits_what_is_declared_only(tmp_path: Path, monkeypa
             "RLIMIT_NPROC": 5000,
             "RLIMIT_CPU": 77,
         }
+        assert seen["nice"] == max(7, os.getpriority(os.PRIO_PROCESS, 0))
         assert seen["descriptors"] < 15
     assert not Path(seen["folder"]).exists()
     assert not psutil.pid_exists(seen["pid"])

@@ -61,6 +61,11 @@ class CallLane:
         self._next_id = FIRST_ID
         self._is_ended = False
 
+    @property
+    def waiting(self) -> int:
+        """How many calls have no answer."""
+        return len(self._pending)
+
     async def call(
         self,
         tool: str,

@@ -17,7 +17,7 @@ _LOGGED_BYTES = (16 * 2**10, 4 * 2**10)  # at once, and a second
 _LINE_COST = 100  # bytes of the log beside a line's own
 _LINES_AT_ONCE = 100  # of what was read in one piece; more than that is no log
 _NOTICES = (1, 0.1)  # that lines were left out, at once and a second
-_READ_BYTES = 4 * 2**20  # a second: a server that writes more waits
+_READ_BYTES = (4 * 2**20, 2**20)  # at once and a second: a server that writes more waits
 
 
 class Allowance:
@@ -84,7 +84,7 @@ class ServerLog:
 
     async def follow(self, stream: asyncio.StreamReader) -> None:
         """Write what comes, until its end."""
-        hidden, held, pace = HiddenStream(self._secrets), b"", Allowance(_READ_BYTES, _READ_BYTES)
+        hidden, held, pace = HiddenStream(self._secrets), b"", Allowance(*_READ_BYTES)
         while data := await stream.read(_CHUNK_BYTES):
             await pace.spend(len(data))
             *lines, held = (held + hidden.feed(data)).split(b"\n")

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -10,9 +9,14 @@ import time
 from pathlib import Path
 
 from toolfleet_modules.hosts.mcp.options import StdioServer
+from toolfleet_modules.hosts.processes import supervisor
 from toolfleet_modules.hosts.serving.own_folder import OwnFolder
 
-_SUPERVISOR = "toolfleet_modules.hosts.processes.supervisor"
+_ROOT = Path(supervisor.__file__).parents[3]
+# Not by `-m`: that needs `site`, whose start takes as long as all else here.
+_SUPERVISE = (
+    f"import sys; sys.path.append({str(_ROOT)!r}); from {supervisor.__name__} import main; sys.exit(main(sys.argv[1:]))"
+)
 _MARK = "TOOLFLEET_SERVER"  # a variable that all that a server starts inherits
 _LEAVE_SECONDS = 1.0  # for a server to end by itself when its input does
 _END_SECONDS = 6.0  # for what it has started to be gone
@@ -20,6 +24,7 @@ _CHECK_SECONDS, _ENDED_SECONDS = (
     0.01,
     0.1,
 )  # between two looks whether it has ended: while that is awaited, and in its life
+_STDOUT = 1
 _STREAM_BYTES = 2**20  # that are read ahead
 
 
@@ -41,10 +46,10 @@ class ServerProcess:
         process = None
         try:
             command = server.fence.command(list(server.command), folder.path)
-            limits = json.dumps(server.fence.limits())
+            words = supervisor.words_of(os.getpid(), server.fence.limits(), command)
             starting = asyncio.ensure_future(
                 asyncio.create_subprocess_exec(
-                    *(sys.executable, "-I", "-m", _SUPERVISOR, str(os.getpid()), limits, *command),
+                    *(sys.executable, "-I", "-S", "-c", _SUPERVISE, *words),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,
@@ -59,6 +64,7 @@ class ServerProcess:
             except asyncio.CancelledError:
                 process = await starting
                 raise
+            server.fence.lower_priority(process.pid)
             return cls(process, folder)
         except BaseException:
             if process is None:
@@ -71,6 +77,18 @@ class ServerProcess:
     def pid(self) -> int:
         """The number of the process that watches over the server; the server is its child."""
         return self._process.pid
+
+    async def gather_output(self, seconds: float) -> None:
+        """Let what it writes gather in its pipe for so many seconds."""
+        transport = getattr(self._process, "_transport", None)
+        pipe = None if transport is None else transport.get_pipe_transport(_STDOUT)
+        if pipe is not None:
+            pipe.pause_reading()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            if pipe is not None:
+                pipe.resume_reading()
 
     async def ended(self) -> None:
         """Return when it has ended, whoever still has its pipes."""

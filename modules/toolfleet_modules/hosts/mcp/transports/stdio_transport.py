@@ -26,7 +26,13 @@ _CHUNK_BYTES = 64 * 2**10
 _UNASKED = (1000, 500)  # messages that are no answers, at once and a second: what is more is left out
 # Bytes that are no messages or left out, at once and a second: a server that writes more waits.
 _REFUSED_BYTES = (2**20, 2**20)
+# Bytes of all sorts, at once and a second: each passes through the host several times, at the cost of others on its machine.
+_READ_BYTES = (MOST_BYTES, 16 * 2**20)
 _LINE_COST = 20  # bytes of them beside a line's own: each takes its time
+# With many calls waiting, answers are taken together: each look wakes the host beside a server that could have gone on, then
+# the worker, Redis and the agent for one call more. Seconds for each call that waits, seconds at most, and from how many calls on.
+_GATHER_SECONDS, _MOST_GATHER_SECONDS, _GATHERED_CALLS = 5e-5, 0.005, 16
+_SURELY_READ = 16 * 2**10  # bytes; whoever writes more at a time may wait for its output to be read
 _REST_SECONDS = 0.5  # for what a program has written before its end to be read
 
 ToSession = MemoryObjectSendStream[SessionMessage | Exception]
@@ -86,6 +92,11 @@ class MessageSplitter:
                 yield found, len(written)
         self._hold(data[start:])
 
+    @property
+    def is_within(self) -> bool:
+        """Whether a line has begun, and not ended."""
+        return bool(self._held) or self._is_too_long
+
     def refuse(self, size: int) -> None:
         """Ignore so many bytes, which are no message."""
         self.refused += size + _LINE_COST
@@ -117,7 +128,7 @@ class MessageSplitter:
 async def _read(process: ServerProcess, to_session: ToSession, lane: CallLane, log: ServerLog) -> None:
     """Give the session what the program writes, and the lane what is a call's, until it writes no more."""
     splitter = MessageSplitter(log)
-    unasked, refused = Allowance(*_UNASKED), Allowance(*_REFUSED_BYTES)
+    unasked, refused, pace = Allowance(*_UNASKED), Allowance(*_REFUSED_BYTES), Allowance(*_READ_BYTES)
     with to_session, contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
         while data := await process.stdout.read(_CHUNK_BYTES):
             for found, size in splitter.feed(data):
@@ -126,11 +137,14 @@ async def _read(process: ServerProcess, to_session: ToSession, lane: CallLane, l
                     splitter.refused += _LINE_COST
                 elif not lane.take(found):
                     await _pass_on(found, size, to_session, splitter)
+            await pace.spend(len(data))
             if splitter.refused:
                 await refused.spend(splitter.refused)
                 splitter.refused = 0
             if len(data) == _CHUNK_BYTES:  # there may be more already: others have their turn first
                 await asyncio.sleep(0)
+            elif lane.waiting >= _GATHERED_CALLS and len(data) < _SURELY_READ and not splitter.is_within:
+                await process.gather_output(min(lane.waiting * _GATHER_SECONDS, _MOST_GATHER_SECONDS))
 
 
 async def _pass_on(found: dict[str, Any], size: int, to_session: ToSession, splitter: MessageSplitter) -> None:

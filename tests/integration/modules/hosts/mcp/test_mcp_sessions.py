@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -15,6 +16,7 @@ from support.hosts.mcp_server import HostedServer, hosted_server, http_nest, std
 from support.waiting import wait_until
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer
+from toolfleet_modules.hosts.processes.fence import Fence
 from toolfleet_modules.hosts.serving.secrets import Secrets
 
 pytestmark = pytest.mark.asyncio
@@ -35,6 +37,18 @@ async def test_an_argument_that_is_a_header_is_sent_as_one_in_each_users_session
             async with hosted_server(server, tmp_path / "notes", scope=scope) as served:
                 labelled = await served.call("label", text="owl")
                 assert labelled.success, labelled
+
+
+async def test_a_program_stands_back_with_all_that_it_starts(tmp_path: Path) -> None:
+    """So does the process that watches over it; a host that stands back further passes that on."""
+    notes, own = tmp_path / "notes", psutil.Process().nice()
+    async with hosted_server(replace(stdio(notes), fence=Fence(memory_bytes=None, nice=11)), notes) as served:
+        server = psutil.Process(served.pids()[0])
+        watching = server.parent()
+        assert watching is not None
+        assert (server.nice(), watching.nice()) == (max(own, 11), max(own, 11))
+    async with hosted_server(stdio(notes), notes) as served:
+        assert psutil.Process(served.pids()[-1]).nice() == own
 
 
 async def test_users_never_share_a_session(tmp_path: Path) -> None:
@@ -89,6 +103,34 @@ async def test_a_server_that_ends_costs_its_calls_and_nothing_else(tmp_path: Pat
         assert served.noted().count("wait ") == 1
         repeated = await served.client.send("nest.wait", {}, seconds=1, call_id=lost.call_id)
         assert (repeated.effect_state, served.noted().count("wait ")) == ("unknown", 1)
+
+
+async def test_many_calls_side_by_side_get_their_own_answers(tmp_path: Path) -> None:
+    """Answers that are read together, small ones and some that no pipe holds; one call that waits does not hold them up."""
+    notes = tmp_path / "notes"
+    async with hosted_server(stdio(notes), notes) as served:
+        waiting = asyncio.ensure_future(served.client.send("nest.wait", {}, seconds=30))
+        texts = [f"{number}:" + "x" * (200_000 if number % 10 == 0 else 20) for number in range(60)]
+        found = await asyncio.gather(*(served.call("echo", text=text) for text in texts))
+        assert [each.result for each in found] == [f"echo: {text} from {served.pids()[0]}" for text in texts]
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_a_server_that_ends_costs_all_that_wait_for_it_their_answers(tmp_path: Path) -> None:
+    """However many they are: each ends as unknown, none is sent again, and those that were answered before have their results."""
+    notes = tmp_path / "notes"
+    async with hosted_server(stdio(notes), notes) as served:
+        waiting = [asyncio.ensure_future(served.client.send("nest.wait", {}, seconds=30)) for _ in range(40)]
+        await wait_until(lambda: served.noted().count("wait ") == 40, "they are at work")
+        assert (await served.call("echo", text="owl")).success
+        os.kill(served.pids()[0], signal.SIGKILL)
+
+        lost = await asyncio.gather(*waiting)
+        assert {(each.success, each.effect_state) for each in lost} == {(False, "unknown")}
+        assert (await served.settled("echo", text="again")).success
+        assert served.noted().count("wait ") == 40
 
 
 @pytest.mark.usual
