@@ -9,7 +9,8 @@
 -- record_prefix, breaker_prefix: before calls' ids, and before modules.
 -- bounds: of the modules that have one: the queue's number, from 1, the bound, and the key of the running calls.
 -- keys: unacked, unacked_index, queue_states, queues(key, notify_key)...
--- args: wanted, tag, prefix_length, reserve_ms, lease_ms, record_prefix, breaker_prefix, avoided..., bounds(queue, bound, running)...
+-- args: wanted, tag, prefix_length, reserve_ms, lease_ms, record_prefix, breaker_prefix
+-- args: avoided..., bounds(queue, bound, running)...
 -- include: queues/now, overload/running
 
 -- Wrong types must show before anything is taken: a script that fails is not undone.
