@@ -150,14 +150,39 @@ class Claims:
             self._renew
         )  # after an outage, before anybody else is told that a lease has run out
 
+    def made(
+        self,
+        call: PublishedCall,
+        keys: CallKeys,
+        token: str,
+        seconds: int,
+        *,
+        sent_at: tuple[float, float] | None = None,
+    ) -> Claim:
+        """Make a claim whose record lives so many seconds: one that is asked for now, or was granted to what was sent at `sent_at`."""
+        attempts = 0 if sent_at is None else 1
+        return Claim(
+            call,
+            keys,
+            token,
+            attempts=attempts,
+            ttl_seconds=seconds,
+            begin_by=self.sending(sent_at),
+            mover=self.moved,
+        )
+
     def holding(self, claim: Claim) -> AbstractContextManager[None]:
         """Keep the claim inside. Whoever leaves without having ended or closed the attempt has let go of it."""
         return _Holding(self, claim)
 
-    def sending(self) -> tuple[float, float]:
-        """Until when an attempt may begin whose lease Redis grants from now on: a claim or a renewal is about to be sent."""
+    def sending(self, sent_at: tuple[float, float] | None = None) -> tuple[float, float]:
+        """Until when an attempt may begin whose lease Redis grants from now on: a claim or a renewal is about to be sent.
+
+        `sent_at`: by both clocks, where it was sent before.
+        """
+        suspend_aware, fleet = sent_at or (fleet_clock.suspend_aware(), fleet_clock.now())
         seconds = self.lease_ms / 1000 - ALLOWANCE_SECONDS
-        return fleet_clock.suspend_aware() + seconds, fleet_clock.now() + seconds
+        return suspend_aware + seconds, fleet + seconds
 
     async def renewed(self, claim: Claim) -> bool:
         """Begin a lease anew that is over, however long Redis is away. False if others have the call."""

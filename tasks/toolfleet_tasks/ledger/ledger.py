@@ -93,13 +93,10 @@ class Ledger:
         `can_reach`: whether this worker can connect to the call's module, as far as it knows. `replica`: which of its processes
         it would ask, if earlier attempts have surely done nothing.
         """
-        ttl, lease_ms = self._seconds_of(call).record, self.claims.lease_ms
-        token = self.tokens.next()
-        claim = Claim(call, self._keys_of(call), token, ttl_seconds=ttl, mover=self.claims.moved)
+        claim = self.claims.made(call, self._keys_of(call), self.tokens.next(), self._seconds_of(call).record)
         parameters = build.of_claim(
-            claim, self._settings, lease_ms=lease_ms, deaths=deaths, can_reach=can_reach, replica=replica
+            claim, self._settings, self.claims.lease_ms, deaths=deaths, can_reach=can_reach, replica=replica
         )
-        claim.begin_by = self.claims.sending()
         try:
             answer = await self._run(CLAIM, parameters)
             kind = answer[0].decode()
@@ -116,6 +113,10 @@ class Ledger:
             raise
         claim.read(answer)
         return claim
+
+    def claimed(self, call: PublishedCall, token: str, sent_at: tuple[float, float]) -> Claim:
+        """Take over the claim that was made as the call's message was fetched, by a command that was sent then."""
+        return self.claims.made(call, self._keys_of(call), token, self._seconds_of(call).record, sent_at=sent_at)
 
     async def take(self, claim: Claim, terms: Terms | None) -> ToolResult | None:
         """Have a call that is about to begin count in its limits, if it does not yet; the refusal, if there is no room.

@@ -55,7 +55,7 @@ class How(NamedTuple):
 
 
 def of_claim(
-    claim: Claim, settings: Settings, *, lease_ms: int, deaths: int | None, can_reach: bool, replica: str
+    claim: Claim, settings: Settings, lease_ms: int, *, deaths: int | None, can_reach: bool, replica: str
 ) -> Parameters:
     """What asks for a call."""
     call = claim.call

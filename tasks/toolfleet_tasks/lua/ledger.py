@@ -76,5 +76,6 @@ ANSWER = script("ledger/answer")
 """Returns `taken`; `again` if it was answered so before; `answered` if otherwise; `not_asked`; `ended`; or `unknown`."""
 
 UNCLAIM = script("ledger/unclaim")
+FORGET = script("ledger/forget")
 LET_GO = script("ledger/let_go")
 NOTE = script("ledger/note")

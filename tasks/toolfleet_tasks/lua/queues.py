@@ -17,7 +17,9 @@ PUBLISH_BELOW = script("queues/publish_below")
 """Returns the same, or ['backlog', how many wait already]."""
 
 RESERVE = script("queues/reserve")
-"""Returns [the queues (from 1) where something is left that may be taken, tag, queue (from 1), message, tag, …]."""
+"""Returns [the queues (from 1) where something is left that may be taken, tag, queue (from 1), message, the id of its call if that was
+claimed or '', tag, …].
+"""
 
 HOLDING = script("queues/holding")
 """Returns which of the queues hold something, from 1."""

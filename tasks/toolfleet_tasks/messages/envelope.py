@@ -26,6 +26,9 @@ from toolfleet_tasks.queues import nets_around
 TASK = "toolfleet.execute"
 """The task that runs a call."""
 
+BEGIN = "begin"
+"""Names what an envelope says of a call that a worker may claim as it takes its message."""
+
 REVOCATIONS = "celery.pidbox"
 """The exchange on which every worker hears remote control."""
 
@@ -71,7 +74,17 @@ def call_message(call: PublishedCall, queue: str, *, text: str, origin: str) -> 
     """A call's message for its queue; `text` is the call as it travels."""
     nets = nets_around(call.limit_seconds)
     label = Label(call.call_id, call.tool_name, args_shown(call), queue, nets, trace=carried())
-    return message(text, label, origin=origin)
+    written = message(text, label, origin=origin)
+    return f"{{{_begin(call)}{written[1:]}" if begins_when_taken(call) else written
+
+
+def begins_when_taken(call: PublishedCall) -> bool:
+    """Whether a worker may claim the call as it takes its message, before it has read it.
+
+    It may die before it has begun it, and nobody can know that: so only where one attempt more does no harm.
+    """
+    is_plain = call.approval is None and call.inputs is None and call.retry is None
+    return is_plain and call.effect in _HARMLESS and call.call_id.isascii()
 
 
 def message(
@@ -183,6 +196,16 @@ def revocation_topic(database: int) -> str:
 _EXCHANGE = ""
 _NAMES_SHOWN, _SHOWN = 100, 2_000  # names, and characters of all of them: they travel with the message, beside it
 _NO_CALL = ""  # the calls are in the text
+
+
+_HARMLESS = frozenset({"read", "idempotent"})
+_RECORD_MARGIN_SECONDS = 60  # a record outlives its call's deadline: clocks differ
+
+
+def _begin(call: PublishedCall) -> str:
+    """What comes first in the envelope, for `lua.queues.RESERVE`: how long a claim's record lives, the effect, and the id."""
+    seconds = max(call.deadline_at - fleet_clock.now(), 0) + _RECORD_MARGIN_SECONDS
+    return f'"{BEGIN}":{_quoted(f"{min(seconds, _LONGEST_SECONDS):.0f} {call.effect} {call.call_id}")},'
 
 
 def _limit(seconds: float | None) -> str:

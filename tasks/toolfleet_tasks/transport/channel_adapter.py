@@ -7,14 +7,17 @@ from celery.worker import state
 from redis import Redis
 
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.queue_keys import QueueKeys
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.queues import queue_of
 from toolfleet_tasks.transport.broadcast import Broadcasts
 from toolfleet_tasks.transport.burst_fetcher import BurstFetcher
 from toolfleet_tasks.transport.consumed_queues import ConsumedQueues
-from toolfleet_tasks.transport.fetcher import Capacity, Fetcher, Quarantine
+from toolfleet_tasks.transport.fetched_claims import FetchedClaims
+from toolfleet_tasks.transport.fetcher import Capacity, Fetcher
 from toolfleet_tasks.transport.leases import Leases, LeaseStore
 from toolfleet_tasks.transport.notify_keys import NotifyKeys
+from toolfleet_tasks.transport.quarantine import Quarantine
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 
@@ -143,13 +146,16 @@ class ChannelAdapter:
         """For a worker that ends, whose connections are closed: settle with Redis over `client` what is still held."""
         leases = self.leases
         leases.close()
-        for command in (*leases.ack_commands(leases.acked), *leases.requeue_commands(leases.held, begun=True)):
+        unbegun = leases.unbegun
+        given_back = leases.requeue_commands(unbegun, begun=False)
+        given_back += leases.requeue_commands(leases.held - unbegun, begun=True)
+        for command in (*leases.ack_commands(leases.acked), *given_back):
             client.execute_command(*command)
 
 
 def _make_leases(runtime: WorkerRuntime, channel: Any, keys: Keys) -> Leases:
     """They outlive channels and connections."""
-    leases = Leases(runtime.to_broker(), _store(channel, keys), runtime.loop)
+    leases = Leases(runtime.to_broker(), _store(channel, keys), runtime.loop, runtime.part(FetchedClaims))
     runtime.settle.append(leases.settled)
     runtime.leaving.append(leases.leave)
     leases.show_life(runtime.to_broker("broadcasts"))
@@ -164,5 +170,8 @@ def _store(channel: Any, keys: Keys) -> LeaseStore:
         notify_prefix=keys.notify_key(""),
         seconds=channel.visibility_timeout,
         holder_prefix=keys.holder(""),
+        record_prefix=keys.call(""),
+        breaker_prefix=keys.breaker(""),
+        queue_states=QueueKeys(keys.prefix).states,
         left_prefix=keys.left(""),
     )

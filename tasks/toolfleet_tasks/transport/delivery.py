@@ -6,6 +6,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from toolfleet_tasks.messages.deaths import DIED
+from toolfleet_tasks.messages.envelope import BEGIN
 
 Message = dict[str, Any]
 
@@ -22,6 +23,7 @@ def read_message(item: bytes, queue: str, tag: str) -> Message:
         raise ValueError(f"not JSON: {exc}") from exc
     if not isinstance(message, dict):
         raise ValueError("not a message")  # noqa: TRY004 - one kind of error, whatever lies in a queue
+    message.pop(BEGIN, None)
     headers, properties = message.get("headers"), message.get("properties")
     if not (isinstance(headers, dict) and isinstance(properties, dict) and isinstance(message.get("body"), str)):
         raise ValueError("not a message: headers, properties or body are missing")  # noqa: TRY004 - as above

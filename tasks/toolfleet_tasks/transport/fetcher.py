@@ -16,9 +16,10 @@ from toolfleet_tasks.aio.greenlet_bridge import Bridge
 from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
 from toolfleet_tasks.transport.delivery import Message, read_message
+from toolfleet_tasks.transport.fetched_claims import sending
 from toolfleet_tasks.transport.leases import Leases
 from toolfleet_tasks.transport.notify_keys import NotifyKeys
-from toolfleet_tasks.transport.quarantine import QUARANTINED_AT_MOST, kept_message
+from toolfleet_tasks.transport.quarantine import QUARANTINED_AT_MOST, Quarantine, kept_message
 from toolfleet_tasks.transport.ready_queues import ReadyQueues
 
 log = get_logger(__name__)
@@ -54,14 +55,6 @@ class Consumer(Protocol):
     def forget(self, tag: str) -> None:
         """Make room again: a message that was delivered is seen to otherwise."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Quarantine:
-    """Where messages go that nobody can run: a list, newest first, and a counter."""
-
-    messages: str
-    counter: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +201,7 @@ class Fetcher:
         if not queues:
             return []
         tag = self._leases.next_tags()
-        possible = [f"{tag}{i}" for i in range(capacity)]
+        possible, sent_at = [f"{tag}{i}" for i in range(capacity)], sending()
         self._leases.expect(possible)
         try:
             left, *found = await self._connection.send(*self._reserve_command(queues, capacity, tag))
@@ -222,23 +215,29 @@ class Fetcher:
             self._ready.doubt()
             self._leases.hold([], of=possible)
             raise
-        held = [(found[i].decode(), queues[found[i + 1] - 1], found[i + 2]) for i in range(0, len(found), 3)]
+        held = [(found[i].decode(), queues[found[i + 1] - 1], found[i + 2]) for i in range(0, len(found), 4)]
         self._leases.hold([tag for tag, _, _ in held], of=possible)
+        self._leases.claimed([(tag, found[4 * i + 3]) for i, (tag, _, _) in enumerate(held)], sent_at)
         served = {queue for _, queue, _ in held}
         self._ready.put(sorted((queues[number - 1] for number in left), key=served.__contains__))
         return held
 
     def _reserve_command(self, queues: list[str], capacity: int, tag: str) -> tuple[Part, ...]:
-        store = self._leases.store
+        store, claims = self._leases.store, self._leases.claims
         bounded = ((number, self._bounds[queue]) for number, queue in enumerate(queues, 1) if queue in self._bounds)
         return scripts.RESERVE.command(
             unacked=store.unacked,
             unacked_index=store.unacked_index,
+            queue_states=store.queue_states,
             queues=[(store.queue_prefix + queue, store.notify_prefix + queue) for queue in queues],
             wanted=capacity,
             tag=tag,
             prefix_length=len(store.queue_prefix),
             reserve_ms=_PLACE_MS,
+            lease_ms=0 if claims is None else claims.lease_ms,
+            record_prefix=store.record_prefix,
+            breaker_prefix=store.breaker_prefix,
+            avoided=() if claims is None else claims.avoided(queues),
             bounds=[(number, one.bound, one.running) for number, one in bounded],
         )
 

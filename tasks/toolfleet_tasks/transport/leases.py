@@ -14,12 +14,14 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.queue_keys import QueueKeys
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_registry.time.slewed_clock import STEP_SECONDS
 from toolfleet_tasks.lua import queues
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.transport.fetched_claims import FetchedClaims
 
 log = get_logger(__name__)
 
@@ -41,14 +43,24 @@ class LeaseStore:
     notify_prefix: str
     seconds: float
     holder_prefix: str = Keys().holder("")
+    record_prefix: str = Keys().call("")
+    breaker_prefix: str = Keys().breaker("")
+    queue_states: str = QueueKeys("").states
     left_prefix: str = Keys().left("")
 
 
 class Leases:
     """What this worker holds, by tag. Belongs to its loop's thread."""
 
-    def __init__(self, connection: PipelinedConnection, store: LeaseStore, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        connection: PipelinedConnection,
+        store: LeaseStore,
+        loop: asyncio.AbstractEventLoop,
+        claims: FetchedClaims | None = None,
+    ) -> None:
         self.store = store
+        self.claims = claims
         self._name = randomness.uuid4().hex
         self._wait_queue = itertools.count()
         self._connection = connection
@@ -91,9 +103,25 @@ class Leases:
         self._expected.difference_update(of)
         self._held.update(tags)
 
+    def claimed(self, calls: Iterable[tuple[str, bytes]], sent_at: tuple[float, float]) -> None:
+        """With these held messages their calls were claimed, by tag and id; those with an empty one were not."""
+        for tag, call_id in calls:
+            if call_id and self.claims is not None:
+                self.claims.note(tag, call_id.decode(), sent_at)
+
     def drop(self, tag: str) -> None:
         """Hold a message no longer; somebody else has seen to it."""
         self._held.discard(tag)
+        if self.claims is not None:
+            self.claims.drop(tag)
+
+    @property
+    def unbegun(self) -> frozenset[str]:
+        """Those of the held ones with which surely nobody has begun."""
+        claims = self.claims
+        return frozenset(
+            self._expected if claims is None else self._expected.union(filter(claims.__contains__, self._held))
+        )
 
     @property
     def held(self) -> frozenset[str]:
@@ -107,6 +135,8 @@ class Leases:
 
     def ack(self, tag: str) -> None:
         """Forget a message for good, together with the others of this tick."""
+        if self.claims is not None:
+            self.claims.drop(tag)
         self._held.discard(tag)
         if not self._acks and not self.loop.is_closed():
             self.loop.call_soon(self._flush)
@@ -121,6 +151,9 @@ class Leases:
         if mine and not self._connection.is_closed:
             self._held.difference_update(mine)
             self._expected.difference_update(mine)
+            if self.claims is not None:
+                for tag in mine:
+                    self.claims.drop(tag)
             task = self.loop.create_task(self._requeue(mine, begun=begun))
             self._requeues.add(task)
             task.add_done_callback(self._requeues.discard)
@@ -130,6 +163,7 @@ class Leases:
         store = self.store
         keys = {"unacked": store.unacked, "unacked_index": store.unacked_index}
         prefixes = {"queue_prefix": store.queue_prefix, "notify_prefix": store.notify_prefix}
+        prefixes["record_prefix"] = store.record_prefix
         chunks = _chunks(list(tags))
         return [queues.REQUEUE.command(**keys, **prefixes, begun="01"[begun], tags=chunk) for chunk in chunks]
 

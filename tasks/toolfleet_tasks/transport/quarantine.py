@@ -1,6 +1,7 @@
 """Keeps a message that this worker may not run, for an operator to look at; its call ends otherwise."""
 
 import json
+from dataclasses import dataclass
 
 from redis.exceptions import RedisError
 
@@ -14,6 +15,14 @@ QUARANTINED_AT_MOST = 1000
 KEPT_CHARACTERS = 2**18  # of each; Redis must hold all of them
 
 log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """Where messages go that nobody can run: a list, newest first, and a counter."""
+
+    messages: str
+    counter: str
 
 
 async def quarantine(settings: Settings, queue: str, reason: str, message: str) -> None:

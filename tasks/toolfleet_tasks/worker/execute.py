@@ -8,7 +8,7 @@ from functools import partial
 
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
-from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult, decisions
+from toolfleet_registry.contracts import Audit, ToolResult, decisions
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.errors import MessageRefused, NotPublished
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN
@@ -20,7 +20,7 @@ from toolfleet_tasks.aio.greenlet_bridge import bridged
 from toolfleet_tasks.calls.message_bounds import opened
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.dead_letters import reason_of
-from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed, ResultNotStored
+from toolfleet_tasks.ledger.ledger import Ledger, ResultNotStored
 from toolfleet_tasks.ledger.retry import MOST_DEATHS, Next, bounded, decide, settled, unattempted
 from toolfleet_tasks.messages import approval_results, fleet_results
 from toolfleet_tasks.messages.deaths import deaths_of
@@ -29,12 +29,13 @@ from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.publish.control_tasks import evaluate_soon
 from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN
 from toolfleet_tasks.worker import accepted, ledgers, rejected
-from toolfleet_tasks.worker.audits import audit_of
+from toolfleet_tasks.worker.early_claim import EarlyClaim
 from toolfleet_tasks.worker.health_checks import checks_of
 from toolfleet_tasks.worker.paused_calls import PausedCalls
 from toolfleet_tasks.worker.reconciliation import as_said, asked_so_far, is_asked, seconds_to_ask
 from toolfleet_tasks.worker.refusals import refusal_of
 from toolfleet_tasks.worker.reports.attempt_reports import AttemptReports
+from toolfleet_tasks.worker.reports.audits import audit_of
 from toolfleet_tasks.worker.republish import publish_again
 from toolfleet_tasks.worker.returned import returned, stored_end
 from toolfleet_tasks.worker.running_task import RunningTask, Superseded
@@ -71,36 +72,35 @@ _bridged = bridged(run, is_limited=False)
 
 
 async def _run(task: RunningTask, message: str, ledger: Ledger) -> str:
+    early = EarlyClaim(task)
     try:
         call = opened(message, task.app, task_id=task.request.id)
-    except MessageRefused as exc:
-        return stored_end(task, await rejected.refuse(task, ledger, exc))
-    except NewerMessage as exc:
-        return stored_end(task, await rejected.leave_to_newer(task, ledger, exc))
+    except (MessageRefused, NewerMessage) as exc:
+        early.give_back()
+        return stored_end(task, await rejected.turn_away(task, ledger, exc))
     deaths = len(deaths_of(task.request)) if task.app.settings.is_fast else None
-    if deaths is not None and deaths >= MOST_DEATHS:
-        text = await _claimed(task, ledger, call, None, deaths=deaths)
-    elif call.deadline_at <= fleet_clock.now():
+    early.keep_if_plain(task, ledger, call, deaths=deaths)
+    is_deadly = deaths is not None and deaths >= MOST_DEATHS
+    if call.deadline_at <= fleet_clock.now() and not is_deadly:
+        early.give_back()
         text = stored_end(task, await rejected.end_at_deadline(task, ledger, call))
     else:
-        known = await rejected.known_terms(task, call)  # first: what waits for that is no attempt
-        call = bounded(call, task.app.runner.retry_terms(call))  # afterwards: now its tool is known
-        text = await _claimed(task, ledger, call, known, deaths=deaths)
+        with early:
+            known = (
+                None if is_deadly else await rejected.known_terms(task, call)
+            )  # first: what waits for that is no attempt
+            call = call if is_deadly else bounded(call, task.app.runner.retry_terms(call))  # now its tool is known
+            claim = early.begin(ledger, call) or await checks_of(task.app, ledger).claim(call, deaths=deaths)
+        if isinstance(claim, Claim):
+            text = await _claimed(task, ledger, claim, known)
+        else:
+            text = stored_end(task, await rejected.unclaimed(task, ledger, call, claim, deaths=deaths))
     if call.job_id is not None:
         await evaluate_soon(task, call.job_id)
     return text
 
 
-async def _claimed(
-    task: RunningTask, ledger: Ledger, call: PublishedCall, known: rejected.Known, *, deaths: int | None = 0
-) -> str:
-    if isinstance(claim := await checks_of(task.app, ledger).claim(call, deaths=deaths), NotClaimed):
-        if claim.reason != "done":
-            await rejected.put_off(task, call, claim)
-        await accepted.recall(task, ledger, call)
-        if deaths is not None and deaths >= MOST_DEATHS:
-            await rejected.bury(ledger, call, claim.result)
-        return stored_end(task, claim.result)
+async def _claimed(task: RunningTask, ledger: Ledger, claim: Claim, known: rejected.Known) -> str:
     claim.granted = accepted.granted_to(task, claim)
     with ledger.claims.holding(claim):
         execution = _Execution(task, ledger, claim, known)

@@ -24,6 +24,7 @@ from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.queues import queue_of
 from toolfleet_tasks.redis.connection import RedisConnectionClosed, RedisConnectionLost
+from toolfleet_tasks.transport.fetched_claims import FetchedClaims
 from toolfleet_tasks.worker.prober import Finding, Prober, ProbeResult
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
@@ -75,6 +76,10 @@ class Checks(Protocol):
         """Ask the ledger for a call, unless another worker had better take it. `deaths` as the ledger takes it."""
         ...
 
+    def may_begin(self, call: PublishedCall) -> bool:
+        """Whether a call that was claimed as its message was fetched may begin here without another question."""
+        ...
+
     async def missed(self, call: PublishedCall, unreached: Health) -> None:
         """No connection could be made to the call's module."""
         ...
@@ -94,6 +99,17 @@ class HealthChecks:
         self._watches: dict[str, _Watch] = {}
         self._queues: dict[str, _Queue] = {}
         here.settle.append(self.aclose)
+        if settings.is_fast and settings.broker == settings.redis_url:
+            here.part(FetchedClaims).enable(
+                ledger.connection,
+                record_key=settings.keys.call,
+                lease_ms=ledger.claims.lease_ms,
+                may_claim=lambda: not (self._watches or self._queues),
+            )
+
+    def may_begin(self, call: PublishedCall) -> bool:
+        """As `Checks`: no module is in trouble, as far as this worker knows, and the call's has one address."""
+        return not (self._watches or self._queues or self._runner.replica_for(call))
 
     async def claim(self, call: PublishedCall, *, deaths: int | None) -> Claim | NotClaimed:
         """As `Checks`. A call of a module that is just back waits here for its turn, if not too many do."""
@@ -226,6 +242,11 @@ class SingleCheck:
         self._ledger = ledger
         self._runner = runner
         self._prober = Prober(ledger.connection, settings, runner, unready_seconds=0)
+
+    def may_begin(self, call: PublishedCall) -> bool:
+        """As `Checks`: here none was claimed before."""
+        del call
+        return False
 
     async def claim(self, call: PublishedCall, *, deaths: int | None) -> Claim | NotClaimed:
         """As `Checks`."""

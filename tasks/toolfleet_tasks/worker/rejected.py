@@ -12,6 +12,7 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed
+from toolfleet_tasks.ledger.retry import MOST_DEATHS
 from toolfleet_tasks.messages import fleet_results, json_text
 from toolfleet_tasks.presence.fleet_versions import live_workers
 from toolfleet_tasks.queues import lane_of, queue_of
@@ -33,6 +34,25 @@ _PAUSED_SECONDS = 0.2  # until a worker hears, most often, that a queue is pause
 _BEFORE_DEADLINE_SECONDS = 1.0  # a call that comes back so early still gets an answer of ours
 _SHORTEST_WAIT_SECONDS = 0.2
 _BRIEF = frozenset({"away", "early", "queued"})  # reasons for which a call may come again and again
+
+
+async def turn_away(task: RunningTask, ledger: Ledger, why: MessageRefused | json_text.NewerMessage) -> str:
+    """End a call whose message this worker cannot open, or leave it to others."""
+    if isinstance(why, MessageRefused):
+        return await refuse(task, ledger, why)
+    return await leave_to_newer(task, ledger, why)
+
+
+async def unclaimed(
+    task: RunningTask, ledger: Ledger, call: PublishedCall, answer: NotClaimed, *, deaths: int | None
+) -> str:
+    """Return what is stored of a call that has ended; any other comes back."""
+    if answer.reason != "done":
+        await put_off(task, call, answer)
+    await recall(task, ledger, call)
+    if deaths is not None and deaths >= MOST_DEATHS:
+        await bury(ledger, call, answer.result)
+    return answer.result
 
 
 async def refuse(task: RunningTask, ledger: Ledger, why: MessageRefused) -> str:

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.queue_keys import QueueKeys
 from toolfleet_registry.redis.script import Script
 from toolfleet_tasks.lua import queues as scripts
 
@@ -46,13 +47,32 @@ async def reserve(
     redis: Redis, keys: Keys, queues: list[str], wanted: int, *, tag: str = "t-"
 ) -> tuple[bool, list[tuple[str, str, str]]]:
     """Whether something is left, and tag, queue and item of what was taken."""
-    names = (*held_keys(keys), *(name for queue in queues for name in (keys.queue(queue), keys.notify_key(queue))))
-    left, *found = await run(redis, scripts.RESERVE, names, wanted, tag, len(keys.prefix), 1000)
-    return bool(left), [(found[i], queues[found[i + 1] - 1], found[i + 2]) for i in range(0, len(found), 3)]
+    left, *found = await redis.eval(*reserving(keys, queues, wanted, tag=tag))
+    return bool(left), [(found[i], queues[found[i + 1] - 1], found[i + 2]) for i in range(0, len(found), 4)]
+
+
+def reserving(keys: Keys, queues: list[str], wanted: int, *, tag: str = "t-") -> tuple[Any, ...]:
+    """The parameters of `EVAL`; no call is claimed."""
+    unacked, index = held_keys(keys)
+    _, *command = scripts.RESERVE.command(
+        unacked=unacked,
+        unacked_index=index,
+        queue_states=QueueKeys(keys.prefix).states,
+        queues=[(keys.queue(queue), keys.notify_key(queue)) for queue in queues],
+        wanted=wanted,
+        tag=tag,
+        prefix_length=len(keys.prefix),
+        reserve_ms=1000,
+        lease_ms=0,
+        record_prefix=keys.call(""),
+        breaker_prefix=keys.breaker(""),
+    )
+    return tuple(command)
 
 
 async def put_back(redis: Redis, keys: Keys, *tags: str, begun: bool = True) -> int:
-    return int(await run(redis, scripts.REQUEUE, held_keys(keys), keys.prefix, keys.notify_key(""), int(begun), *tags))
+    arguments = (keys.prefix, keys.notify_key(""), int(begun), keys.call(""), *tags)
+    return int(await run(redis, scripts.REQUEUE, held_keys(keys), *arguments))
 
 
 async def restore(redis: Redis, keys: Keys, *, before: float, limit: int = 100) -> int:
@@ -206,10 +226,9 @@ async def test_any_content_can_be_held_and_put_back(redis_url: str, keys: Keys) 
     items = [b"", b"{}", b"{ }", b"[]", b"no json", b'"quoted","",""]', b"\x00\xff\xfe", b"{" * 5000, "ü".encode()]
     async with Redis.from_url(redis_url) as redis:
         await redis.rpush(keys.queue(A), *items[::-1])
-        names = (*held_keys(keys), keys.queue(A), keys.notify_key(A))
-        _, *found = await run(redis, scripts.RESERVE, names, 100, "t-", len(keys.prefix), 1000)
-        assert found[2::3] == items
-        assert await put_back(redis, keys, *[tag.decode() for tag in found[0::3]]) == len(items)
+        _, *found = await redis.eval(*reserving(keys, [A], 100))
+        assert found[2::4] == items
+        assert await put_back(redis, keys, *[tag.decode() for tag in found[0::4]]) == len(items)
 
         assert (await redis.lrange(keys.queue(A), 0, -1))[::-1] == items
 

@@ -12,7 +12,8 @@ from support.workers.held_messages import KEYS, QUEUE, cut, evals, message, open
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.transport.burst_fetcher import BurstFetcher
 from toolfleet_tasks.transport.delivery import Message
-from toolfleet_tasks.transport.fetcher import Fetcher, Quarantine
+from toolfleet_tasks.transport.fetcher import Fetcher
+from toolfleet_tasks.transport.quarantine import Quarantine
 
 OTHER = "tools.cats"
 

@@ -19,8 +19,9 @@ from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.transport import fetcher as intake_module
 from toolfleet_tasks.transport.delivery import Message
-from toolfleet_tasks.transport.fetcher import BATCH, Capacity, Fetcher, Quarantine
+from toolfleet_tasks.transport.fetcher import BATCH, Capacity, Fetcher
 from toolfleet_tasks.transport.leases import Leases
+from toolfleet_tasks.transport.quarantine import Quarantine
 
 OTHER = "tools.cats"
 
@@ -185,7 +186,7 @@ async def test_a_turn_asks_for_the_queues_that_hold_something(ring: bool, redis_
         await wait_until(lambda: worker.taker.ids == ["1"], "it was taken", seconds=5)
         reserves = [command for command in sent if command[1] == scripts.RESERVE.text]
 
-    assert [command[2] for command in reserves] == [4], "two keys of its own"
+    assert [command[2] for command in reserves] == [5], "two keys of its own"
 
 
 async def test_long_queues_among_thousands_take_turns(redis_url: str, redis: Redis) -> None:

@@ -3,9 +3,14 @@
 -- full: see `queues/release_slot`. A message that must wait for its time takes no place.
 -- queues: they come in this order. tag: what their tags begin with. prefix_length: of the prefix before each queue's name.
 -- reserve_ms: for how long a place is kept for a call until it is claimed.
+-- lease_ms: of the claims that are made here, 0 for none. A message that says so is that of a call of which a repeat does no harm:
+--   if nothing is known of it, of its module's breaker or of a paused queue, its first attempt begins, under its tag as its token,
+--   as `ledger/claim` would have it. avoided: queues of whose calls none is claimed, from 1.
+-- record_prefix, breaker_prefix: before calls' ids, and before modules.
 -- bounds: of the modules that have one: the queue's number, from 1, the bound, and the key of the running calls.
--- keys: unacked, unacked_index, queues(key, notify_key)...
--- args: wanted, tag, prefix_length, reserve_ms, bounds(queue, bound, running)...
+-- keys: unacked, unacked_index, queue_states, queues(key, notify_key)...
+-- args: wanted, tag, prefix_length, reserve_ms, lease_ms, record_prefix, breaker_prefix
+-- args: avoided..., bounds(queue, bound, running)...
 -- include: queues/now, overload/running
 
 -- Wrong types must show before anything is taken: a script that fails is not undone.
@@ -36,6 +41,21 @@ local function pop_bounded(queue, portion)
   return items, false
 end
 
+local is_claiming, lease_end = lease_ms ~= '0', clock[1] * 1000 + math.floor(clock[2] / 1000) + lease_ms
+for _, number in ipairs(avoided) do queues[tonumber(number)].is_avoided = true end
+
+-- Begins the first attempt of the message's call, if it may begin so, and returns its id; else ''. Nothing can fail here.
+local function claim(queue, item, id)
+  local seconds, effect, call_id = string.match(item, '^{"begin":"(%d+) (%l+) ([^"\\]+)",')
+  if not seconds or #seconds > 9 then return '' end
+  local record = record_prefix .. call_id
+  queue.breaker = queue.breaker or breaker_prefix .. string.match(queue.key, '[^.]*$', prefix_length + 1)
+  if redis.call('EXISTS', record, queue.breaker, queue_states) > 0 then return '' end
+  redis.call('HSET', record, 'token', id, 'lease', lease_end, 'begun', 1, 'effect', effect, 'so_far', 'none', 'log', '', 'as', 'go')
+  redis.call('EXPIRE', record, seconds)
+  return call_id
+end
+
 local function take(i, portion)
   local queue, is_full = queues[i], false
   local items
@@ -45,6 +65,7 @@ local function take(i, portion)
     items = redis.pcall('RPOP', queue.key, portion)
     if type(items) ~= 'table' or items.err then items = {} end -- empty, or somebody's key of another type
   end
+  local may_claim = is_claiming and not queue.bound and not queue.is_avoided
   for _, item in ipairs(items) do
     local id = tag .. count
     count = count + 1
@@ -53,6 +74,7 @@ local function take(i, portion)
     found[#found + 1] = id
     found[#found + 1] = i
     found[#found + 1] = item
+    found[#found + 1] = may_claim and claim(queue, item, id) or ''
   end
   if is_full or (#items > 0 and #items < portion) then redis.call('DEL', queue.notify_key) end
   return #items == portion and not is_full

@@ -1,0 +1,150 @@
+"""Which calls are claimed as their messages are taken, and how such a claim is taken back."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from support.published_call import published
+from support.workers.ledgers import begun, worker_ledger
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.contracts.calls import RetryTerms
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.queue_keys import QueueKeys
+from toolfleet_tasks.lua import ledger, queues
+from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.messages.envelope import call_message
+
+KEYS, QUEUE = Keys(), "tools.research"
+READ = published(effect="read")
+RECORD, STATES = KEYS.call(READ.call_id), QueueKeys("").states
+
+
+async def take(redis: Redis, call: PublishedCall | str = READ, *, lease_ms: int = 15_000, **others: Any) -> str:
+    """Publish a call, or any message, and take it; return the id of the call that was claimed so, or nothing."""
+    text = call if isinstance(call, str) else call_message(call, QUEUE, text=json_text.dump(call), origin="")
+    await redis.lpush(KEYS.queue(QUEUE), text)
+    command = queues.RESERVE.command(
+        unacked="unacked",
+        unacked_index="unacked_index",
+        queue_states=STATES,
+        queues=[(KEYS.queue(QUEUE), KEYS.notify_key(QUEUE))],
+        wanted=1,
+        tag="wab-0-",
+        prefix_length=0,
+        reserve_ms=1000,
+        lease_ms=lease_ms,
+        record_prefix=KEYS.call(""),
+        breaker_prefix=KEYS.breaker(""),
+        **others,
+    )
+    _, tag, _, item, call_id = await redis.eval(*command[1:])
+    assert (tag, item) == ("wab-0-0", text)
+    return str(call_id)
+
+
+async def give_back(redis: Redis, *, begun: bool) -> None:
+    command = queues.REQUEUE.command(
+        unacked="unacked",
+        unacked_index="unacked_index",
+        queue_prefix="",
+        notify_prefix=KEYS.notify_key(""),
+        begun="01"[begun],
+        record_prefix=KEYS.call(""),
+        tags=["wab-0-0"],
+    )
+    assert await redis.eval(*command[1:]) == 1
+
+
+async def test_a_claim_is_as_the_ledger_makes_it(redis: Redis, redis_url: str) -> None:
+    """Its record has the same fields, whichever script has begun the attempt; its token is the message's tag."""
+    assert await take(redis) == READ.call_id
+    early, ttl = await redis.hgetall(RECORD), await redis.ttl(RECORD)
+    await redis.delete(RECORD)
+    async with worker_ledger(redis_url) as own:
+        await begun(own, READ)
+        late = await redis.hgetall(RECORD)
+
+    assert early.pop("token") == "wab-0-0"
+    assert 14_000 < float(early.pop("lease")) - time.time() * 1000 < 16_000
+    assert early == {name: value for name, value in late.items() if name not in {"token", "lease"}}
+    assert 100 < ttl <= 120
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"effect": "once"},  # a repeat would do harm, and nobody could say whether it was begun
+        {"effect": None},
+        {"effect": "read", "retry": RetryTerms(max_retries=0)},  # the claim's attempt would be its only one
+    ],
+)
+async def test_others_are_only_taken(redis: Redis, changes: dict[str, Any]) -> None:
+    """Their messages do not say that they may begin so."""
+    assert await take(redis, READ.model_copy(update=changes)) == ""
+    assert await redis.exists(RECORD) == 0
+
+
+@pytest.mark.parametrize("key", [RECORD, KEYS.breaker("research"), STATES], ids=["record", "breaker", "paused"])
+async def test_nothing_is_claimed_of_which_anything_is_known(redis: Redis, key: str) -> None:
+    """A record of the call, a breaker of its module, or any queue that is paused: the ledger judges it."""
+    await redis.hset(key, "some", "thing")
+    await redis.expire(key, 60)
+
+    assert await take(redis) == ""
+    assert await redis.hgetall(key) == {"some": "thing"}
+
+
+async def test_a_key_of_another_type_costs_no_message(redis: Redis) -> None:
+    """Somebody's key stands in the record's place: the message is taken, and the ledger says what is wrong."""
+    await redis.set(RECORD, "of another type", ex=60)
+
+    assert await take(redis) == ""
+
+
+@pytest.mark.parametrize("others", [{"lease_ms": 0}, {"avoided": [1]}, {"bounds": [(1, 5, KEYS.running("research"))]}])
+async def test_a_worker_says_whether_it_claims(redis: Redis, others: dict[str, Any]) -> None:
+    """Not at all, none of this queue's, or none of a module that has a bound."""
+    assert await take(redis, **others) == ""
+
+
+async def test_a_redelivered_call_is_judged(redis: Redis) -> None:
+    """Somebody has had it, and may have died with it."""
+    text = call_message(READ, QUEUE, text="{}", origin="")
+
+    assert await take(redis, '{"redelivered":true,' + text[1:]) == ""
+
+
+@pytest.mark.parametrize("begin", ["1e9 read c", "9999999999 read c", "60 read", '60 read c"d', "60 READ c", ["60"]])
+async def test_what_is_no_such_word_claims_nothing(redis: Redis, begin: object) -> None:
+    """Somebody else's message may have such a field."""
+    text = json.dumps({"begin": begin, "body": "W10="}, separators=(",", ":"))
+
+    assert await take(redis, text) == ""
+    assert await redis.exists(KEYS.call("c")) == 0
+
+
+async def test_a_message_that_is_given_back_unbegun_takes_its_claim_along(redis: Redis) -> None:
+    """In one step: whoever takes it next begins its first attempt. One that may have been begun leaves the claim there."""
+    await take(redis)
+    await give_back(redis, begun=False)
+    assert await redis.exists(RECORD) == 0
+    await redis.delete(KEYS.queue(QUEUE))
+
+    await take(redis)
+    await give_back(redis, begun=True)
+    assert await redis.hget(RECORD, "token") == "wab-0-0"
+
+
+async def test_nobody_elses_claim_is_taken_back(redis: Redis) -> None:
+    """The call has ended, or is another worker's by now."""
+    await take(redis)
+    await redis.hset(RECORD, "token", "another")
+    await give_back(redis, begun=False)
+
+    assert await redis.eval(*ledger.FORGET.command(record=RECORD, token="wab-0-0")[1:]) == 0
+    assert await redis.hget(RECORD, "token") == "another"
+    assert await redis.eval(*ledger.FORGET.command(record=RECORD, token="another")[1:]) == 1
+    assert await redis.exists(RECORD) == 0
