@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import random
 import threading
 from typing import Any, Final
 
@@ -17,7 +16,6 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from toolfleet_registry.tracing.otel_tracing import OtelTracing, RootDraw, wanted_id
 from toolfleet_registry.tracing.trace_context import TraceContext
 
-_TRACE_BITS, _SPAN_BITS = 128, 64
 _RANDOM_NOT_SAMPLED: Final = "02"  # W3C's flags
 _LEAVING_SECONDS: Final = 2.0  # for the spans that were ended last to be sent, as a process ends
 
@@ -60,14 +58,14 @@ def _root_draw(provider: TracerProvider) -> RootDraw | None:
     if type(root) is not TraceIdRatioBased:
         return None
     limit, bound = root.TRACE_ID_LIMIT, root.bound
+    ids = RandomIdGenerator()  # nobody wants a number here: `_AttemptIds` would look for one, for each call of an agent
+    new_trace, new_span = ids.generate_trace_id, ids.generate_span_id
 
     def draw() -> TraceContext | int:
-        # The numbers of trace and span at once, as random as `_AttemptIds`: each call of a traced agent draws.
-        numbers = random.getrandbits(_TRACE_BITS + _SPAN_BITS)
-        if (numbers >> _SPAN_BITS) & limit < bound:
-            return numbers >> _SPAN_BITS
-        digits = f"{numbers:048x}"
-        return TraceContext(f"00-{digits[:32]}-{digits[32:]}-{_RANDOM_NOT_SAMPLED}")
+        number = new_trace()
+        if number & limit < bound:
+            return number
+        return TraceContext(f"00-{number:032x}-{new_span():016x}-{_RANDOM_NOT_SAMPLED}")
 
     return draw
 
