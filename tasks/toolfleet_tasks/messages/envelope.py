@@ -18,7 +18,7 @@ from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.tracing.trace_context import TraceContext, carried
+from toolfleet_registry.tracing.trace_context import TRACEPARENT, TRACESTATE, TraceContext, carried
 from toolfleet_tasks.messages.links import NOTHING_FOLLOWS, Links
 from toolfleet_tasks.messages.signatures import Signatures
 from toolfleet_tasks.queues import nets_around
@@ -139,9 +139,10 @@ def control_message(
 
 def args_shown(call: PublishedCall) -> str:
     """What Flower and the logs show of a call: which arguments it has, of very many the first, and never their values."""
-    names = sorted(islice(call.arguments, _NAMES_SHOWN))
-    text = ", ".join([f"{name}=…" for name in names])
-    is_whole = len(names) == len(call.arguments) and len(text) <= _SHOWN
+    arguments = call.arguments
+    names = sorted(islice(arguments, _NAMES_SHOWN))
+    text = "=…, ".join([*names, ""])[:-2]
+    is_whole = len(names) == len(arguments) and len(text) <= _SHOWN
     return f"({text})" if is_whole else f"({text[:_SHOWN]}, …)"
 
 
@@ -214,7 +215,8 @@ def _limit(seconds: float | None) -> str:
 
 def _trace(trace: TraceContext) -> str:
     """Its headers, as members that follow others."""
-    return "".join([f',"{name}":{_quoted(value)}' for name, value in trace.headers.items()])
+    state = f',"{TRACESTATE}":{_quoted(trace.tracestate)}' if trace.tracestate else ""
+    return f',"{TRACEPARENT}":{_quoted(trace.traceparent)}{state}'
 
 
 def _body(text: str, links: Links | None) -> str:

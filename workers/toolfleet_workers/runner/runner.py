@@ -32,7 +32,7 @@ class Middleware(Protocol):
     It may have a method `skips`, which says that it has nothing to do for a call, by what is known as that comes to it.
     """
 
-    async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
+    def __call__(self, call: PublishedCall, proceed: Proceed) -> Awaitable[Attempt]:
         """Call `proceed` once at most. What it raises must pass: only the runner makes results of errors."""
         ...
 
