@@ -51,6 +51,9 @@ class FleetConsumer(Consumer):  # type: ignore[misc] # as above
     event_dispatcher: Any
     """Celery's; has a connection of its own. `None` between two connections."""
 
+    connection_errors: tuple[type[BaseException], ...]
+    """Those after which Celery connects anew; after any other one it ends the worker."""
+
     waits_for_broker = False
     """Whether it tries to connect, for as long as that takes: Celery's loop stands still meanwhile. For any thread to read."""
 

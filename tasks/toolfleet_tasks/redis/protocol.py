@@ -195,7 +195,8 @@ def is_one_of(codes: tuple[str, ...], error: ResponseError | str) -> bool:
 def _packed(command: bytes | Callable[[], tuple[Part, ...]]) -> bytes:
     if isinstance(command, bytes):
         return command
-    return hiredis.pack_command(command())  # type: ignore[arg-type] # as above
+    packed: bytes = hiredis.pack_command(command())  # type: ignore[arg-type] # as above
+    return packed
 
 
 def _seen(reply: "asyncio.Future[Any]") -> None:

@@ -86,10 +86,10 @@ async def _run(task: RunningTask, message: str, ledger: Ledger) -> str:
         text = stored_end(task, await rejected.end_at_deadline(task, ledger, call))
     else:
         with early:
-            known = (
-                None if is_deadly else await rejected.known_terms(task, call)
-            )  # first: what waits for that is no attempt
-            call = call if is_deadly else bounded(call, task.app.runner.retry_terms(call))  # now its tool is known
+            known: rejected.Known = None
+            if not is_deadly:
+                known = await rejected.known_terms(task, call)  # first: what waits for that is no attempt
+                call = bounded(call, task.app.runner.retry_terms(call))  # afterwards: now its tool is known
             claim = early.begin(ledger, call) or await checks_of(task.app, ledger).claim(call, deaths=deaths)
         if isinstance(claim, Claim):
             text = await _claimed(task, ledger, claim, known)

@@ -14,9 +14,11 @@ from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.directory.replicas import Replica
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.aio.greenlet_bridge import limits
+from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.results.stored import read_stored
 from toolfleet_tasks.worker import execute, rejected
+from toolfleet_tasks.worker.health_checks import checks_of
 from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.http_client.client import HttpClient
 from toolfleet_workers.runner.runner import CallRunner
@@ -41,7 +43,11 @@ class ReplicaWorker:
     async def run(self, call: PublishedCall) -> ToolResult | None:
         """One delivery of the call; `None` if it is to be delivered again."""
         try:
-            await execute._claimed(self._task, self._ledger, call, None)
+            claim = await checks_of(self._task.app, self._ledger).claim(call, deaths=0)
+            if isinstance(claim, Claim):
+                await execute._claimed(self._task, self._ledger, claim, None)
+            else:
+                await rejected.unclaimed(self._task, self._ledger, call, claim, deaths=0)
         except (Retry, Reject, Ignore):
             return None
         stored = await self._ledger.connection.execute("GET", Keys().result(call.call_id))

@@ -94,7 +94,8 @@ async def test_what_became_of_wakeups_and_calls_is_read(redis_url: str, settings
     async with AsyncRedis.from_url(redis_url) as redis:
         kept = KeptWakes(DeadStore(redis, settings.keys), settings.keys, seal_of(settings, purpose="job"))
         found = (await kept.outcomes(["job-2"])).get("job-2", ())
-        trail: Any = await redis.hget(settings.keys.call("call-2"), "trail")
+        read: Any = redis.hget(settings.keys.call("call-2"), "trail")
+        trail: bytes | None = await read
         is_kept = await redis.hexists(settings.keys.job("job-2"), "outcomes")
 
     assert [(each.wake_id, each.end, each.by) for each in found] == [(DROPPED, "dropped", "olga (key k1)")] * is_kept
