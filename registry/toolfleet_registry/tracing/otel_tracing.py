@@ -93,7 +93,7 @@ class OtelTracing:
 
     def draw_root(self) -> TraceContext | int:
         """As `Tracing`."""
-        if self._roots is None or trace.get_current_span() is not trace.INVALID_SPAN:
+        if self._roots is None or (otel_context.get_current() and trace.get_current_span() is not trace.INVALID_SPAN):
             return 0
         return self._roots()
 

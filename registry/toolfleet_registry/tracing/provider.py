@@ -3,7 +3,6 @@
 import atexit
 import os
 import threading
-from collections.abc import Callable
 from typing import Any, Final
 
 from opentelemetry import trace
@@ -17,6 +16,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from toolfleet_registry.tracing.otel_tracing import OtelTracing, RootDraw, wanted_id
 from toolfleet_registry.tracing.trace_context import TraceContext
 
+_RANDOM_NOT_SAMPLED: Final = "02"  # W3C's flags
 _LEAVING_SECONDS: Final = 2.0  # for the spans that were ended last to be sent, as a process ends
 
 
@@ -57,15 +57,15 @@ def _root_draw(provider: TracerProvider) -> RootDraw | None:
     root = getattr(provider.sampler, "_root", None)
     if type(root) is not TraceIdRatioBased:
         return None
-    ids, limit, bound = provider.id_generator, root.TRACE_ID_LIMIT, root.bound
-    is_random: Callable[[], bool] = getattr(ids, "is_trace_id_random", lambda: False)
-    flags = "02" if is_random() else "00"  # of W3C: not sampled, and whether the number is random
+    limit, bound = root.TRACE_ID_LIMIT, root.bound
+    ids = RandomIdGenerator()  # nobody wants a number here: `_AttemptIds` would look for one, for each call of an agent
+    new_trace, new_span = ids.generate_trace_id, ids.generate_span_id
 
     def draw() -> TraceContext | int:
-        number = ids.generate_trace_id()
+        number = new_trace()
         if number & limit < bound:
             return number
-        return TraceContext(f"00-{number:032x}-{ids.generate_span_id():016x}-{flags}")
+        return TraceContext(f"00-{number:032x}-{new_span():016x}-{_RANDOM_NOT_SAMPLED}")
 
     return draw
 

@@ -81,6 +81,8 @@ _carried: ContextVar[TraceContext | None] = ContextVar("toolfleet_trace", defaul
 
 carried = _carried.get
 """Return the place in a trace that goes with whatever is sent here and now; `None`: none does."""
+carry, drop = _carried.set, _carried.reset
+"""Have a place go with what is sent from now on, and no more, by what `carry` has returned: `carrying`, in a third of its time."""
 
 
 def carrying(context: TraceContext | None) -> AbstractContextManager[None]:

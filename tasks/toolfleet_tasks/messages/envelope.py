@@ -18,7 +18,7 @@ from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.tracing.trace_context import TraceContext, carried
+from toolfleet_registry.tracing.trace_context import TRACEPARENT, TRACESTATE, TraceContext, carried
 from toolfleet_tasks.messages.links import NOTHING_FOLLOWS, Links
 from toolfleet_tasks.messages.signatures import Signatures
 from toolfleet_tasks.queues import nets_around
@@ -191,7 +191,8 @@ def _limit(seconds: float | None) -> str:
 
 def _trace(trace: TraceContext) -> str:
     """Its headers, as members that follow others."""
-    return "".join([f',"{name}":{_quoted(value)}' for name, value in trace.headers.items()])
+    state = f',"{TRACESTATE}":{_quoted(trace.tracestate)}' if trace.tracestate else ""
+    return f',"{TRACEPARENT}":{_quoted(trace.traceparent)}{state}'
 
 
 def _body(text: str, links: Links | None) -> str:

@@ -7,7 +7,7 @@ from typing import TypeVar
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.tracing import names
 from toolfleet_registry.tracing.port import Started, Tracing, context_of_span
-from toolfleet_registry.tracing.trace_context import TraceContext, carrying
+from toolfleet_registry.tracing.trace_context import TraceContext, carry, carrying, drop
 from toolfleet_tasks.queues import queue_for
 
 T = TypeVar("T")
@@ -16,9 +16,13 @@ T = TypeVar("T")
 async def sent(tracing: Tracing, call: PublishedCall, system: str, post: Awaitable[T]) -> T:
     """What publishing comes to, within a span below the current one. `system`: the broker's kind."""
     started = start_sending(tracing, call, system, "send")
-    with carrying(context_of_span(started)):
-        if isinstance(started, TraceContext):  # nobody records it
+    if isinstance(started, TraceContext):  # nobody records it: nearly every call
+        token = carry(started)
+        try:
             return await post
+        finally:
+            drop(token)
+    with carrying(started.context):
         try:
             result = await post
             if isinstance(result, ToolResult) and not result.success:

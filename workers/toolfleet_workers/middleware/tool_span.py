@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Awaitable
 from contextvars import ContextVar
 from typing import Any
 
@@ -24,12 +25,16 @@ class ToolSpan:
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
 
-    async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
+    def __call__(self, call: PublishedCall, proceed: Proceed) -> Awaitable[Attempt]:
         """As `Middleware`."""
-        parent, tracing = carried(), self._tracing
-        if tracing.skips(parent):
-            if parent is None or call.tool_name.partition(".")[0] != LOCAL:
-                return await proceed(call)
+        parent = carried()
+        if self._tracing.skips(parent) and not call.tool_name.startswith(f"{LOCAL}."):
+            return proceed(call)
+        return self._traced(call, proceed, parent)
+
+    async def _traced(self, call: PublishedCall, proceed: Proceed, parent: TraceContext | None) -> Attempt:
+        tracing = self._tracing
+        if parent is not None and tracing.skips(parent):
             with tracing.within(parent):  # a function here may begin spans of its own
                 return await proceed(call)
         started = tracing.start(

@@ -29,7 +29,7 @@ Screen = Callable[[PublishedCall, Attempt], Awaitable[Attempt]]
 class Middleware(Protocol):
     """One concern around every call: gets the call and what comes next, and returns how it ended."""
 
-    async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
+    def __call__(self, call: PublishedCall, proceed: Proceed) -> Awaitable[Attempt]:
         """Call `proceed` once at most. What it raises must pass: only the runner makes results of errors."""
         ...
 

@@ -9,7 +9,7 @@ from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.tracing import names
 from toolfleet_registry.tracing.port import OpenSpan, Started, Tracing
-from toolfleet_registry.tracing.trace_context import TraceContext, attempt_span_id, carrying
+from toolfleet_registry.tracing.trace_context import TraceContext, attempt_span_id, carry, drop
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.tracing.message_trace import trace_of
@@ -32,8 +32,11 @@ async def processed(task: RunningTask, claim: Claim, execution: Attempted) -> st
     tracing, request, system = task.app.tracing, task.request, system_of(task.app.settings.broker)
     parent = trace_of(request)
     if tracing.skips(parent):
-        with carrying(parent):
+        token = carry(parent)
+        try:
             return await execution.run()
+        finally:
+            drop(token)
     started = _start(tracing, request, claim, parent, system)
     with tracing.within(started):
         if isinstance(started, TraceContext):

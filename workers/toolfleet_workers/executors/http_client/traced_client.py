@@ -1,6 +1,7 @@
 """Surrounds each request to a module with its CLIENT span, and writes into it where it is in the trace; only where the worker is traced."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from toolfleet_registry.tracing import names
 from toolfleet_registry.tracing.port import OpenSpan, Tracing
@@ -18,25 +19,15 @@ class TracedClient:
     def __init__(self, client: HttpClientPort, tracing: Tracing) -> None:
         self._client, self._tracing = client, tracing
 
-    async def post(self, request: ModuleRequest, progress: SendProgress) -> ModuleResponse:
+    def post(self, request: ModuleRequest, progress: SendProgress) -> Coroutine[Any, Any, ModuleResponse]:
         """As `HttpClientPort`. The span goes on until the response is released."""
         parent = carried()
-        if parent is None or self._tracing.skips(parent):
-            if parent is not None:
-                request.fields += parent.fields
-            return await self._client.post(request, progress)
-        span = self._begin(request, parent)
-        if isinstance(span, TraceContext):
-            request.fields += span.fields
-            return await self._client.post(request, progress)
-        request.fields += span.context.fields
-        try:
-            response = await self._client.post(request, progress)
-        except BaseException as exc:
-            span.fail(type(exc).__name__)
-            span.end()
-            raise
-        return _TracedResponse(response, span)
+        if parent is None:
+            return self._client.post(request, progress)
+        if self._tracing.skips(parent):
+            request.fields += parent.fields
+            return self._client.post(request, progress)
+        return self._traced(request, progress, parent)
 
     async def probe(self, request: ModuleRequest) -> int:
         """As `HttpClientPort`: it is of no call."""
@@ -53,6 +44,20 @@ class TracedClient:
     async def aclose(self) -> None:
         """As `HttpClientPort`."""
         await self._client.aclose()
+
+    async def _traced(self, request: ModuleRequest, progress: SendProgress, parent: TraceContext) -> ModuleResponse:
+        span = self._begin(request, parent)
+        if isinstance(span, TraceContext):
+            request.fields += span.fields
+            return await self._client.post(request, progress)
+        request.fields += span.context.fields
+        try:
+            response = await self._client.post(request, progress)
+        except BaseException as exc:
+            span.fail(type(exc).__name__)
+            span.end()
+            raise
+        return _TracedResponse(response, span)
 
     def _begin(self, request: ModuleRequest, parent: TraceContext) -> OpenSpan | TraceContext:
         origin, path = request.origin, _path_of(request)
