@@ -4,7 +4,9 @@ from typing import Any
 
 from toolfleet_registry.contracts import Conversation, ToolCall
 
-_PLATFORM = ("platform", "platform_channel_id", "platform_thread_id")
+_NOTHING = frozenset[str]()
+_PLATFORM = frozenset({"platform", "platform_channel_id", "platform_thread_id"})
+_RESUMES = frozenset({"conversation_id"})
 _RESUMED_BY = "scheduler.add_job"  # the one tool that must wake the right conversation later
 
 
@@ -13,7 +15,7 @@ def conversation_for(
 ) -> dict[str, Any]:
     """The conversation's fields that this tool's module is told."""
     fields = _fields_for(tool_name, context_modules) if conversation else None
-    return conversation.model_dump(include=fields, exclude_none=True) if conversation and fields else {}
+    return conversation.model_dump(include=set(fields), exclude_none=True) if conversation and fields else {}
 
 
 def models_part(call: ToolCall, context_modules: frozenset[str]) -> ToolCall:
@@ -28,10 +30,7 @@ def models_part(call: ToolCall, context_modules: frozenset[str]) -> ToolCall:
     return call.model_copy(update={"arguments": kept})
 
 
-def _fields_for(tool_name: str, context_modules: frozenset[str]) -> set[str]:
-    fields = set[str]()
-    if tool_name.partition(".")[0] in context_modules:
-        fields.update(_PLATFORM)
+def _fields_for(tool_name: str, context_modules: frozenset[str]) -> frozenset[str]:
     if tool_name == _RESUMED_BY:
-        fields.add("conversation_id")
-    return fields
+        return _RESUMES | (_PLATFORM if tool_name.partition(".")[0] in context_modules else _NOTHING)
+    return _PLATFORM if tool_name.partition(".")[0] in context_modules else _NOTHING

@@ -126,9 +126,10 @@ def control_message(
 
 def args_shown(call: PublishedCall) -> str:
     """What Flower and the logs show of a call: which arguments it has, of very many the first, and never their values."""
-    names = sorted(islice(call.arguments, _NAMES_SHOWN))
-    text = ", ".join([f"{name}=…" for name in names])
-    is_whole = len(names) == len(call.arguments) and len(text) <= _SHOWN
+    arguments = call.arguments
+    names = sorted(islice(arguments, _NAMES_SHOWN))
+    text = "=…, ".join([*names, ""])[:-2]
+    is_whole = len(names) == len(arguments) and len(text) <= _SHOWN
     return f"({text})" if is_whole else f"({text[:_SHOWN]}, …)"
 
 
