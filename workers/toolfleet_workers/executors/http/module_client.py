@@ -3,10 +3,10 @@
 The worker's is in `executors/http_client`. Another one reads what it needs of a request's line and header from `head`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol
 
 from toolfleet_workers.executors.http.request import ModuleRequest
 from toolfleet_workers.executors.http.target import Origin
@@ -53,7 +53,7 @@ def is_left_by(response: ModuleResponse, replica: str) -> bool:
 class HttpClientPort(Protocol):
     """Sends requests to modules, each once: it follows no redirect, and tries nothing again."""
 
-    async def post(self, request: ModuleRequest, progress: SendProgress) -> ModuleResponse:
+    def post(self, request: ModuleRequest, progress: SendProgress) -> Coroutine[Any, Any, ModuleResponse]:
         """Send the request, once; returns the response when its header is there. The caller releases it.
 
         Raises `NoReply`; `progress` then says whether anything was sent. And `LeaseOver`, which says that nothing was.
