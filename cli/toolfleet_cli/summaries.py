@@ -34,5 +34,5 @@ SUMMARIES: Mapping[str, str] = {
     "modules": "The modules: which there are, and whether they answer.",
     "queues": "The queues: how each is, and pausing, draining and resuming them.",
     "tools": "The tools: which there are, what they take, and which are in effect.",
-    "wakes": "Wake-ups of jobs and webhooks that wait to be accepted: look at them, and have them sent now.",
+    "wakes": "Wake-ups of jobs and webhooks that wait to be accepted: look at them, have them sent now, drop them.",
 }

@@ -146,9 +146,7 @@ class Claims:
         self._connection = connection
         self._held: dict[str, Claim] = {}
         self._task: asyncio.Task[None] | None = None
-        connection.on_connect.append(
-            self._renew
-        )  # after an outage, before anybody else is told that a lease has run out
+        connection.on_connect.append(self._renew)  # after an outage, before others are told that a lease has run out
 
     def made(
         self,
@@ -160,26 +158,15 @@ class Claims:
         sent_at: tuple[float, float] | None = None,
     ) -> Claim:
         """Make a claim whose record lives so many seconds: one that is asked for now, or was granted to what was sent at `sent_at`."""
-        attempts = 0 if sent_at is None else 1
-        return Claim(
-            call,
-            keys,
-            token,
-            attempts=attempts,
-            ttl_seconds=seconds,
-            begin_by=self.sending(sent_at),
-            mover=self.moved,
-        )
+        begun, begin_by = int(sent_at is not None), self.sending(sent_at)
+        return Claim(call, keys, token, attempts=begun, ttl_seconds=seconds, begin_by=begin_by, mover=self.moved)
 
     def holding(self, claim: Claim) -> AbstractContextManager[None]:
         """Keep the claim inside. Whoever leaves without having ended or closed the attempt has let go of it."""
         return _Holding(self, claim)
 
     def sending(self, sent_at: tuple[float, float] | None = None) -> tuple[float, float]:
-        """Until when an attempt may begin whose lease Redis grants from now on: a claim or a renewal is about to be sent.
-
-        `sent_at`: by both clocks, where it was sent before.
-        """
+        """Until when an attempt may begin whose lease is granted to what is about to be sent, or was at `sent_at` (by both clocks)."""
         suspend_aware, fleet = sent_at or (fleet_clock.suspend_aware(), fleet_clock.now())
         seconds = self.lease_ms / 1000 - ALLOWANCE_SECONDS
         return suspend_aware + seconds, fleet + seconds

@@ -9,6 +9,7 @@ from toolfleet_registry.time import fleet_clock
 _LONGEST_WORKER = (
     37  # characters: with a longer value than 64 bytes Redis keeps a record in another form, of several times the size
 )
+_LONGEST_MARK = 38  # characters: a tag has 26 at most
 _PROCESS = 12  # hex digits
 _ODD = re.compile(r"[^\w.@:/-]", re.ASCII)
 
@@ -28,7 +29,12 @@ class FencingTokens:
 
     def next(self) -> str:
         """One that nobody has had."""
-        if not self._shown:
-            return f"{self._process}-{next(self._count)}"
+        return f"{self._process[:_PROCESS]}{self._mark()}" if self._shown else f"{self._process}-{next(self._count)}"
+
+    def mark(self) -> str:
+        """What makes a token of a message's tag: it says when, and which worker; '' as long as that is not known."""
+        return self._mark()[:_LONGEST_MARK] if self._shown else ""
+
+    def _mark(self) -> str:
         self._last = max(int(fleet_clock.now() * 1_000_000), self._last + 1)
-        return f"{self._process[:_PROCESS]}~{self._last:x}~{self._shown}"
+        return f"~{self._last:x}~{self._shown}"

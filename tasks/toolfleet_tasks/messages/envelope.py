@@ -19,6 +19,7 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.tracing.trace_context import TRACEPARENT, TRACESTATE, TraceContext, carried
+from toolfleet_tasks.messages.ids import is_wake_key
 from toolfleet_tasks.messages.links import NOTHING_FOLLOWS, Links
 from toolfleet_tasks.messages.signatures import Signatures
 from toolfleet_tasks.queues import nets_around
@@ -81,9 +82,11 @@ def call_message(call: PublishedCall, queue: str, *, text: str, origin: str) -> 
 def begins_when_taken(call: PublishedCall) -> bool:
     """Whether a worker may claim the call as it takes its message, before it has read it.
 
-    It may die before it has begun it, and nobody can know that: so only where one attempt more does no harm.
+    It may die before it has begun it, and nobody can know that: so only where one attempt more does no harm. And only where its record
+    lives as long as most do, for that is what the worker knows.
     """
     is_plain = call.approval is None and call.inputs is None and call.retry is None
+    is_plain = is_plain and not is_wake_key(call.idempotency_key)
     return is_plain and call.effect in _HARMLESS and call.call_id.isascii()
 
 

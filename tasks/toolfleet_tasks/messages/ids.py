@@ -76,10 +76,15 @@ def wake_key(wake_id: str, name: str) -> str:
     return f"{_WAKE_KEY}{wake_id}:{name}"
 
 
+def is_wake_key(idempotency_key: str | None) -> bool:
+    """Whether a key is one of `wake_key`."""
+    return idempotency_key is not None and idempotency_key.startswith(_WAKE_KEY)
+
+
 def kept_seconds(idempotency_key: str | None, settings: Settings) -> int:
     """How long the end of a call under this key is kept: one that follows from news, as long as these may come again."""
     usual = math.ceil(settings.result_ttl_seconds)
-    if idempotency_key is None or not idempotency_key.startswith(_WAKE_KEY):
+    if not is_wake_key(idempotency_key):
         return usual
     return max(usual, math.ceil(settings.wake_give_up_seconds) + _WAKE_KEY_MARGIN_SECONDS)
 

@@ -6,7 +6,7 @@ been. Until its task takes a claim over, nothing was sent; whoever lets go of th
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.lua.ledger import FORGET
@@ -19,7 +19,7 @@ _AVOIDED_SECONDS = (
 
 
 class FetchedClaim(NamedTuple):
-    """A call's claim. `token`: the ledger knows it by this, as the transport does. `sent_at`: when it was asked for, by both clocks."""
+    """A call's claim. `token`: the ledger knows it by this. `sent_at`: when it was asked for, by both clocks."""
 
     token: str
     call_id: str
@@ -34,6 +34,10 @@ class FetchedClaims:
         self._connection: PipelinedConnection | None = None
         self._record_key: Callable[[str], str] = str
         self._may_claim: Callable[[], bool] = _never
+        self.mark: Callable[[], str] = str
+        """Returns what follows a message's tag in its claim's token."""
+        self.record_seconds = 0
+        """How long a claim's record lives at least, as it does with the ledger."""
         self._lease_ms = 0
         self._claims = dict[str, FetchedClaim]()
         self._avoided = dict[str, float]()  # queues, until when by the loop's clock
@@ -45,10 +49,13 @@ class FetchedClaims:
         record_key: Callable[[str], str],
         lease_ms: int,
         may_claim: Callable[[], bool],
+        mark: Callable[[], str],
+        record_seconds: int,
     ) -> None:
         """Claim calls from now on whenever `may_claim`. `connection`: that of the ledger, over which messages are fetched as well."""
         self._connection, self._record_key = connection, record_key
-        self._lease_ms, self._may_claim = lease_ms, may_claim
+        self._lease_ms, self._may_claim, self.mark = lease_ms, may_claim, mark
+        self.record_seconds = record_seconds
 
     @property
     def lease_ms(self) -> int:
@@ -63,9 +70,9 @@ class FetchedClaims:
         self._avoided = {queue: until for queue, until in self._avoided.items() if until > now}
         return [number for number, queue in enumerate(queues, 1) if queue in self._avoided]
 
-    def note(self, tag: str, call_id: str, sent_at: tuple[float, float]) -> None:
+    def note(self, tag: str, claim: FetchedClaim) -> None:
         """A call was claimed with a message that was fetched."""
-        self._claims[tag] = FetchedClaim(tag, call_id, sent_at)
+        self._claims[tag] = claim
 
     def take(self, tag: str) -> FetchedClaim | None:
         """Hand over the claim of a message, if there is one: to the task that begins with it, or to whoever gives the message back."""
@@ -89,6 +96,14 @@ class FetchedClaims:
 
     def __contains__(self, tag: str) -> bool:
         return tag in self._claims
+
+
+def asked(claims: FetchedClaims | None, queues: Sequence[str], *, mark: str) -> dict[str, Any]:
+    """What `RESERVE` is told of the claims that it is to make with messages of these queues."""
+    if claims is None:
+        return {"lease_ms": 0, "mark": "", "record_seconds": 0, "avoided": ()}
+    seconds, avoided = claims.record_seconds, claims.avoided(queues)
+    return {"lease_ms": claims.lease_ms, "mark": mark, "record_seconds": seconds, "avoided": avoided}
 
 
 def sending() -> tuple[float, float]:

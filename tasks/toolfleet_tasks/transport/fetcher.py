@@ -16,7 +16,7 @@ from toolfleet_tasks.aio.greenlet_bridge import Bridge
 from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
 from toolfleet_tasks.transport.delivery import Message, read_message
-from toolfleet_tasks.transport.fetched_claims import sending
+from toolfleet_tasks.transport.fetched_claims import asked, sending
 from toolfleet_tasks.transport.leases import Leases
 from toolfleet_tasks.transport.notify_keys import NotifyKeys
 from toolfleet_tasks.transport.quarantine import QUARANTINED_AT_MOST, Quarantine, kept_message
@@ -202,9 +202,10 @@ class Fetcher:
             return []
         tag = self._leases.next_tags()
         possible, sent_at = [f"{tag}{i}" for i in range(capacity)], sending()
+        mark = "" if self._leases.claims is None else self._leases.claims.mark()
         self._leases.expect(possible)
         try:
-            left, *found = await self._connection.send(*self._reserve_command(queues, capacity, tag))
+            left, *found = await self._connection.send(*self._reserve_command(queues, capacity, tag, mark))
         except (RedisConnectionLost, asyncio.CancelledError) as exc:
             self._ready.doubt()
             if isinstance(exc, RedisConnectionLost) and not exc.sent:
@@ -217,12 +218,12 @@ class Fetcher:
             raise
         held = [(found[i].decode(), queues[found[i + 1] - 1], found[i + 2]) for i in range(0, len(found), 4)]
         self._leases.hold([tag for tag, _, _ in held], of=possible)
-        self._leases.claimed([(tag, found[4 * i + 3]) for i, (tag, _, _) in enumerate(held)], sent_at)
+        self._leases.claimed([(tag, found[4 * i + 3]) for i, (tag, _, _) in enumerate(held)], sent_at, mark=mark)
         served = {queue for _, queue, _ in held}
         self._ready.put(sorted((queues[number - 1] for number in left), key=served.__contains__))
         return held
 
-    def _reserve_command(self, queues: list[str], capacity: int, tag: str) -> tuple[Part, ...]:
+    def _reserve_command(self, queues: list[str], capacity: int, tag: str, mark: str) -> tuple[Part, ...]:
         store, claims = self._leases.store, self._leases.claims
         bounded = ((number, self._bounds[queue]) for number, queue in enumerate(queues, 1) if queue in self._bounds)
         return scripts.RESERVE.command(
@@ -234,10 +235,9 @@ class Fetcher:
             tag=tag,
             prefix_length=len(store.queue_prefix),
             reserve_ms=_PLACE_MS,
-            lease_ms=0 if claims is None else claims.lease_ms,
             record_prefix=store.record_prefix,
             breaker_prefix=store.breaker_prefix,
-            avoided=() if claims is None else claims.avoided(queues),
+            **asked(claims, queues, mark=mark),
             bounds=[(number, one.bound, one.running) for number, one in bounded],
         )
 

@@ -21,10 +21,11 @@ from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_registry.time.slewed_clock import STEP_SECONDS
 from toolfleet_tasks.lua import queues
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
-from toolfleet_tasks.transport.fetched_claims import FetchedClaims
+from toolfleet_tasks.transport.fetched_claims import FetchedClaim, FetchedClaims
 
 log = get_logger(__name__)
 
+_NAME = 12  # hex digits: a tag that is a call's token, with what such a token says, stays below 64 bytes, which is cheap for Redis
 _POLL_SECONDS = 0.01
 _PATIENCE_SECONDS = 1.0  # before acks are repeated that Redis cannot take just now
 _CHUNK = 500  # tags a command, so that no script holds Redis up
@@ -61,7 +62,7 @@ class Leases:
     ) -> None:
         self.store = store
         self.claims = claims
-        self._name = randomness.uuid4().hex
+        self._name = randomness.uuid4().hex[:_NAME]
         self._wait_queue = itertools.count()
         self._connection = connection
         self.loop = loop
@@ -103,11 +104,11 @@ class Leases:
         self._expected.difference_update(of)
         self._held.update(tags)
 
-    def claimed(self, calls: Iterable[tuple[str, bytes]], sent_at: tuple[float, float]) -> None:
+    def claimed(self, calls: Iterable[tuple[str, bytes]], sent_at: tuple[float, float], *, mark: str) -> None:
         """With these held messages their calls were claimed, by tag and id; those with an empty one were not."""
         for tag, call_id in calls:
             if call_id and self.claims is not None:
-                self.claims.note(tag, call_id.decode(), sent_at)
+                self.claims.note(tag, FetchedClaim(tag + mark, call_id.decode(), sent_at))
 
     def drop(self, tag: str) -> None:
         """Hold a message no longer; somebody else has seen to it."""

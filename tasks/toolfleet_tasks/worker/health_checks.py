@@ -21,6 +21,7 @@ from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.ledger.claims import Claim, NotClaimed
 from toolfleet_tasks.ledger.ledger import Ledger
+from toolfleet_tasks.messages.ids import kept_seconds
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.queues import queue_of
 from toolfleet_tasks.redis.connection import RedisConnectionClosed, RedisConnectionLost
@@ -105,6 +106,8 @@ class HealthChecks:
                 record_key=settings.keys.call,
                 lease_ms=ledger.claims.lease_ms,
                 may_claim=lambda: not (self._watches or self._queues),
+                mark=ledger.tokens.mark,
+                record_seconds=kept_seconds(None, settings),
             )
 
     def may_begin(self, call: PublishedCall) -> bool:

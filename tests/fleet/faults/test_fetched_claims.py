@@ -74,6 +74,8 @@ async def _taken_by_the_dead(redis: Redis) -> bool:
         prefix_length=0,
         reserve_ms=1000,
         lease_ms=500,
+        mark="~64f~dead",
+        record_seconds=600,
         record_prefix=KEYS.call(""),
         breaker_prefix=KEYS.breaker(""),
     )

@@ -124,7 +124,8 @@ async def test_who_serves_a_module_is_asked_once_a_second(make: Make, redis: Red
             after = await redis.info("commandstats")
 
     assert before["cmdstat_zrevrangebyscore"] == after["cmdstat_zrevrangebyscore"]
-    assert after["cmdstat_evalsha"]["calls"] - before["cmdstat_evalsha"]["calls"] == 20
+    scripts = 1 if settings.fast_transport else 20  # calls of one tick are let in together
+    assert after["cmdstat_evalsha"]["calls"] - before["cmdstat_evalsha"]["calls"] == scripts
     assert len(await worker.queued()) == 21
 
 

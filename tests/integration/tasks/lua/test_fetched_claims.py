@@ -13,12 +13,14 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.calls import RetryTerms
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.queue_keys import QueueKeys
+from toolfleet_registry.settings import Settings
 from toolfleet_tasks.lua import ledger, queues
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.envelope import call_message
+from toolfleet_tasks.messages.ids import kept_seconds, wake_key
 
-KEYS, QUEUE = Keys(), "tools.research"
-READ = published(effect="read")
+KEYS, QUEUE, MARK = Keys(), "tools.research", "~64f~here"
+READ = published(effect="read", deadline_at=time.time() + 3600)
 RECORD, STATES = KEYS.call(READ.call_id), QueueKeys("").states
 
 
@@ -36,6 +38,8 @@ async def take(redis: Redis, call: PublishedCall | str = READ, *, lease_ms: int 
         prefix_length=0,
         reserve_ms=1000,
         lease_ms=lease_ms,
+        mark=MARK,
+        record_seconds=kept_seconds(None, Settings()),
         record_prefix=KEYS.call(""),
         breaker_prefix=KEYS.breaker(""),
         **others,
@@ -59,18 +63,18 @@ async def give_back(redis: Redis, *, begun: bool) -> None:
 
 
 async def test_a_claim_is_as_the_ledger_makes_it(redis: Redis, redis_url: str) -> None:
-    """Its record has the same fields, whichever script has begun the attempt; its token is the message's tag."""
+    """Its record has the same fields, and lives as long, whichever script has begun the attempt; its token begins with the message's tag."""
     assert await take(redis) == READ.call_id
     early, ttl = await redis.hgetall(RECORD), await redis.ttl(RECORD)
     await redis.delete(RECORD)
     async with worker_ledger(redis_url) as own:
         await begun(own, READ)
-        late = await redis.hgetall(RECORD)
+        late, late_ttl = await redis.hgetall(RECORD), await redis.ttl(RECORD)
 
-    assert early.pop("token") == "wab-0-0"
+    assert early.pop("token") == "wab-0-0" + MARK
     assert 14_000 < float(early.pop("lease")) - time.time() * 1000 < 16_000
     assert early == {name: value for name, value in late.items() if name not in {"token", "lease"}}
-    assert 100 < ttl <= 120
+    assert abs(ttl - late_ttl) <= 2
 
 
 @pytest.mark.parametrize(
@@ -78,6 +82,7 @@ async def test_a_claim_is_as_the_ledger_makes_it(redis: Redis, redis_url: str) -
     [
         {"effect": "once"},  # a repeat would do harm, and nobody could say whether it was begun
         {"effect": None},
+        {"effect": "read", "idempotency_key": wake_key("w", "then")},  # its record lives longer
         {"effect": "read", "retry": RetryTerms(max_retries=0)},  # the claim's attempt would be its only one
     ],
 )
@@ -135,7 +140,7 @@ async def test_a_message_that_is_given_back_unbegun_takes_its_claim_along(redis:
 
     await take(redis)
     await give_back(redis, begun=True)
-    assert await redis.hget(RECORD, "token") == "wab-0-0"
+    assert await redis.hget(RECORD, "token") == "wab-0-0" + MARK
 
 
 async def test_nobody_elses_claim_is_taken_back(redis: Redis) -> None:

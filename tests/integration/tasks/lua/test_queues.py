@@ -64,6 +64,8 @@ def reserving(keys: Keys, queues: list[str], wanted: int, *, tag: str = "t-") ->
         prefix_length=len(keys.prefix),
         reserve_ms=1000,
         lease_ms=0,
+        mark="",
+        record_seconds=0,
         record_prefix=keys.call(""),
         breaker_prefix=keys.breaker(""),
     )

@@ -4,12 +4,13 @@
 -- queues: they come in this order. tag: what their tags begin with. prefix_length: of the prefix before each queue's name.
 -- reserve_ms: for how long a place is kept for a call until it is claimed.
 -- lease_ms: of the claims that are made here, 0 for none. A message that says so is that of a call of which a repeat does no harm:
---   if nothing is known of it, of its module's breaker or of a paused queue, its first attempt begins, under its tag as its token,
---   as `ledger/claim` would have it. avoided: queues of whose calls none is claimed, from 1.
+--   if nothing is known of it, of its module's breaker or of a paused queue, its first attempt begins, as `ledger/claim` would
+--   have it; its token is its tag with the mark. record_seconds: how long its record lives at least.
+-- avoided: queues of whose calls none is claimed, from 1.
 -- record_prefix, breaker_prefix: before calls' ids, and before modules.
 -- bounds: of the modules that have one: the queue's number, from 1, the bound, and the key of the running calls.
 -- keys: unacked, unacked_index, queue_states, queues(key, notify_key)...
--- args: wanted, tag, prefix_length, reserve_ms, lease_ms, record_prefix, breaker_prefix
+-- args: wanted, tag, prefix_length, reserve_ms, lease_ms, mark, record_seconds, record_prefix, breaker_prefix
 -- args: avoided..., bounds(queue, bound, running)...
 -- include: queues/now, overload/running
 
@@ -51,8 +52,9 @@ local function claim(queue, item, id)
   local record = record_prefix .. call_id
   queue.breaker = queue.breaker or breaker_prefix .. string.match(queue.key, '[^.]*$', prefix_length + 1)
   if redis.call('EXISTS', record, queue.breaker, queue_states) > 0 then return '' end
-  redis.call('HSET', record, 'token', id, 'lease', lease_end, 'begun', 1, 'effect', effect, 'so_far', 'none', 'log', '', 'as', 'go')
-  redis.call('EXPIRE', record, seconds)
+  redis.call('HSET', record, 'token', id .. mark, 'lease', lease_end, 'begun', 1, 'effect', effect, 'so_far', 'none', 'log', '',
+    'as', 'go')
+  redis.call('EXPIRE', record, math.max(tonumber(seconds), tonumber(record_seconds)))
   return call_id
 end
 
