@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 
@@ -17,7 +18,7 @@ from support.module_server import ModuleServer, serve
 from support.modules.listed_modules import until_listed
 from support.owls import make_module
 from support.servers.rabbitmq import RabbitMq, is_installed, rabbitmq
-from support.waiting import wait_until_answered
+from support.waiting import wait_until, wait_until_answered
 from toolfleet import Caller, QueueOverview, ToolCall, ToolFleet
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
@@ -26,6 +27,7 @@ from toolfleet_registry.errors import BrokerAway
 from toolfleet_tasks.operations.module_changes import ModuleChanges
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
+KNOWN_SECONDS = 3  # a change of the directory of modules is known everywhere within two
 ECHO = ToolCall(tool_name="owls.echo", arguments={"word": "hoot"})
 
 
@@ -188,6 +190,8 @@ async def test_a_removed_module_stays_listed_and_what_waits_there_is_ended(bed: 
             late = await fleet.submit(ToolCall(tool_name="larks.echo"), OWNER, timeout=60)
             await changes.remove("larks", drain_seconds=0)
         await until_listed(fleet, OWNER, "owls")
+        known_at = time.monotonic() + KNOWN_SECONDS
+        await wait_until(lambda: time.monotonic() > known_at, "workers know that it is removed")
         await fleet.queues.resume("larks")
         result = await late.result(30)
         assert (result.error_code, result.effect_state, larks.requests) == ("unknown_module", "none", [])
