@@ -36,7 +36,6 @@ class ModuleServer:
     token: str | None = None
     visits: list[tuple[str, str | None]] = field(default_factory=list)
     looks: int = 0
-    running: int = 0
     most_running: int = 0
     url: str = ""
 
@@ -48,10 +47,15 @@ class ModuleServer:
         )
 
     def forget(self) -> None:
-        """Start counting anew."""
-        for record in (self.requests, self.headers, self.interrupted, self.visits):
+        """Start counting anew. A call of before that still runs counts no more."""
+        for record in (self.requests, self.headers, self.interrupted, self.visits, self.under_way):
             record.clear()
-        self.most_running = self.running
+        self.most_running = 0
+
+    @property
+    def running(self) -> int:
+        """How many calls run."""
+        return len(self.under_way)
 
     def calls(self, method: str) -> list[Request]:
         """The requests for one tool."""
@@ -97,7 +101,6 @@ class ModuleServer:
         body = await request.json()
         self.requests.append(body)
         self.headers.append({name.lower(): value for name, value in request.headers.items()})
-        self.running += 1
         self.under_way.append(body)
         self.most_running = max(self.most_running, self.running)
         try:
@@ -106,8 +109,7 @@ class ModuleServer:
             self.interrupted.append(body)
             raise
         finally:
-            self.running -= 1
-            self.under_way.remove(body)
+            self.under_way[:] = [request for request in self.under_way if request is not body]
         if isinstance(answer, web.StreamResponse):
             return answer
         return web.json_response({"tool_name": body["tool_name"], "error": None, "result": None, **answer})
