@@ -21,7 +21,7 @@ from toolfleet_modules.hosts.mcp.inputs.turns import ASKED, Turns
 from toolfleet_modules.hosts.mcp.screening_dispatcher import ScreeningDispatcher
 from toolfleet_modules.hosts.mcp.server_away import ServerAway
 from toolfleet_modules.hosts.mcp.session_log import OnStray, SessionLog
-from toolfleet_modules.hosts.mcp.transports.call_lane import CallLane, CallListener, OnProgress
+from toolfleet_modules.hosts.mcp.transports.call_lane import CallListener, OnProgress
 from toolfleet_modules.hosts.mcp.transports.http_errors import is_session_lost
 from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
 from toolfleet_registry.contracts.logs.log_message import LogLevel

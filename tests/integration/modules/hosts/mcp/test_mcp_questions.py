@@ -21,7 +21,7 @@ async def nest(folder: Path, *, transport: str = "http", **environment: str) -> 
     async with AsyncExitStack() as stack:
         server: StdioServer | HttpServer = stdio(notes, "--old")
         if transport == "http":
-            server, _ = await stack.enter_async_context(http_nest(notes, "--old", **environment))
+            server, _ = await stack.enter_async_context(http_nest(notes, "--old", port=None, **environment))
         yield await stack.enter_async_context(hosted_server(server, notes, asks=True))
 
 
