@@ -82,5 +82,4 @@ def _place(letter_id: str) -> str:
 def _entry(found: dict[str, Any]) -> "DeadEntry":
     from toolfleet_tasks.dead_letters.entry import DeadEntry  # noqa: PLC0415 - `--help` needs nothing of the tasks
 
-    known: dict[str, Any] = {"body": None, **found}
-    return DeadEntry(**known)
+    return DeadEntry(**found)

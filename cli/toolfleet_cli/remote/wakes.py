@@ -53,5 +53,4 @@ def _query(chosen: ChosenWakes) -> dict[str, Any]:
 def _wake(found: dict[str, Any]) -> "KeptWake":
     from toolfleet_tasks.dead_letters.kept_wakes import KeptWake  # noqa: PLC0415 - `--help` needs nothing of the tasks
 
-    known: dict[str, Any] = {"due_at": None, "died_at": None, "body": None, **found}
-    return KeptWake(**known)
+    return KeptWake(**found)

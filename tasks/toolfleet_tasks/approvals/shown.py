@@ -38,13 +38,13 @@ class ShownApproval(BaseModel):
     """The tool that is called."""
     arguments: dict[str, Any]
     """With what; sensitive values stand as `[redacted]` for all but owners, and whoever has asked."""
-    effect: str | None
+    effect: str | None = None
     """What repeating the call would do, as the tool says it."""
-    user_id: str | None
+    user_id: str | None = None
     """In whose name."""
-    agent: str | None
+    agent: str | None = None
     """The agent that asks."""
-    conversation_id: str | None
+    conversation_id: str | None = None
     """The conversation that it asks in."""
     requested_at: float
     """When it has asked."""

@@ -107,7 +107,7 @@ class DeadLetters:
         """The letter as those of other kinds are shown."""
         found = self.read(letter.id, letter.value)
         if isinstance(found, UnreadableLetter):
-            return DeadEntry("call", letter.id, letter.died_at, 0, found.reason, "?", None, replayable=False)
+            return DeadEntry("call", letter.id, letter.died_at, 0, found.reason, "?", replayable=False)
         user = "" if found.user_id is None else f" for {found.user_id}"
         return DeadEntry(
             kind="call",

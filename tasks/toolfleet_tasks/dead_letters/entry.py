@@ -1,6 +1,6 @@
 """Shows a dead letter of any kind in one form."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
 DeadKind = Literal["call", "wakeup", "webhook"]
@@ -25,7 +25,7 @@ class DeadEntry:
     """What the last one came to."""
     subject: str
     """What it was about, in a few words: a tool and a user, a conversation, an event."""
-    body: dict[str, Any] | None
+    body: dict[str, Any] | None = field(default=None, kw_only=True)
     """All that is kept of it, without sensitive arguments; `None` if it cannot be read, or is not the fleet's."""
     replayable: bool
     """Whether it can be tried again: what cannot be read, and a wake-up's call with sensitive arguments, can be dropped only."""

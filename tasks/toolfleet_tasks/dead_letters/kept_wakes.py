@@ -4,7 +4,7 @@ import itertools
 import json
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from redis.client import NEVER_DECODE
@@ -50,13 +50,13 @@ class KeptWake:
     """How many tries were begun."""
     first_at: float
     """When the first one was, in seconds since the epoch."""
-    due_at: float | None
+    due_at: float | None = field(default=None, kw_only=True)
     """When the next one is, in seconds since the epoch, of news that wait."""
-    died_at: float | None
+    died_at: float | None = field(default=None, kw_only=True)
     """When they were given up, in seconds since the epoch."""
     error: str
     """Why the last try failed."""
-    body: dict[str, Any] | None
+    body: dict[str, Any] | None = field(default=None, kw_only=True)
     """What is sent, or of a call what is to be called, without sensitive arguments; `None` if it cannot be read, or is not the fleet's."""
 
     def text_field(self, name: str) -> str | None:
@@ -185,7 +185,6 @@ class KeptWakes:
             kind=kind,
             tries=int(_number(kept.get("tries"))),
             first_at=_number(kept.get("first_at")) / 1000,
-            due_at=None,
             died_at=_number(kept.get("died_at")) / 1000,
             error=str(kept.get("error", "It cannot be read.")),
             body=self._body(letter.id, kind, str(kept.get("body", ""))),
@@ -237,7 +236,7 @@ class KeptWakes:
                 continue
             if body is not None and body.get("conversation_id") == conversation_id:
                 wake_id, kind, at = str(body.get("wake_id")), str(body.get("kind")), _number(body.get("timestamp"))
-                found.append(KeptWake(wake_id, kind, 0, at, due_at=None, died_at=None, error="", body=body))
+                found.append(KeptWake(wake_id, kind, 0, at, error="", body=body))
         return found
 
     def _waiting_one(self, wake_id: str, fields: Sequence[bytes | None], due_ms: Any) -> KeptWake:
@@ -248,7 +247,6 @@ class KeptWakes:
             tries=int(tries or 0),
             first_at=float(first_at or 0) / 1000,
             due_at=None if due_ms is None else float(due_ms) / 1000,
-            died_at=None,
             error=error or "",
             body=self._body(wake_id, str(kind), body or ""),
         )

@@ -8,7 +8,7 @@ import json
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from redis.asyncio import Redis
@@ -65,7 +65,7 @@ class QueueStatus:
     queue: str
     lane: Literal["fast", "slow"]
     waiting: int
-    oldest_seconds: float | None
+    oldest_seconds: float | None = field(default=None, kw_only=True)
     workers: int
     state: ShownState = "open"
 
@@ -98,7 +98,7 @@ class FleetStatus:
     lanes: tuple[LaneStatus, ...]
     queues: tuple[QueueStatus, ...]
     troubles: tuple[ModuleTrouble, ...]
-    held: int | None
+    held: int | None = field(default=None, kw_only=True)
     dead_letters: int
     jobs: int
     overdue_jobs: int
@@ -217,7 +217,12 @@ class _Reading:
         empty = {name: (name, 0, b"") for name in states}
         queues = [
             QueueStatus(
-                name, lanes.get(name, "fast"), length, age_of(message, now), workers[name], states.get(name, "open")
+                queue=name,
+                lane=lanes.get(name, "fast"),
+                waiting=length,
+                oldest_seconds=age_of(message, now),
+                workers=workers[name],
+                state=states.get(name, "open"),
             )
             for name, length, message in {**empty, **{one[0]: one for one in found}}.values()
         ]

@@ -208,7 +208,8 @@ class Nest:
         if ctx.protocol_version < "2026":
             name: object = None
             for number in range(int(text or "1")):
-                answer = await ctx.session.elicit_form("Who?", schema, related_request_id=ctx.request_id)
+                call = None if "ASIDE" in os.environ else ctx.request_id
+                answer = await ctx.session.elicit_form("Who?", schema, related_request_id=call)
                 name = (answer.content or {}).get("name")
                 note(f"answered {answer.action} {name}")
                 await logged(ctx, "info", f"{name} is number {number + 1}")
@@ -337,6 +338,17 @@ def make_older(server: Server[Any]) -> None:
     server.add_request_handler("server/discover", types.RequestParams, unknown)
 
 
+def slow_streams(app: Any, seconds: float) -> Any:
+    """An app that opens the stream on which it speaks by itself after so long."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["method"] == "GET":
+            await asyncio.sleep(seconds)
+        await app(scope, receive, send)
+
+    return answer
+
+
 async def main(make: Callable[[bool], Server[Any]], told: NotificationOptions, greeting: str = "") -> None:
     """Serve what `make` gives for an older server or a newer one, as the program's arguments say."""
     parser = argparse.ArgumentParser()
@@ -352,7 +364,8 @@ async def main(make: Callable[[bool], Server[Any]], told: NotificationOptions, g
             heard: Any = Deaf(read, write) if said_of.old else read
             await server.run(heard, write, server.create_initialization_options(told))
         return
-    config = uvicorn.Config(server.streamable_http_app(), host="127.0.0.1", port=said_of.port, log_level="warning")
+    app = slow_streams(server.streamable_http_app(), float(os.environ.get("STREAM_SECONDS", "0")))
+    config = uvicorn.Config(app, host="127.0.0.1", port=said_of.port, log_level="warning")
     await uvicorn.Server(config).serve()
 
 

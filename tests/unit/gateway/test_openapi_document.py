@@ -16,6 +16,7 @@ from toolfleet_tasks.aio.closing import Closing
 from toolfleet_tasks.operations.calls.call_index import CallIndex
 
 _WITHOUT_BODY = frozenset({"204", "304"})
+_ALWAYS_THERE = frozenset({("LogMessage", "data")})  # what a tool says may be null, and is written so
 
 
 @pytest.fixture
@@ -61,6 +62,51 @@ def test_each_operation_says_its_problems(document: dict[str, Any]) -> None:
 def test_each_operation_says_what_a_generated_client_needs(document: dict[str, Any]) -> None:
     """Its name, what it takes and what it answers by a schema, events and answers without a body aside; and a problem's schema."""
     assert [fault for path, operations in document["paths"].items() for fault in _missing(path, operations)] == []
+
+
+def test_what_may_be_missing_is_optional(document: dict[str, Any]) -> None:
+    """Answers leave out what is `None`: no field that may be null is required, in no model that any route answers."""
+    schemas: dict[str, Any] = document["components"]["schemas"]
+    answered = _reached([one["responses"] for path in document["paths"].values() for one in path.values()], schemas)
+    required = {(name, field) for name in answered for field in schemas[name].get("required", ())}
+    faults = {(name, field) for name, field in required if _is_nullable(schemas[name]["properties"][field], schemas)}
+
+    assert {"KeptWake", "FleetStatus", "ProblemBody"} <= answered
+    assert faults == _ALWAYS_THERE
+
+
+def _reached(part: Any, schemas: dict[str, Any]) -> set[str]:
+    """The names of all schemas that a part of the document refers to, and of those that these refer to."""
+    found, parts = set[str](), [part]
+    while parts:
+        match parts.pop():
+            case {"$ref": str(reference)}:
+                name = reference.rpartition("/")[2]
+                parts += [] if name in found else [schemas[name]]
+                found.add(name)
+            case dict() as named:
+                parts += named.values()
+            case list() as several:
+                parts += several
+            case _:
+                pass
+    return found
+
+
+def _is_nullable(schema: dict[str, Any], schemas: dict[str, Any]) -> bool:
+    match schema:
+        case {"$ref": str(reference)}:
+            return _is_nullable(schemas[reference.rpartition("/")[2]], schemas)
+        case {"anyOf": choices} | {"oneOf": choices}:
+            return any(_is_nullable(choice, schemas) for choice in choices)
+        case {"const": value}:
+            return value is None
+        case {"enum": values}:
+            return None in values
+        case {"type": kind}:
+            return "null" in ([kind] if isinstance(kind, str) else kind)
+        case _:
+            return True
 
 
 def _missing(path: str, operations: dict[str, Any]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from toolfleet_modules.hosts.mcp.inputs.turns import ASKED, Turns
 from toolfleet_modules.hosts.mcp.screening_dispatcher import ScreeningDispatcher
 from toolfleet_modules.hosts.mcp.server_away import ServerAway
 from toolfleet_modules.hosts.mcp.session_log import OnStray, SessionLog
-from toolfleet_modules.hosts.mcp.transports.call_lane import CallLane, CallListener, OnProgress
+from toolfleet_modules.hosts.mcp.transports.call_lane import CallListener, OnProgress
 from toolfleet_modules.hosts.mcp.transports.http_errors import is_session_lost
 from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
 from toolfleet_registry.contracts.logs.log_message import LogLevel
@@ -48,14 +48,15 @@ class McpSession:
     """
 
     def __init__(
-        self, session: ClientSession, dispatcher: ScreeningDispatcher, lane: CallLane | None, log: SessionLog
+        self, session: ClientSession, dispatcher: ScreeningDispatcher, streams: MessageStreams, log: SessionLog
     ) -> None:
         self.session = session
         self.turns = dispatcher.asking
         self.closed = asyncio.Event()
         self.is_suspect = False
         self.has_listed = False
-        self._dispatcher, self._lane, self._log = dispatcher, lane, log
+        self._dispatcher, self._lane, self._log = dispatcher, streams.calls, log
+        self._standalone = streams.standalone
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -74,8 +75,9 @@ class McpSession:
 
         `may_ask`: an older server is told that it may ask in the middle of a call.
         """
-        ready: asyncio.Future[McpSession] = asyncio.get_running_loop().create_future()
-        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[McpSession] = loop.create_future()
+        stop, until = asyncio.Event(), loop.time() + seconds
         client = _Client(on_changed, SessionLog(on_stray), may_ask)
         task = asyncio.ensure_future(_held(transport, client, ready, stop, is_legacy=is_legacy))
         try:
@@ -83,12 +85,13 @@ class McpSession:
             await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if not ready.done():
                 raise ServerAway.after(task, seconds=seconds)  # noqa: TRY301 - caught where all is undone
+            self = ready.result()
+            await self._hear(until - loop.time())
         except BaseException:
             stop.set()
             ready.cancel()
             await _ended(task)
             raise
-        self = ready.result()
         self._stop, self._task = stop, task
         task.add_done_callback(lambda _: self.closed.set())
         return self
@@ -199,6 +202,11 @@ class McpSession:
             return {}
         return {types.LOG_LEVEL_META_KEY: log.least}
 
+    async def _hear(self, seconds: float) -> None:
+        """Wait, so long at most, until an older server is heard that speaks by itself."""
+        if self._standalone is not None and self.session.discover_result is None:
+            await self._standalone.answered(seconds)
+
     def _check_open(self) -> None:
         if not self.is_open:
             raise ServerAway("its session has ended")
@@ -233,7 +241,7 @@ async def _held(
                 if lane is not None:
                     lane.meta = meta_of(session)
                 if not ready.done():
-                    ready.set_result(McpSession(session, dispatcher, lane, client.log))
+                    ready.set_result(McpSession(session, dispatcher, streams, client.log))
                 await _first(asyncio.ensure_future(dispatcher.ended.wait()), stop.wait())
             finally:
                 if lane is not None:

@@ -21,7 +21,7 @@ class StorySpan:
 
     phase: CallPhase
     begins: float
-    ends: float | None
+    ends: float | None = None
     attempt: int | None = None
     """The attempt's number, or that of the question."""
     worker: str | None = None
@@ -117,7 +117,7 @@ class _Timeline:
     def go_on(self, waits_for: str) -> None:
         """It waits now."""
         if self._at is not None:
-            self.spans.append(StorySpan(_phase(waits_for), self._at, None))
+            self.spans.append(StorySpan(_phase(waits_for), self._at))
 
     def run_on(self, attempt: int, times: LineTimes) -> None:
         """An attempt runs now, or its module goes on with it and is asked."""

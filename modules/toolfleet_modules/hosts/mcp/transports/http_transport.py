@@ -22,6 +22,7 @@ from toolfleet_modules.hosts.mcp.transports.http_errors import (
     UNAUTHORIZED,
 )
 from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
+from toolfleet_modules.hosts.mcp.transports.standalone_stream import StandaloneStream
 
 _MOST_BYTES = 32 * 2**20  # of an answer, or of one event of a stream
 _MOST_ERROR_BYTES = 64 * 2**10
@@ -40,8 +41,9 @@ async def http_transport(server: HttpServer) -> AsyncGenerator[MessageStreams]:
     sending: httpx2.AsyncBaseTransport = httpx2.AsyncHTTPTransport(limits=httpx2.Limits(max_connections=_CONNECTIONS))
     if server.authorizer is not None:
         sending = OAuthTransport(sending, server.authorizer)
+    standalone = StandaloneStream(GuardedTransport(sending))
     client = httpx2.AsyncClient(
-        transport=GuardedTransport(sending),
+        transport=standalone,
         headers={"Accept-Encoding": "identity", **server.headers},
         timeout=httpx2.Timeout(_WRITE_SECONDS, connect=_CONNECT_SECONDS, read=None),  # a call's caller says how long
         trust_env=False,  # no credentials from elsewhere
@@ -50,7 +52,7 @@ async def http_transport(server: HttpServer) -> AsyncGenerator[MessageStreams]:
         client,
         streamable_http_client(server.url, http_client=client, max_sse_event_size=_MOST_BYTES) as streams,
     ):
-        yield MessageStreams(*streams)
+        yield MessageStreams(*streams, standalone=standalone)
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):

@@ -4,12 +4,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolfleet_modules.hosts.mcp.transports.call_lane import CallLane
+from toolfleet_modules.hosts.mcp.transports.standalone_stream import StandaloneStream
 
 
 @dataclass(frozen=True, slots=True)
 class MessageStreams:
-    """`incoming` and `outgoing` are as the SDK has them. Without `calls`, calls go there as well."""
+    """`incoming` and `outgoing` are as the SDK has them. Without `calls`, calls go there as well.
+
+    `standalone`: how a server at a URL speaks by itself.
+    """
 
     incoming: Any
     outgoing: Any
     calls: CallLane | None = None
+    standalone: StandaloneStream | None = None

@@ -15,13 +15,13 @@ pytestmark = pytest.mark.asyncio
 
 
 @asynccontextmanager
-async def nest(folder: Path, *, transport: str = "http") -> AsyncGenerator[HostedServer]:
+async def nest(folder: Path, *, transport: str = "http", **environment: str) -> AsyncGenerator[HostedServer]:
     """An older nest, which may ask."""
     notes = folder / "notes"
     async with AsyncExitStack() as stack:
         server: StdioServer | HttpServer = stdio(notes, "--old")
         if transport == "http":
-            server, _ = await stack.enter_async_context(http_nest(notes, "--old"))
+            server, _ = await stack.enter_async_context(http_nest(notes, "--old", port=None, **environment))
         yield await stack.enter_async_context(hosted_server(server, notes, asks=True))
 
 
@@ -52,6 +52,15 @@ async def test_a_call_goes_on_with_the_answer(tmp_path: Path, transport: str) ->
         assert (told.success, told.result) == (True, "Hello Bob")
         said = [line for line in served.noted() if line.startswith(("ask", "answered"))]
         assert said == ["ask 2", "answered accept Ada", "answered accept Bob"]
+
+
+async def test_a_server_may_ask_beside_its_calls(tmp_path: Path) -> None:
+    """On the stream of its own, and it drops what it asks before that is open: a call is sent afterwards."""
+    async with nest(tmp_path, ASIDE="1", STREAM_SECONDS="0.5") as served:
+        asked = await ask(served, "call-1")
+        told = await ask(served, "call-1", inputs=answer(asked, "Ada"))
+
+        assert (told.success, told.result) == (True, "Hello Ada")
 
 
 async def test_a_caller_who_cannot_be_asked_is_not(tmp_path: Path) -> None:

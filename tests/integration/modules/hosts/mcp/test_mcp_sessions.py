@@ -39,6 +39,15 @@ async def test_an_argument_that_is_a_header_is_sent_as_one_in_each_users_session
                 assert labelled.success, labelled
 
 
+async def test_a_stream_that_does_not_open_holds_nobody_up(tmp_path: Path) -> None:
+    """An older server may answer to it only when it has something to say: its calls are sent all the same."""
+    async with (
+        http_nest(tmp_path / "notes", "--old", STREAM_SECONDS="3600") as (server, _),
+        hosted_server(server, tmp_path / "notes") as served,
+    ):
+        assert (await served.settled("echo", text="up")).success
+
+
 async def test_a_program_stands_back_with_all_that_it_starts(tmp_path: Path) -> None:
     """So does the process that watches over it; a host that stands back further passes that on."""
     notes, own = tmp_path / "notes", psutil.Process().nice()
