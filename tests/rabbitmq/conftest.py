@@ -7,8 +7,11 @@ import pytest
 from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.servers.rabbitmq import RabbitMq, is_installed, rabbitmq
+from support.waiting import wait_until, wait_until_sync
 from toolfleet import ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
+
+QUEUE = "tools.owls"
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +20,17 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMq]:
         pytest.skip("RabbitMQ is not installed: apt-get install --no-install-recommends rabbitmq-server")
     with rabbitmq(tmp_path_factory.mktemp("rabbitmq")) as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def _empty(request: pytest.FixtureRequest) -> None:
+    """Each test begins with an empty queue: RabbitMQ keeps calls beyond their deadlines, and all fleets of this folder have the same one."""
+    if "broker" not in request.fixturenames:
+        return
+    broker: RabbitMq = request.getfixturevalue("broker")
+    if not {"worker", "gateway"} & set(request.fixturenames):
+        wait_until_sync(lambda: not broker.consumers(QUEUE), "other tests' workers have ended")
+    broker.purge(QUEUE)
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +44,7 @@ def bed(broker: RabbitMq, owls: ModuleServer, tmp_path_factory: pytest.TempPathF
 @pytest.fixture
 async def fleet(bed: TestBed, owls: ModuleServer) -> AsyncIterator[ToolFleet]:
     """An agent's fleet without any worker."""
+    await wait_until(lambda: not owls.running, "what other tests have left has ended")
     owls.forget()
     async with ToolFleet(settings=bed.settings) as fleet:
         yield fleet

@@ -2,11 +2,8 @@
 
 import asyncio
 import time
-from contextlib import suppress
 
 import pytest
-from amqp.exceptions import NotFound
-from kombu.connection import Connection
 from redis.asyncio import Redis
 
 from support.fleet import TestBed
@@ -21,10 +18,8 @@ ONCE = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 1}, idempotency
 
 
 @pytest.fixture
-async def few(bed: TestBed, broker: RabbitMq) -> TestBed:
-    """A fleet in which little may wait, and nothing does yet: RabbitMQ keeps other tests' calls beyond their deadlines."""
-    with Connection(broker.url) as connection, suppress(NotFound):
-        connection.default_channel.queue_purge("tools.owls")
+async def few(bed: TestBed) -> TestBed:
+    """A fleet in which little may wait."""
     return TestBed(bed.redis_url, bed.modules, bed.folder, {**bed.more, "backlog_limit": 3, "calls_per_caller": 4})
 
 

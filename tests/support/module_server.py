@@ -106,13 +106,18 @@ class ModuleServer:
         try:
             answer = await self.tools[body["tool_name"]](body)
         except asyncio.CancelledError:
-            self.interrupted.append(body)
+            if self._counts(body):
+                self.interrupted.append(body)
             raise
         finally:
             self.under_way[:] = [request for request in self.under_way if request is not body]
         if isinstance(answer, web.StreamResponse):
             return answer
         return web.json_response({"tool_name": body["tool_name"], "error": None, "result": None, **answer})
+
+    def _counts(self, body: Request) -> bool:
+        """Whether a call has begun since it was told to forget."""
+        return any(request is body for request in self.under_way)
 
 
 async def _said(

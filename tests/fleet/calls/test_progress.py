@@ -262,6 +262,7 @@ async def test_leaving_the_fleet_ends_the_loop(
     bed: TestBed, worker: WorkerProcess, owner: Caller, talker: Talker
 ) -> None:
     """Nobody waits for news that cannot come."""
+    talker.forget()
     heard: list[Progress] = []
     async with ToolFleet(settings=bed.settings) as fleet:
         handle = await fleet.submit(TALK, owner, timeout=60)

@@ -39,11 +39,12 @@ async def test_a_job_is_started_polled_and_wakes_its_conversation(
     fleet: ToolFleet, works: Works, owner: Caller
 ) -> None:
     """It makes its first call, polls with what that brought until the work is over, and then tells the conversation once."""
-    job = await fleet.jobs.start(BEGIN, STATE, conversation=HERE, caller=owner, name="build", deadline=60)
+    there = Conversation(conversation_id="c-started")
+    job = await fleet.jobs.start(BEGIN, STATE, conversation=there, caller=owner, name="build", deadline=60)
     over = await job_ended(fleet, job, owner)
 
     async with asyncio.timeout(20):
-        wake = await anext(aiter(fleet.wakeups.completions("c-1")))
+        wake = await anext(aiter(fleet.wakeups.completions("c-started")))
 
     assert (over.state, over.polls, over.result["status"]) == ("completed", 2, "completed")
     assert (wake.type, wake.wake_id, wake.result) == ("job.completed", job.job_id, over.result)

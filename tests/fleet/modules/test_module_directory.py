@@ -11,11 +11,14 @@ from support.fleet_calls import FleetCalls
 from support.module_server import ModuleServer, serve
 from support.modules.listed_modules import until_listed
 from support.owls import make_module
+from support.waiting import wait_until_answered
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.entries import ModuleEntry
 from toolfleet_registry.errors import OperationRefused
+from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.audit_reader import AuditReader
 from toolfleet_tasks.operations.module_changes import ModuleChanges
@@ -58,6 +61,17 @@ async def change(bed: TestBed, module: ModuleServer | None = None, *, remove: st
             await changes.add(ModuleEntry(module=module.name, url=module.url))
         else:
             await changes.remove(remove, drain_seconds=drain)
+
+
+async def until_fed(bed: TestBed, module: str) -> None:
+    """Wait until a worker has said that its settings name the module: one of the same settings that has just ended took that back."""
+    async with async_client(bed.redis_url) as redis:
+        directory = ModuleDirectory(redis, bed.settings)
+
+        async def is_fed() -> bool:
+            return module in await directory.fed()
+
+        await wait_until_answered(is_fed, "a worker says it again")
 
 
 async def test_a_module_comes_and_goes_while_everything_runs(
@@ -156,6 +170,7 @@ async def test_what_may_not_be_added_is_refused(
     empty: TestBed, larks: ModuleServer, bed: TestBed, worker: WorkerProcess
 ) -> None:
     """A metadata address, another address of a module that is there, a name of the settings of workers, and the fleet's own."""
+    await until_fed(bed, "owls")
     await change(empty, larks)
     refused = {
         "169.254.169.254": (empty, ModuleEntry(module="meta", url="http://169.254.169.254/latest")),

@@ -1,13 +1,16 @@
 """Canaries through a fleet: each queue is answered for, and nobody's call, limit or audit is touched."""
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 from redis.asyncio import Redis
 
 from support.fleet import TestBed
-from support.module_server import ModuleServer
+from support.module_server import ModuleServer, serve
+from support.owls import make_module
 from support.worker_process import WorkerProcess
+from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.operations.examination.canaries import fly
@@ -15,6 +18,25 @@ from toolfleet_tasks.operations.examination.worker_answers import ask_workers
 from toolfleet_tasks.queues import CONTROL
 
 _SECONDS = 20.0
+
+
+@pytest.fixture(scope="module")
+def owls() -> Iterator[ModuleServer]:
+    with serve(make_module()) as module:
+        yield module
+
+
+@pytest.fixture(scope="module")
+def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
+    """A Redis of their own: other tests' calls write lines of the audit, and their killed workers do not answer."""
+    with redis_server(tmp_path_factory.mktemp("redis")) as url:
+        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"))
+
+
+@pytest.fixture(scope="module")
+def worker(bed: TestBed) -> Iterator[WorkerProcess]:
+    with bed.worker() as worker:
+        yield worker
 
 
 async def test_a_canary_is_answered_by_a_worker_that_asks_the_module(

@@ -39,9 +39,10 @@ class Works:
     keys: list[str] = field(default_factory=list)
 
     def forget(self, *, ends_after: int = 0) -> None:
-        """What it was asked, and its pieces."""
+        """What it was asked, and its pieces, which are numbered anew."""
         self.server.forget()
         self.pieces.clear()
+        self.looks.clear()
         self.ends_after = ends_after
 
     async def begin(self, request: Request) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from amqp.exceptions import NotFound
 from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 
@@ -158,9 +159,17 @@ class RabbitMq:
         with Connection(self.url, connect_timeout=5) as connection:
             return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
 
-    def purge(self, queue: str) -> None:
-        """Drop what lies in the queue."""
+    def consumers(self, queue: str) -> int:
+        """How many workers' connections take messages out of the queue; one that was killed gives back what it had, and is none then."""
         with Connection(self.url, connect_timeout=5) as connection:
+            try:
+                return int(connection.default_channel.queue_declare(queue, passive=True).consumer_count)
+            except NotFound:
+                return 0
+
+    def purge(self, queue: str) -> None:
+        """Drop what lies in the queue, if there is one."""
+        with Connection(self.url, connect_timeout=5) as connection, contextlib.suppress(NotFound):
             connection.default_channel.queue_purge(queue)
 
     def _order(self, *words: str) -> str:

@@ -13,7 +13,7 @@ from support.gateways.mcp_requests import TASKS, asked, stream_of
 from support.module_server import ModuleServer
 from support.worker_process import WorkerProcess
 from toolfleet_registry.access.api_key import KeyDraft
-from toolfleet_registry.access.api_keys import ApiKeys
+from toolfleet_registry.access.api_keys import ApiKeys, CreatedKey
 from toolfleet_registry.access.grants import COMMAND_LINE
 
 Json = dict[str, Any]
@@ -87,8 +87,9 @@ async def test_the_end_of_a_task_is_told_with_its_result(client: httpx.AsyncClie
 async def test_somebody_elses_task_looks_like_none(bed: TestBed, brisk: Gateway, owls: ModuleServer) -> None:
     """It is left out of what is acknowledged, as one that nobody has."""
     keys = ApiKeys.of(bed.settings)
+    made = list[CreatedKey]()
     try:
-        made = [
+        made += [
             keys.create(
                 KeyDraft.model_validate({"user_id": name, "permission": "user", "allowed_modules": "*"}), COMMAND_LINE
             )
@@ -100,7 +101,7 @@ async def test_somebody_elses_task_looks_like_none(bed: TestBed, brisk: Gateway,
                 ack = await anext(messages)
             await asked(ada, "tasks/cancel", {"taskId": task_id}, TASKS)
     finally:
-        keys.revoke([record.key.id for record in keys.records()])
+        keys.revoke([each.key.id for each in made])
         keys.close()
 
     assert ack["params"]["notifications"] == {"taskIds": []}

@@ -1,4 +1,7 @@
-"""What tests of the command over a gateway share: one gateway for all of them, and people with keys."""
+"""What tests of the command over a gateway share: one gateway of a fleet of their own, and people with keys.
+
+They list all workers, jobs and changes of the fleet, and operate it: other tests would be seen here, and disturbed.
+"""
 
 from collections.abc import Iterator
 
@@ -7,7 +10,28 @@ import pytest
 from support.command import Ended, Run
 from support.fleet import TestBed
 from support.gateways.keyed_gateway import KeyedGateway, keyed_gateway
+from support.module_server import ModuleServer, serve
+from support.owls import make_module
 from support.worker_process import WorkerProcess
+from toolfleet_cli.local.redis_server import redis_server
+
+
+@pytest.fixture(scope="package")
+def owls() -> Iterator[ModuleServer]:
+    with serve(make_module()) as module:
+        yield module
+
+
+@pytest.fixture(scope="package")
+def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as url:
+        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"))
+
+
+@pytest.fixture(scope="package")
+def worker(bed: TestBed) -> Iterator[WorkerProcess]:
+    with bed.worker() as worker:
+        yield worker
 
 
 @pytest.fixture(scope="package")

@@ -1,4 +1,7 @@
-"""What tests of routes share: a gateway of the fleet with the owls, and clients with keys."""
+"""What tests of routes share: a gateway of a fleet of their own, and clients with keys.
+
+Operators disable its tools, pin its module and pause its queues: other tests' calls would be refused for a while.
+"""
 
 from collections.abc import Iterator
 
@@ -6,10 +9,31 @@ import pytest
 
 from support.fleet import TestBed
 from support.gateways.keyed_gateway import KeyedGateway, keyed_gateway
+from support.module_server import ModuleServer, serve
+from support.owls import make_module
 from support.worker_process import WorkerProcess
+from toolfleet_cli.local.redis_server import redis_server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
+def owls() -> Iterator[ModuleServer]:
+    with serve(make_module()) as module:
+        yield module
+
+
+@pytest.fixture(scope="package")
+def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as url:
+        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"))
+
+
+@pytest.fixture(scope="package")
+def worker(bed: TestBed) -> Iterator[WorkerProcess]:
+    with bed.worker() as worker:
+        yield worker
+
+
+@pytest.fixture(scope="package")
 def gateway(bed: TestBed, worker: WorkerProcess) -> Iterator[KeyedGateway]:
     with keyed_gateway(bed) as gateway:
         yield gateway

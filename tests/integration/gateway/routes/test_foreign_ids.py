@@ -3,6 +3,7 @@
 import asyncio
 import json
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,10 +50,12 @@ _ROWS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="session")
-def of_bob(gateway: KeyedGateway) -> dict[str, str]:
-    """One thing of each kind, that is not Eve's."""
-    return asyncio.run(_things(gateway))
+@pytest.fixture(scope="module")
+def of_bob(gateway: KeyedGateway) -> Iterator[dict[str, str]]:
+    """One thing of each kind, that is not Eve's. At the end nothing of it goes on: other files use the same module."""
+    things = asyncio.run(_things(gateway))
+    yield things
+    asyncio.run(_end(gateway, things))
 
 
 async def _things(gateway: KeyedGateway) -> dict[str, str]:
@@ -77,6 +80,11 @@ async def _things(gateway: KeyedGateway) -> dict[str, str]:
         "tool": "owls.admin_only",
         "key": gateway.key_id("bob"),
     }
+
+
+async def _end(gateway: KeyedGateway, things: dict[str, str]) -> None:
+    await gateway.delete("bob", f"/calls/{things['running call']}")
+    await gateway.delete("bob", f"/workflows/{things['workflow']}")
 
 
 async def _begun(client: httpx.AsyncClient, tool: str, arguments: dict[str, Any]) -> str:

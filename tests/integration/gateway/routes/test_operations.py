@@ -7,6 +7,7 @@ import pytest
 
 from support.fleet import TestBed
 from support.gateways.keyed_gateway import KeyedGateway
+from support.waiting import wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.access.api_key import ApiKey
 from toolfleet_registry.access.api_keys import ApiKeys
@@ -29,15 +30,14 @@ async def test_a_disabled_tool_is_gone_until_it_is_enabled(gateway: KeyedGateway
     async def is_listed() -> bool:
         return (await gateway.get("bob", "/tools/owls.fail_once")).status_code == 200
 
+    async def is_gone() -> bool:
+        return not await is_listed()
+
     assert changed.status_code == 204
     assert "owls.fail_once" in state["closed"]
-    for listed in (False, True):
-        if listed:
-            await gateway.post("olga", "/operations/tools/owls.fail_once/enable")
-        for _ in range(200):
-            if await is_listed() is listed:
-                break
-        assert await is_listed() is listed
+    await wait_until_answered(is_gone, "nobody lists it")
+    await gateway.post("olga", "/operations/tools/owls.fail_once/enable")
+    await wait_until_answered(is_listed, "it is there again")
 
 
 async def test_a_module_is_pinned_and_unpinned(gateway: KeyedGateway) -> None:
