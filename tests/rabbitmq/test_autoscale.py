@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from support.fleet import TestBed
+from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer
 from support.servers.rabbitmq import RabbitMq
 from support.waiting import wait_until, wait_until_answered
 from support.workers.autoscaling import autoscaling
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.presence.consumers import workers_by_queue
 
 ECHO = ToolCall(tool_name="owls.echo", arguments={"word": "hoot"})
@@ -21,10 +20,9 @@ ECHO = ToolCall(tool_name="owls.echo", arguments={"word": "hoot"})
 @pytest.fixture
 def scaled(broker: RabbitMq, owls: ModuleServer, tmp_path: Path) -> Iterator[TestBed]:
     """A fleet without workers, whose agents refuse calls at once that nobody takes."""
-    (tmp_path / "logs").mkdir()
-    with redis_server(tmp_path / "redis") as url:
-        more = {"broker_url": broker.url, "worker_concurrency": 2, "unserved_seconds": 0, "calls_per_caller": 100}
-        yield TestBed(url, (owls,), tmp_path / "logs", more)
+    more = {"broker_url": broker.url, "worker_concurrency": 2, "unserved_seconds": 0, "calls_per_caller": 100}
+    with own_bed(owls, tmp_path, **more) as bed:
+        yield bed
 
 
 async def test_a_lane_grows_from_none_keeps_its_workers_and_shrinks(

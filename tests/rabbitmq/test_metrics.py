@@ -6,19 +6,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-import httpx
 import pytest
 from redis.asyncio import Redis
 
-from support.fleet import TestBed
-from support.gateways.gateway_process import Gateway, gateway_process
-from support.metrics.prometheus import ALERTS, alerts, families_in, needs_prometheus, panels, prometheus
-from support.metrics.scraping import Series, names_in, scrape, sum_of
+from support.fleet import own_bed
+from support.metrics.metered import Metered, metered_gateway
+from support.metrics.prometheus import ALERTS, families_in, needs_prometheus, panels, prometheus
+from support.metrics.scraping import names_in, scrape, sum_of
 from support.module_server import ModuleServer
 from support.servers.rabbitmq import RabbitMq, is_installed, rabbitmq
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.metrics import families
 from toolfleet_tasks.metrics.fleet_facts import FleetReader
@@ -30,23 +28,10 @@ UNKNOWN = {families.QUEUE_OLDEST.name, families.HELD.name}
 
 
 @dataclass
-class MeteredFleet:
-    """A gateway with a port for its metrics. Workers come and go."""
+class MeteredFleet(Metered):
+    """A gateway of a fleet over RabbitMQ."""
 
-    bed: TestBed
     broker: RabbitMq
-    gateway: Gateway
-    port: int
-
-    def scrape(self) -> Series:
-        return scrape(self.port)
-
-    def says(self, name: str, **labels: str) -> float:
-        return sum_of(self.scrape(), name, **labels)
-
-    async def scale(self) -> httpx.Response:
-        async with self.gateway.client() as client:
-            return await client.get("/scale/fast")
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +41,10 @@ def metered(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
         pytest.skip("RabbitMQ is not installed: apt-get install --no-install-recommends rabbitmq-server")
     with ExitStack() as stack:
         broker = stack.enter_context(rabbitmq(tmp_path_factory.mktemp("rabbitmq")))
-        redis_url = stack.enter_context(redis_server(tmp_path_factory.mktemp("redis")))
         more = {"broker_url": broker.url, "worker_concurrency": 4, "calls_per_caller": 1000}
-        bed = TestBed(redis_url, (owls,), tmp_path_factory.mktemp("logs"), more)
-        port = stack.enter_context(held_port())
-        gateway = stack.enter_context(gateway_process(bed, env={"TOOLFLEET_METRICS_PORT": str(port)}))
-        yield MeteredFleet(bed, broker, gateway, port)
+        bed = stack.enter_context(own_bed(owls, tmp_path_factory.mktemp("bed"), **more))
+        metered = stack.enter_context(metered_gateway(bed))
+        yield MeteredFleet(bed, metered.gateway, metered.port, broker)
 
 
 async def test_a_queue_is_counted_while_it_waits_and_while_it_runs(metered: MeteredFleet, owner: Caller) -> None:
@@ -153,21 +136,11 @@ async def test_every_query_has_series_but_for_what_rabbitmq_does_not_tell(
     with held_port() as port, metered.bed.worker(metrics_port=port), ExitStack() as stack:
         ports = (metered.port, port)
         server = stack.enter_context(prometheus(tmp_path_factory.mktemp("prometheus"), ports, ALERTS))
-        async with ToolFleet(settings=metered.bed.settings) as fleet:
-            for _ in range(3):
-                assert (await fleet.call(ToolCall(tool_name="owls.echo", arguments={"word": "hoot"}), owner)).success
-                assert not (await fleet.call(ToolCall(tool_name="owls.fail"), owner)).success
-        async with metered.gateway.client() as client:
-            assert (await client.get("/tools")).status_code == 200
+        await metered.use(owner)
         shown = {panel: query for panel, query in panels().items() if not families_in(query) & UNKNOWN}
-        for panel, query in shown.items():
-            await wait_until(lambda query=query: server.query(query), f"{panel}: {query}")  # type: ignore[misc] # bound now
+        await server.check(shown)
         for panel in panels().keys() - shown.keys():
             assert server.query(panels()[panel]) == [], panel
-        await wait_until(
-            lambda: {rule["health"] for rule in server.rules()} == {"ok"} and len(server.rules()) == len(alerts()),
-            "all rules were evaluated",
-        )
         async with metered.broker.away():
 
             def states() -> dict[str, str]:

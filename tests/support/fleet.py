@@ -14,6 +14,7 @@ from support.worker_process import READY, WorkerProcess
 from toolfleet import ToolFleet
 from toolfleet_cli.local.commands import worker_command
 from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.settings import Settings
 
 STOP_SECONDS = 20
@@ -44,6 +45,15 @@ class TestBed:
         own = self.settings.model_copy(update={"lane": lane, **settings})
         with program(self, worker_command("all"), f"worker-{lane}", ready=READY, settings=own, env=env) as worker:
             yield worker
+
+
+@contextmanager
+def own_bed(module: ModuleServer, folder: Path, **more: object) -> Generator[TestBed]:
+    """A fleet of this module with a Redis of its own, and all its files below the folder; `more` are its settings."""
+    logs = folder / "logs"
+    logs.mkdir()
+    with redis_server(folder / "redis") as url:
+        yield TestBed(url, (module,), logs, more)
 
 
 async def local_tools_known(fleet: ToolFleet) -> None:

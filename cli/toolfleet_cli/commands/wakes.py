@@ -2,13 +2,14 @@
 
 import dataclasses
 import json
+from collections.abc import Callable, Mapping
 from typing import Annotated, Literal, NoReturn
 
 import typer
 
 from toolfleet_cli.console.dead_letters import ago, one_line
 from toolfleet_cli.console.output import add_row, age, fail, note, say, say_json, show_table, table
-from toolfleet_cli.console.wake_choice import ChosenWakes, WakeAction
+from toolfleet_cli.console.wake_choice import ChosenWakes, WakeAction, WakeStep
 from toolfleet_cli.direct.wakes import RedisWakes
 from toolfleet_cli.processes.completion import complete_wakes
 from toolfleet_cli.remote.fleet_options import over_fleet
@@ -120,16 +121,8 @@ def replay(  # noqa: PLR0913 - each is an option
     by: str | None = None,
 ) -> None:
     """Have some of them tried now, or all of a filter. Exit code 1 if one of them is not there; the others are tried all the same."""
-    wanted, chosen = list(dict.fromkeys(wake_ids or [])), ChosenWakes(kind, about, error, min_age)
-    _check_choice(wanted, chosen, everything=everything)
-    if everything:
-        _handle_all(_wakes(gateway, by), "replay", chosen)
-    problems = _replay(_wakes(gateway, by), wanted)
-    if len(problems) < len(wanted):
-        note(f"Due now: {len(wanted) - len(problems)}.")
-    for problem in problems:
-        note(problem, style="red")
-    raise typer.Exit(1 if problems else 0)
+    chosen = ChosenWakes(kind, about, error, min_age)
+    _handle(_wakes(gateway, by), "replay", wake_ids or [], chosen, everything=everything)
 
 
 @app.command()
@@ -150,51 +143,37 @@ def drop(  # noqa: PLR0913 - as above
     Nobody tries them any more. One that is tried just now may still be accepted: the command says so. A job keeps what became of
     its wake-ups: `toolfleet jobs show`.
     """
-    wanted, chosen = list(dict.fromkeys(wake_ids or [])), ChosenWakes(kind, about, error, min_age)
-    _check_choice(wanted, chosen, everything=everything)
-    wakes = _wakes(gateway, by)
-    if everything:
-        _handle_all(wakes, "drop", chosen)
-    outcomes = {wake_id: wakes.dropped(wake_id) for wake_id in wanted}
-    absent = [wake_id for wake_id, became in outcomes.items() if became is None]
-    if len(absent) < len(wanted):
-        note(f"Dropped: {len(wanted) - len(absent)}.")
-    _warn_of_tries(sum(became is True for became in outcomes.values()))
-    for wake_id in absent:
-        note(_none(wake_id), style="red")
-    raise typer.Exit(1 if absent else 0)
+    chosen = ChosenWakes(kind, about, error, min_age)
+    _handle(_wakes(gateway, by), "drop", wake_ids or [], chosen, everything=everything)
 
 
-def _check_choice(wake_ids: list[str], chosen: ChosenWakes, *, everything: bool) -> None:
+def _handle(
+    wakes: RedisWakes | GatewayWakes, action: WakeAction, wake_ids: list[str], chosen: ChosenWakes, *, everything: bool
+) -> NoReturn:
+    """Handle those of these ids, or all of a filter, say what came of it, and end the command."""
     if bool(wake_ids) == everything or not (everything or chosen.is_all):
         raise typer.BadParameter("name WAKE_IDs, or say --all, with which --kind, --about, --error and --min-age go.")
-
-
-def _handle_all(wakes: RedisWakes | GatewayWakes, action: WakeAction, chosen: ChosenWakes) -> NoReturn:
-    """Step by step, each of which says how far it is: whoever ends the command has done what it said last."""
-    done, under_way, behind, problems = 0, 0, None, list[str]()
-    word = "Due now" if action == "replay" else "Dropped"
-    while True:
-        step = wakes.handled(action, chosen, behind)
-        done, under_way, behind = done + step.done, under_way + step.under_way, step.next
-        problems += step.problems
-        if behind is None:
-            break
-        note(f"{word} so far: {done}.")
-    note(f"{word}: {done}.")
-    _warn_of_tries(under_way)
-    for problem in problems:
+    ids = list(dict.fromkeys(wake_ids))
+    handled = _handle_all(wakes, action, chosen) if everything else _EACH[action](wakes, ids)
+    if everything or handled.done:
+        note(f"{_DONE[action]}: {handled.done}.")
+    if handled.under_way:
+        note(f"Tried just now, so that they may still be accepted: {handled.under_way}.", style="yellow")
+    for problem in handled.problems:
         note(problem, style="red")
-    raise typer.Exit(1 if problems else 0)
+    raise typer.Exit(1 if handled.problems else 0)
 
 
-def _warn_of_tries(count: int) -> None:
-    if count:
-        note(f"Tried just now, so that they may still be accepted: {count}.", style="yellow")
+def _handle_all(wakes: RedisWakes | GatewayWakes, action: WakeAction, chosen: ChosenWakes) -> WakeStep:
+    """Step by step, each of which says how far it is: whoever ends the command has done what it said last."""
+    so_far = wakes.handled(action, chosen, None)
+    while so_far.next is not None:
+        note(f"{_DONE[action]} so far: {so_far.done}.")
+        so_far = so_far.joined(wakes.handled(action, chosen, so_far.next))
+    return so_far
 
 
-def _replay(wakes: RedisWakes | GatewayWakes, wake_ids: list[str]) -> list[str]:
-    """What is the matter with those that are not tried now."""
+def _replay_each(wakes: RedisWakes | GatewayWakes, wake_ids: list[str]) -> WakeStep:
     problems = list[str]()
     for wake_id in wake_ids:
         wake = wakes.shown(wake_id)
@@ -202,7 +181,20 @@ def _replay(wakes: RedisWakes | GatewayWakes, wake_ids: list[str]) -> list[str]:
             problems.append(f"{wake_id!r} is dead: `toolfleet dead replay {wake_id}` has it sent again.")
         elif wake is None or not wakes.tried(wake_id):
             problems.append(_none(wake_id))
-    return problems
+    return WakeStep(len(wake_ids) - len(problems), problems=problems)
+
+
+def _drop_each(wakes: RedisWakes | GatewayWakes, wake_ids: list[str]) -> WakeStep:
+    outcomes = {wake_id: wakes.dropped(wake_id) for wake_id in wake_ids}
+    problems = [_none(wake_id) for wake_id, became in outcomes.items() if became is None]
+    return WakeStep(len(wake_ids) - len(problems), sum(became is True for became in outcomes.values()), problems)
+
+
+_DONE: Mapping[WakeAction, str] = {"replay": "Due now", "drop": "Dropped"}
+_EACH: Mapping[WakeAction, Callable[[RedisWakes | GatewayWakes, list[str]], WakeStep]] = {
+    "replay": _replay_each,
+    "drop": _drop_each,
+}
 
 
 def _wakes(gateway: Gateway | None, by: str | None = None) -> RedisWakes | GatewayWakes:

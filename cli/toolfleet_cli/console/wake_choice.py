@@ -1,6 +1,6 @@
 """Names which wake-ups a command means, and what one step over them has come to."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -30,6 +30,11 @@ class WakeStep:
     """How many were handled, how many of these are tried just now, what is the matter with others, and where the next step goes on."""
 
     done: int
-    under_way: int
-    problems: list[str]
-    next: str | None
+    under_way: int = 0
+    problems: list[str] = field(default_factory=list)
+    next: str | None = None
+
+    def joined(self, following: "WakeStep") -> "WakeStep":
+        """What this step and the one that follows it have come to together."""
+        done, under_way = self.done + following.done, self.under_way + following.under_way
+        return WakeStep(done, under_way, [*self.problems, *following.problems], following.next)

@@ -21,6 +21,9 @@ KEY_VARIABLE: Final = "TOOLFLEET_GATEWAY_KEY"
 
 _AWAY = frozenset({"fleet_unavailable", "auth_unavailable"})
 _NO_KEY, _NOT_FOUND = 401, 404
+_LOST_PARTS = frozenset(
+    {"", ".", ".."}
+)  # of a path, which clients and proxies take away: another thing would be asked for
 _CONNECT_SECONDS, _SECONDS = 5.0, 60.0
 
 
@@ -75,6 +78,8 @@ class Gateway:
 
         own = {"authorization": f"Bearer {self.key}"} if self.key else {}
         headers = {**options.pop("headers", {}), **own}
+        if not _LOST_PARTS.isdisjoint(path.split("/")[1:]):
+            return httpx.Response(_NOT_FOUND, json={"detail": "There is nothing of that name."})
         timeout = httpx.Timeout(seconds, connect=_CONNECT_SECONDS)
         try:
             with httpx.Client(base_url=self.url, timeout=timeout, trust_env=False) as client:

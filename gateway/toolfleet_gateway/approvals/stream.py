@@ -10,6 +10,7 @@ from starlette.responses import Response
 from toolfleet_gateway.approvals.bodies import ApprovalNotice
 from toolfleet_gateway.approvals.deciding import approver_of, is_theirs
 from toolfleet_gateway.auth.identity import Identity
+from toolfleet_gateway.http.answers import json_text
 from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.problems import invalid_request
 from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
@@ -65,6 +66,6 @@ class _Stream:
                         yield ServerSentEvent(event.kind, "{}", event.id)
                     elif is_theirs(event.found, who):
                         notice = ApprovalNotice(approval=shown(event.found, viewer))
-                        yield ServerSentEvent(event.kind, notice.model_dump_json(), event.id)
+                        yield ServerSentEvent(event.kind, json_text(notice, with_none=True), event.id)
         except FleetUnavailable:  # the stream has begun: it ends, and its client comes again
             return

@@ -10,7 +10,7 @@ from toolfleet_gateway.calls.attaching import owner_of
 from toolfleet_gateway.calls.bodies import CallBody, CallState
 from toolfleet_gateway.calls.outcomes import problem_of_refusal
 from toolfleet_gateway.calls.preferences import Preference
-from toolfleet_gateway.http.answers import json_answer, text_answer
+from toolfleet_gateway.http.answers import json_answer, json_text, text_answer
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.contracts import Conversation, ToolCall, ToolResult
@@ -78,7 +78,7 @@ class Calling:
 
 def result_answer(result: ToolResult, preference: Preference) -> Response:
     """A call's result, as it is."""
-    return text_answer(result.model_dump_json(), headers=preference.headers)
+    return text_answer(json_text(result, with_none=True), headers=preference.headers)
 
 
 def _unconfirmed() -> Problem:

@@ -14,7 +14,7 @@ from toolfleet_gateway.calls.bodies import CallState
 from toolfleet_gateway.calls.calling import CALLS, Calling
 from toolfleet_gateway.calls.preferences import PREFER, preference_of
 from toolfleet_gateway.calls.reports import reports_of
-from toolfleet_gateway.http.answers import text_answer
+from toolfleet_gateway.http.answers import json_text, text_answer
 from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
@@ -72,7 +72,7 @@ class FollowingRoutes:
         handle = await self._attached(asked.who, asked.path["call_id"])
         try:
             await self.calling.end_of(handle, preference)
-            return text_answer((await _state_of(handle)).model_dump_json(), headers=preference.headers)
+            return text_answer(json_text(await _state_of(handle), with_none=True), headers=preference.headers)
         finally:
             handle.leave()
 
@@ -85,7 +85,7 @@ class FollowingRoutes:
                     409, "conflict", "The call was begun by somebody else with the same key, and is theirs to cancel."
                 )
             await handle.cancel()
-            return text_answer((await _state_of(handle)).model_dump_json())
+            return text_answer(json_text(await _state_of(handle), with_none=True))
         finally:
             handle.leave()
 
@@ -134,7 +134,7 @@ async def _events_of(
 ) -> AsyncGenerator[ServerSentEvent]:
     async with aclosing(reports_of(handle, approvals)) as reports:
         async for report in reports:
-            text = report.model_dump_json()
+            text = json_text(report, with_none=True)
             if isinstance(report, LogMessage):
                 yield ServerSentEvent("log", text)  # without an id: it does not come again
                 continue
@@ -144,7 +144,7 @@ async def _events_of(
                 yield ServerSentEvent(kind, text, name)
     result = await handle.end_within(_LONGEST_SECONDS)
     if result is not None:
-        yield ServerSentEvent(_END, result.model_dump_json(), f"{handle.id}:{_END}")
+        yield ServerSentEvent(_END, json_text(result, with_none=True), f"{handle.id}:{_END}")
 
 
 _LONGEST_SECONDS = 86_400.0

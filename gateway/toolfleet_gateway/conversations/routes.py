@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from toolfleet_gateway.auth.identity import UserName
-from toolfleet_gateway.http.answers import nothing
+from toolfleet_gateway.http.answers import json_text, nothing
 from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
@@ -95,4 +95,4 @@ class _AboutConversations:
 async def _events(inbox: CompletionInbox) -> AsyncGenerator[ServerSentEvent]:
     async with aclosing(inbox.follow()) as entries:
         async for entry_id, wake in entries:
-            yield ServerSentEvent("completion", wake.model_dump_json(exclude_none=True), entry_id)
+            yield ServerSentEvent("completion", json_text(wake), entry_id)

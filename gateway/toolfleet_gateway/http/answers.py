@@ -1,16 +1,30 @@
 """Writes what routes answer: models as JSON."""
 
+import json
 from collections.abc import Mapping
 
 from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 from starlette.responses import Response
+
+from toolfleet_registry.system.http_bodies import without_lone_surrogates
 
 JSON = "application/json"
 
 
 def json_answer(model: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A model as JSON, without what is `None`."""
-    return text_answer(model.model_dump_json(exclude_none=True, by_alias=True), status, headers)
+    return text_answer(json_text(model), status, headers)
+
+
+def json_text(model: BaseModel, *, with_none: bool = False) -> str:
+    """A model as JSON, with or without what is `None`. Half a surrogate pair, which texts of agents may have, becomes U+FFFD."""
+    try:
+        return model.model_dump_json(exclude_none=not with_none, by_alias=True)
+    except PydanticSerializationError:  # no UTF-8 has such a half
+        fields = model.model_dump(exclude_none=not with_none, by_alias=True)
+        plain = json.loads(json.dumps(fields, default=to_jsonable_python))
+        return to_json(without_lone_surrogates(plain), inf_nan_mode="null").decode()
 
 
 def text_answer(text: str | bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -6,7 +6,7 @@ from typing import Any
 from starlette.responses import Response
 
 from toolfleet_gateway.auth.identity import Identity
-from toolfleet_gateway.http.answers import json_answer, text_answer
+from toolfleet_gateway.http.answers import json_answer, json_text, text_answer
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.modules.answers import ModuleList, ModuleToolsList, ModuleWithTools, ShownModule
 from toolfleet_gateway.rights.roles import require_role
@@ -82,7 +82,7 @@ class _AboutModules:
                 )
                 for name, status in statuses.items()
             ]
-            return ModuleToolsList(modules=modules, count=len(modules)).model_dump_json(exclude_none=True)
+            return json_text(ModuleToolsList(modules=modules, count=len(modules)))
 
         return text_answer(await aside(written, is_large=len(tools) > _MANY))
 

@@ -1,7 +1,6 @@
 """Lists, shows, replays and drops dead letters, for operators."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,15 +11,13 @@ from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.operations.actors import actor_of
 from toolfleet_gateway.operations.queries import DeadQuery, EventKindQuery, KindQuery
-from toolfleet_gateway.operations.refusals import refusals
+from toolfleet_gateway.operations.refusals import no_cursor, refusals
 from toolfleet_gateway.rights.roles import needing
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.dead_letters.entries import DeadEntries
-from toolfleet_tasks.dead_letters.entry import KINDS, DeadEntry, DeadKind
-from toolfleet_tasks.dead_letters.letter_search import WantedLetters
+from toolfleet_tasks.dead_letters.entry import DeadEntry, DeadKind
 from toolfleet_tasks.operations.letter_changes import LetterChanges
 
 _LIST, _ONE, _REPLAY = "/operations/dead-letters", "/operations/dead-letters/{letter_id}", "/replay"
@@ -175,18 +172,18 @@ class _AboutDeadLetters:
     async def listed(self, request: RouteRequest[None, DeadQuery]) -> Response:
         query = request.query
         async with DeadEntries.of(self._settings) as dead:
-            if query.offset and not (query.about or query.error or query.min_age_seconds or query.cursor):
-                letters = await dead.list(_kinds(query.kind), query.limit, query.offset)
+            if query.offset and not query.is_search:
+                letters = await dead.list(query.kinds, query.limit, query.offset)
                 return json_answer(DeadLetterList(letters=list(letters), count=len(letters)))
             return json_answer(await _searched(dead, query))
 
     async def shown(self, request: RouteRequest[None, KindQuery]) -> Response:
-        letters = await self._found(request.path["letter_id"], request.query.kind)
+        letters = await self._found(request.path["letter_id"], request.query.kinds)
         return json_answer(DeadLetterList(letters=list(letters), count=len(letters)))
 
     async def dropped(self, request: RouteRequest[None, KindQuery]) -> Response:
         letter_id = request.path["letter_id"]
-        letter = _only(await self._found(letter_id, request.query.kind))
+        letter = _only(await self._found(letter_id, request.query.kinds))
         async with LetterChanges.of(self._settings, actor_of(request.who)) as changes:
             if not await changes.drop(letter_id, (letter.kind,)):
                 raise _absent()
@@ -194,7 +191,7 @@ class _AboutDeadLetters:
 
     async def all_dropped(self, request: RouteRequest[None, KindQuery]) -> Response:
         async with LetterChanges.of(self._settings, actor_of(request.who)) as changes:
-            return json_answer(DroppedLetters(dropped=await changes.drop_all(_kinds(request.query.kind))))
+            return json_answer(DroppedLetters(dropped=await changes.drop_all(request.query.kinds)))
 
     async def all_replayed(self, request: RouteRequest[None, EventKindQuery]) -> Response:
         async with LetterChanges.of(self._settings, actor_of(request.who)) as changes:
@@ -203,7 +200,7 @@ class _AboutDeadLetters:
 
     async def replayed(self, request: RouteRequest[ReplayRequest, KindQuery]) -> Response:
         letter_id, body = request.path["letter_id"], request.body
-        letter = _only(await self._found(letter_id, request.query.kind))
+        letter = _only(await self._found(letter_id, request.query.kinds))
         with refusals():
             async with LetterChanges.of(self._settings, actor_of(request.who)) as changes:
                 if letter.kind != "call":
@@ -218,9 +215,9 @@ class _AboutDeadLetters:
                 )
         return json_answer(ReplayReport(is_due=False, result=result))
 
-    async def _found(self, letter_id: str, kind: DeadKind | None) -> Sequence[DeadEntry]:
+    async def _found(self, letter_id: str, kinds: Collection[DeadKind]) -> Sequence[DeadEntry]:
         async with DeadEntries.of(self._settings) as dead:
-            letters = await dead.find(letter_id, _kinds(kind))
+            letters = await dead.find(letter_id, kinds)
         if not letters:
             raise _absent()
         return letters
@@ -229,17 +226,11 @@ class _AboutDeadLetters:
 async def _searched(dead: DeadEntries, query: DeadQuery) -> DeadLetterList:
     if query.offset:
         raise invalid_request("Go on with the `cursor`: an `offset` goes with neither words nor an age.")
-    until = fleet_clock.now() - query.min_age_seconds if query.min_age_seconds else math.inf
-    wanted = WantedLetters(_kinds(query.kind), query.about, query.error, until)
     try:
-        found = await dead.search(wanted, behind=query.cursor, limit=query.limit)
+        found = await dead.search(query.wanted, behind=query.cursor, limit=query.limit)
     except ValueError:
-        raise invalid_request("The cursor is none: send the `next` of an answer as it is.") from None
+        raise no_cursor() from None
     return DeadLetterList(letters=found.entries, count=len(found.entries), next=found.next)
-
-
-def _kinds(kind: DeadKind | None) -> tuple[DeadKind, ...]:
-    return KINDS if kind is None else (kind,)
 
 
 def _only(letters: Sequence[DeadEntry]) -> DeadEntry:

@@ -6,8 +6,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.dead_letters.entry import DeadKind
+from toolfleet_tasks.dead_letters.entry import KINDS, DeadKind
 from toolfleet_tasks.dead_letters.kept_wakes import WaitingKind
+from toolfleet_tasks.dead_letters.letter_search import WantedLetters
 from toolfleet_tasks.dead_letters.waiting_search import WantedWakes
 
 
@@ -21,11 +22,16 @@ class PageQuery(BaseModel):
 
 
 class KindQuery(BaseModel):
-    """Which of the letters that have one id."""
+    """Which dead letters, of all or of those that have one id."""
 
     model_config = ConfigDict(extra="forbid")
 
     kind: DeadKind | None = Field(None, description="What has died: a call, a wake-up, or an event for a webhook.")
+
+    @property
+    def kinds(self) -> tuple[DeadKind, ...]:
+        """Of which kinds they are."""
+        return KINDS if self.kind is None else (self.kind,)
 
 
 class EventKindQuery(BaseModel):
@@ -36,22 +42,38 @@ class EventKindQuery(BaseModel):
     kind: Literal["wakeup", "webhook"] = Field(description="Wake-ups, or events for webhooks.")
 
 
-class ChosenWakeups(BaseModel):
-    """Which wake-ups of those that wait."""
+class SearchQuery(BaseModel):
+    """Which of those that wait, or are dead: with which words, and of what age; and which part of them."""
 
     model_config = ConfigDict(extra="forbid")
 
-    kind: WaitingKind | None = Field(None, description="Only those of this kind.")
     about: str = Field("", max_length=256, description="Only those with this in their id or subject, in any case.")
     error: str = Field("", max_length=256, description="Only those with this in their last error, in any case.")
-    min_age_seconds: int = Field(0, ge=0, le=10**9, description="Only those that have waited for so long.")
+    min_age_seconds: int = Field(
+        0, ge=0, le=10**9, description="Only those that have waited, or are dead, for so long."
+    )
     cursor: str | None = Field(None, max_length=2_048, description="The `next` of the page, or the step, before.")
+
+    @property
+    def until(self) -> float:
+        """When those of that age had begun to wait, or died, at the latest (seconds since the epoch)."""
+        return fleet_clock.now() - self.min_age_seconds if self.min_age_seconds else math.inf
+
+    @property
+    def is_search(self) -> bool:
+        """Whether words or an age choose them, or a page before."""
+        return bool(self.about or self.error or self.min_age_seconds or self.cursor)
+
+
+class ChosenWakeups(SearchQuery):
+    """Which wake-ups of those that wait."""
+
+    kind: WaitingKind | None = Field(None, description="Only those of this kind.")
 
     @property
     def wanted(self) -> WantedWakes:
         """As the search takes it."""
-        until = fleet_clock.now() - self.min_age_seconds if self.min_age_seconds else math.inf
-        return WantedWakes(self.kind, self.about, self.error, until)
+        return WantedWakes(self.kind, self.about, self.error, self.until)
 
 
 class WakeupStepQuery(ChosenWakeups):
@@ -60,11 +82,9 @@ class WakeupStepQuery(ChosenWakeups):
     limit: int = Field(1_000, ge=1, le=1_000, description="How many one step handles at most.")
 
 
-class WakeupQuery(ChosenWakeups):
+class WakeupQuery(PageQuery, ChosenWakeups):
     """Which wake-ups are listed. Neither a cursor, words nor an age go with `offset` or `conversation_id`."""
 
-    limit: int = Field(50, ge=1, le=1_000, description="How many at most.")
-    offset: int = Field(0, ge=0, le=1_000_000, description="How many of the first are left out.")
     conversation_id: str | None = Field(
         None,
         max_length=256,
@@ -74,16 +94,13 @@ class WakeupQuery(ChosenWakeups):
     @property
     def is_search(self) -> bool:
         """Whether words, a kind or an age choose them, or a page before."""
-        return bool(self.kind or self.about or self.error or self.min_age_seconds or self.cursor)
+        return super().is_search or self.kind is not None
 
 
-class DeadQuery(PageQuery):
-    """Which dead letters."""
+class DeadQuery(KindQuery, PageQuery, SearchQuery):
+    """Which dead letters. Neither a cursor, words nor an age go with `offset`."""
 
-    kind: DeadKind | None = Field(None, description="Only letters of this kind.")
-    about: str = Field("", max_length=256, description="Only those with this in their id or subject, in any case.")
-    error: str = Field("", max_length=256, description="Only those with this in their error, in any case.")
-    min_age_seconds: int = Field(0, ge=0, le=10**9, description="Only those that died so long ago.")
-    cursor: str | None = Field(
-        None, max_length=2_048, description="The `next` of the page before. Neither it nor words go with `offset`."
-    )
+    @property
+    def wanted(self) -> WantedLetters:
+        """As the search takes it."""
+        return WantedLetters(self.kinds, self.about, self.error, self.until)

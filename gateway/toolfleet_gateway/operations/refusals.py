@@ -1,9 +1,9 @@
-"""Answers with a problem what cannot be done with these tools, modules, keys or letters."""
+"""Answers with a problem what cannot be done with these tools, modules, keys or letters, and what is no cursor."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from toolfleet_gateway.http.problems import Problem, not_found
+from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_registry.errors import NoSuchDeadLetter, NotReplayable, OperationRefused
 
 
@@ -18,3 +18,8 @@ def refusals() -> Generator[None]:
         raise not_found("There is no such dead letter, or not any more.") from exc
     except NotReplayable as exc:
         raise Problem(409, "not_replayable", str(exc)) from exc
+
+
+def no_cursor() -> Problem:
+    """What to raise for a cursor that no answer had."""
+    return invalid_request("The cursor is none: send the `next` of an answer as it is.")

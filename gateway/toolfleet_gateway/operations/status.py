@@ -3,7 +3,7 @@
 from pydantic import RootModel
 from starlette.responses import Response
 
-from toolfleet_gateway.http.answers import text_answer
+from toolfleet_gateway.http.answers import json_text, text_answer
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.rights.roles import needing
 from toolfleet_registry.settings import Settings
@@ -19,7 +19,7 @@ def status_routes(settings: Settings) -> list[AnyRoute]:
 
     async def status(request: RouteRequest[None, None]) -> Response:
         del request
-        return text_answer(ShownFleetStatus(await read_status(settings)).model_dump_json())
+        return text_answer(json_text(ShownFleetStatus(await read_status(settings)), with_none=True))
 
     return [
         Route(

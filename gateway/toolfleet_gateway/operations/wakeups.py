@@ -1,5 +1,7 @@
 """Lists, shows, replays and drops wake-ups that wait to be accepted, for operators."""
 
+from collections.abc import Awaitable, Callable
+
 from pydantic import BaseModel, ConfigDict, RootModel
 from starlette.responses import Response
 
@@ -8,7 +10,7 @@ from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.operations.actors import actor_of
 from toolfleet_gateway.operations.queries import ChosenWakeups, WakeupQuery, WakeupStepQuery
-from toolfleet_gateway.operations.refusals import refusals
+from toolfleet_gateway.operations.refusals import no_cursor, refusals
 from toolfleet_gateway.rights.roles import needing
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
@@ -183,14 +185,26 @@ class _AboutWakeups:
         return json_answer(DroppedWakeup(under_way=became == "under_way"))
 
     async def all_replayed(self, request: RouteRequest[None, WakeupStepQuery]) -> Response:
-        query, mark = request.query, _mark_of(request.query)
-        async with WakeupChanges.of(self._settings, actor_of(request.who)) as changes:
-            return _handled(await changes.replay_found(query.wanted, behind=mark, limit=query.limit))
+        return await self._stepped(request, WakeupChanges.replay_found)
 
     async def all_dropped(self, request: RouteRequest[None, WakeupStepQuery]) -> Response:
+        return await self._stepped(request, WakeupChanges.drop_found)
+
+    async def _stepped(
+        self, request: RouteRequest[None, WakeupStepQuery], handle: Callable[..., Awaitable[HandledWakes]]
+    ) -> Response:
         query, mark = request.query, _mark_of(request.query)
         async with WakeupChanges.of(self._settings, actor_of(request.who)) as changes:
-            return _handled(await changes.drop_found(query.wanted, behind=mark, limit=query.limit))
+            step = await handle(changes, query.wanted, behind=mark, limit=query.limit)
+        return json_answer(
+            HandledWakeups(
+                done=step.done,
+                passed=step.passed,
+                under_way=step.under_way,
+                problems=list(step.problems),
+                next=step.next,
+            )
+        )
 
     async def _searched(self, query: WakeupQuery, mark: str | None) -> FoundWakes:
         async with DeadEntries.of(self._settings) as dead:
@@ -199,16 +213,8 @@ class _AboutWakeups:
 
 def _mark_of(query: ChosenWakeups) -> str | None:
     if query.cursor is not None and not is_mark(query.cursor):
-        raise invalid_request("The cursor is none: send the `next` of an answer as it is.")
+        raise no_cursor()
     return query.cursor
-
-
-def _handled(step: HandledWakes) -> Response:
-    return json_answer(
-        HandledWakeups(
-            done=step.done, passed=step.passed, under_way=step.under_way, problems=list(step.problems), next=step.next
-        )
-    )
 
 
 def _absent() -> Problem:

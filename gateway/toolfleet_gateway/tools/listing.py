@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from toolfleet_gateway.http.answers import text_answer
+from toolfleet_gateway.http.answers import json_text, text_answer
 from toolfleet_gateway.http.problems import invalid_request
 from toolfleet_gateway.http.routes import RouteRequest
 from toolfleet_gateway.tools.answers import FormatNote, ToolPage, shown_tool
@@ -106,7 +106,7 @@ def _written(
         converted = convert(tools, query.format)
         notes = [FormatNote.model_validate(note) for note in converted.notes]
         page = ToolPage(tools=list(converted), count=count, next=more, notes=notes)
-    return page.model_dump_json(exclude_none=True).encode()
+    return json_text(page).encode()
 
 
 def _has(values: Sequence[str], tag: str) -> bool:

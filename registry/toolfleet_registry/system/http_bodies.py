@@ -78,11 +78,35 @@ def loads_strict(data: bytes, *, depth: int = MAX_DEPTH) -> Any:
     except UnicodeDecodeError as exc:
         raise ValueError(f"not UTF-8 (byte {exc.start})") from None
     value = _parse(text)
-    if _too_deep(data, value, depth):
+    if is_too_deep(data, value, depth):
         raise ValueError(_DEPTH_REASON)
     if _SURROGATE_ESCAPE.search(text):
-        return _without_lone_surrogates(value)
+        return without_lone_surrogates(value)
     return value
+
+
+def without_lone_surrogates(value: Any) -> Any:
+    """Plain JSON with U+FFFD in the place of each half of a surrogate pair, which no UTF-8 output can carry."""
+    text = json.dumps(value, ensure_ascii=False)  # pairs are joined by now, so that a surrogate left is a lone one
+    return json.loads(_SURROGATE.sub("\ufffd", text)) if _SURROGATE.search(text) else value
+
+
+def is_too_deep(data: bytes, value: Any, depth: int) -> bool:
+    """Whether a JSON text, and the value that it is, have more than `depth` levels. Level by level instead of recursively, so that depth cannot hurt here."""
+    if data.count(b"[") + data.count(b"{") <= depth:
+        return False
+    level = [value]
+    for _ in range(depth):
+        level = [
+            child
+            for node in level
+            if isinstance(node, (dict, list))
+            for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
 
 
 class _Unpacker:
@@ -165,29 +189,6 @@ def _finite(text: str) -> float:
     if math.isinf(value):
         raise _NotStrict("not usable JSON (a number is too large)")
     return value
-
-
-def _too_deep(data: bytes, value: Any, depth: int) -> bool:
-    """Level by level instead of recursively, so that depth cannot hurt here."""
-    if data.count(b"[") + data.count(b"{") <= depth:
-        return False
-    level = [value]
-    for _ in range(depth):
-        level = [
-            child
-            for node in level
-            if isinstance(node, (dict, list))
-            for child in (node.values() if isinstance(node, dict) else node)
-            if isinstance(child, (dict, list))
-        ]
-        if not level:
-            return False
-    return True
-
-
-def _without_lone_surrogates(value: Any) -> Any:
-    text = json.dumps(value, ensure_ascii=False)  # pairs are joined by now, so that a surrogate left is a lone one
-    return json.loads(_SURROGATE.sub("\ufffd", text)) if _SURROGATE.search(text) else value
 
 
 _STRICT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)

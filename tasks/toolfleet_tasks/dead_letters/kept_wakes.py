@@ -11,6 +11,7 @@ from redis.client import NEVER_DECODE
 
 from toolfleet_registry.errors import MessageRefused, NotReplayable
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.system.http_bodies import is_too_deep
 from toolfleet_tasks.dead_letters.entry import DeadEntry, DeadKind
 from toolfleet_tasks.dead_letters.store import DeadStore, Letter, check_limits, kind_of_event
 from toolfleet_tasks.messages.signing import Seal
@@ -34,6 +35,7 @@ FIRST: Final[DueMark] = (-math.inf, "")
 
 _KINDS: Final[tuple[DeadKind, ...]] = ("wakeup", "webhook")
 _PAGE = 500  # ids that are read of a set at once
+_DEEPEST = 200  # levels of a body: pydantic writes no more than 254
 _FIELDS = ("kind", "body", "tries", "first_at", "error")
 _AS_BYTES: Final[dict[str, Any]] = {NEVER_DECODE: True}
 
@@ -244,8 +246,8 @@ class KeptWakes:
         return KeptWake(
             wake_id=wake_id,
             kind=str(kind),
-            tries=int(tries or 0),
-            first_at=float(first_at or 0) / 1000,
+            tries=int(_number(tries)),
+            first_at=_number(first_at) / 1000,
             due_at=None if due_ms is None else float(due_ms) / 1000,
             error=error or "",
             body=self._body(wake_id, str(kind), body or ""),
@@ -284,11 +286,14 @@ def _object(text: str | bytes) -> dict[str, Any] | None:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
+    return found if isinstance(found, dict) and not is_too_deep(data, found, _DEEPEST) else None
 
 
 def _number(value: object) -> float:
+    """What it says, if that is a number; else 0: one record that is damaged must not hide all others."""
     try:
-        return float(str(value))
+        number = float(str(value))
     except ValueError:
         return 0.0
+    return number if math.isfinite(number) else 0.0

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.fleet import TestBed
+from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.redis.keys import Keys
 
 
@@ -27,9 +26,8 @@ def owls() -> Iterator[ModuleServer]:
 
 @pytest.fixture(params=[True, False], ids=["fast", "stock"])
 def bed(request: pytest.FixtureRequest, owls: ModuleServer, tmp_path: Path) -> Iterator[TestBed]:
-    (tmp_path / "logs").mkdir()
-    with redis_server(tmp_path / "redis") as url:
-        yield TestBed(url, (owls,), tmp_path / "logs", {"fast_transport": request.param, "log_format": "json"})
+    with own_bed(owls, tmp_path, fast_transport=request.param, log_format="json") as bed:
+        yield bed
 
 
 @pytest.fixture

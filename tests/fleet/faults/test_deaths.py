@@ -5,20 +5,19 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from support.fleet import TestBed
+from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer, Request, serve
 from support.up import COMMAND
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.contracts.dead_letters import DeadLetter
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
@@ -43,16 +42,8 @@ def owls() -> Iterator[ModuleServer]:
 @pytest.fixture
 def bed(owls: ModuleServer, tmp_path: Path) -> Iterator[TestBed]:
     """A fleet whose workers are taken for lost after two seconds."""
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    with redis_server(tmp_path / "redis") as url:
-        yield TestBed(url, (owls,), logs, {"visibility_timeout": 2})
-
-
-@pytest.fixture
-async def fleet(bed: TestBed) -> AsyncIterator[ToolFleet]:
-    async with ToolFleet(settings=bed.settings) as fleet:
-        yield fleet
+    with own_bed(owls, tmp_path, visibility_timeout=2) as bed:
+        yield bed
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
-from support.fleet import TestBed
+from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer, serve
 from support.waiting import wait_until
 from toolfleet import Caller, FleetUnavailable, ToolCall, ToolFleet
@@ -25,18 +25,9 @@ LONG_NAP = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 25})
 @pytest.fixture
 def bed(owls: ModuleServer, tmp_path: Path) -> Iterator[TestBed]:
     """A Redis of this test's own: it is going to be frozen or ended."""
-    logs = tmp_path / "logs"
-    logs.mkdir()
     owls.forget()
-    with redis_server(tmp_path / "redis") as url:
-        yield TestBed(url, (owls,), logs)
-
-
-@pytest.fixture
-async def fleet(bed: TestBed) -> AsyncIterator[ToolFleet]:
-    """An agent's fleet without any worker."""
-    async with ToolFleet(settings=bed.settings) as fleet:
-        yield fleet
+    with own_bed(owls, tmp_path) as bed:
+        yield bed
 
 
 async def redis_pid(bed: TestBed) -> int:

@@ -1,16 +1,15 @@
 """A worker that dies with a call that was claimed as its message was taken: the call is run all the same, and once."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from support.fleet import TestBed
+from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer, Request, serve
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.queue_keys import QueueKeys
 from toolfleet_tasks.lua.queues import RESERVE
@@ -34,16 +33,8 @@ def owls() -> Iterator[ModuleServer]:
 @pytest.fixture
 def bed(owls: ModuleServer, tmp_path: Path) -> Iterator[TestBed]:
     """A fleet whose workers are taken for lost after two seconds."""
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    with redis_server(tmp_path / "redis") as url:
-        yield TestBed(url, (owls,), logs, {"visibility_timeout": 2})
-
-
-@pytest.fixture
-async def fleet(bed: TestBed) -> AsyncIterator[ToolFleet]:
-    async with ToolFleet(settings=bed.settings) as fleet:
-        yield fleet
+    with own_bed(owls, tmp_path, visibility_timeout=2) as bed:
+        yield bed
 
 
 @pytest.mark.parametrize(("tool", "attempts"), [("owls.hoot", 2), ("owls.hoot_once", 1)])

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from support.fleet import TestBed, local_tools_known
+from support.fleet import TestBed, local_tools_known, own_bed
 from support.module_server import ModuleServer, Request, serve
 from support.programs.memory_groups import MemoryGroup, memory_group
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.contracts.dead_letters import DeadLetter
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
@@ -47,10 +46,9 @@ def groups() -> Iterator[tuple[MemoryGroup, MemoryGroup]]:
 def bed(owls: ModuleServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestBed]:
     """A fleet whose workers are taken for lost after two seconds."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
-    (tmp_path / "logs").mkdir()
-    more = {"visibility_timeout": 2, "local_tools": "support.local_tools.greedy_tools:tools"}
-    with serve(owls), redis_server(tmp_path / "redis") as url:
-        yield TestBed(url, (owls,), tmp_path / "logs", more)
+    greedy = "support.local_tools.greedy_tools:tools"
+    with serve(owls), own_bed(owls, tmp_path, visibility_timeout=2, local_tools=greedy) as bed:
+        yield bed
 
 
 class Load:

@@ -5,17 +5,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-import httpx
 import pytest
 
 from support.fleet import TestBed
-from support.gateways.gateway_process import Gateway, gateway_process
-from support.metrics.scraping import Series, names_in, scrape, series_in, sum_of
+from support.metrics.metered import Metered, metered_gateway
+from support.metrics.scraping import names_in, series_in, sum_of
 from support.module_server import ModuleServer
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.waiting import wait_until
 from toolfleet import ToolFleet
-from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.contracts import Caller, ToolCall
 from toolfleet_registry.metrics.families import FAMILIES
 
@@ -23,23 +21,10 @@ NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 60})
 
 
 @dataclass
-class MeteredFleet:
-    """A gateway on a Redis to which things may happen, with a port for its metrics. Workers come and go."""
+class MeteredFleet(Metered):
+    """A gateway on a Redis to which things may happen."""
 
-    bed: TestBed
     redis: FaultyRedis
-    gateway: Gateway
-    port: int
-
-    def scrape(self) -> Series:
-        return scrape(self.port)
-
-    def says(self, name: str, **labels: str) -> float:
-        return sum_of(self.scrape(), name, **labels)
-
-    async def scale(self, lane: str = "fast") -> httpx.Response:
-        async with self.gateway.client() as client:
-            return await client.get(f"/scale/{lane}")
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +32,8 @@ def metered(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
     with ExitStack() as stack:
         redis = stack.enter_context(faulty_redis(tmp_path_factory.mktemp("redis")))
         bed = TestBed(redis.url, (owls,), tmp_path_factory.mktemp("logs"), {"worker_concurrency": 4})
-        port = stack.enter_context(held_port())
-        env = {"TOOLFLEET_METRICS_PORT": str(port)}
-        yield MeteredFleet(bed, redis, stack.enter_context(gateway_process(bed, env=env)), port)
+        metered = stack.enter_context(metered_gateway(bed))
+        yield MeteredFleet(bed, metered.gateway, metered.port, redis)
 
 
 async def test_a_queue_is_counted_while_it_waits_and_while_it_runs(metered: MeteredFleet, owner: Caller) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from support.fleet import TestBed
+from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer
 from support.waiting import wait_until, wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
@@ -25,10 +25,9 @@ BOB = Caller(user_id="bob", permission="owner", allowed_modules="*")
 @pytest.fixture
 def bed(owls: ModuleServer, tmp_path: Path) -> Iterator[TestBed]:
     """A Redis of this test's own, which knows after two seconds that a worker has died."""
-    (tmp_path / "logs").mkdir()
     owls.forget()
-    with redis_server(tmp_path / "redis") as url:
-        yield TestBed(url, (owls,), tmp_path / "logs", {"visibility_timeout": 2})
+    with own_bed(owls, tmp_path, visibility_timeout=2) as bed:
+        yield bed
 
 
 @pytest.fixture

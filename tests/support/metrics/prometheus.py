@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from support.servers.plain_http import PLAIN
-from support.waiting import wait_until_sync
+from support.waiting import wait_until, wait_until_sync
 from toolfleet_cli.local.child_processes import spawn, stop
 from toolfleet_cli.local.tcp_ports import held_port
 
@@ -46,6 +46,15 @@ class Prometheus:
         """The rules that it evaluates, each with its health."""
         groups = self._get("rules")["data"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
+
+    async def check(self, queries: Mapping[str, str]) -> None:
+        """Wait until each of these has series, by what asks it, and all rules were evaluated. Fails where that does not come."""
+        for what, query in queries.items():
+            await wait_until(lambda query=query: self.query(query), f"{what}: {query}")  # type: ignore[misc] # bound now
+        await wait_until(
+            lambda: {rule["health"] for rule in self.rules()} == {"ok"} and len(self.rules()) == len(alerts()),
+            "all rules were evaluated",
+        )
 
     def _get(self, what: str, **params: str) -> dict[str, Any]:
         answer: dict[str, Any] = httpx.get(f"{self.url}/api/v1/{what}", params=params, timeout=20, verify=PLAIN).json()

@@ -1,82 +1,43 @@
-"""Handles all letters of a filter, which it replays or drops, some at a time: where it is stands in its own form, so that any gateway goes on with it.
+"""Handles all letters of a filter, which it replays or drops, some at a time.
 
 Whoever closes the page stops it. A letter that two people handle at once is refused the second time.
 """
 
 import asyncio
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from dataclasses import replace
+from typing import Any
 
-from toolfleet_gateway.console.bulk.letter_filter import LONGEST_CURSOR, LetterFilter
+from toolfleet_gateway.console.bulk.bulk_progress import BulkAction, BulkProgress
+from toolfleet_gateway.console.bulk.list_filter import LETTERS, ListFilter
 from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
-from toolfleet_gateway.console.serving.form_body import FormFields
-from toolfleet_gateway.console.visits.page import ConsolePage, Outcome, Shown, Visit
-from toolfleet_gateway.http.problems import Problem, invalid_request
+from toolfleet_gateway.console.visits.page import ConsolePage, Outcome, Visit
+from toolfleet_gateway.http.problems import Problem
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.dead_letters.letter_search import mark_before
 
 _AT_ONCE = {"replay": 5, "drop": 50}  # letters of one step: it ends in seconds
 _REPLAY_SECONDS = 20.0
-_MOST = 1_000_000
 _MOST_SEARCHES = 10  # of one step, which looks at some thousand letters each time
-_MOST_FAULTS = 5
-
-Action = Literal["replay", "drop"]
-
-
-@dataclass(frozen=True, slots=True)
-class LetterProgress:
-    """How far it is: the letters behind `cursor` are left, the latest first. Those that have failed stay, and are passed by.
-
-    `total` is how many there were when it began; below 0: nobody has counted them.
-    """
-
-    action: Action
-    cursor: str
-    total: int = -1
-    done: int = 0
-    failed: int = 0
-    is_over: bool = False
-
-    @classmethod
-    def of(cls, form: FormFields) -> Self:
-        """What the form says. One that has just begun says nothing: what dies from now on is not meant. Raises `Problem`."""
-        action = form.get("action")
-        if action not in {"replay", "drop"}:
-            raise invalid_request("Dead letters are replayed or dropped.")
-        done, failed = (form.number(name, 0, most=_MOST) for name in ("done", "failed"))
-        cursor = form.get("cursor", "")[:LONGEST_CURSOR]
-        total = form.number("total", -1, most=_MOST) if cursor else -1
-        cursor = cursor or mark_before(fleet_clock.now())
-        return cls("drop" if action == "drop" else "replay", cursor, total, done, failed)
 
 
 def letter_step_pages() -> list[ConsolePage]:
     """The one page. It comes before those of single letters."""
-    return [ConsolePage("POST", "/dead-letters/bulk", _stepped, "operator")]
+    return [ConsolePage("POST", f"{LETTERS.path}/bulk", _stepped, "operator")]
 
 
 async def _stepped(visit: Visit) -> Outcome:
-    wanted, progress = LetterFilter.of(visit.form), LetterProgress.of(visit.form)
-    total = progress.total if progress.total >= 0 else await wanted.count(visit, progress.cursor)
+    wanted, progress = ListFilter.of(LETTERS, visit.form), BulkProgress.of(visit.form)
+    if not progress.cursor:  # what dies from now on is not meant
+        progress = replace(progress, cursor=mark_before(fleet_clock.now()))
+    progress = await progress.counted(visit, wanted)
     chosen, following = await _chosen(visit, wanted, progress)
     outcomes = await asyncio.gather(*(_handled(visit, progress.action, each) for each in chosen))
     faults = [fault for fault in outcomes if fault is not None]
-    done, failed = progress.done + len(chosen) - len(faults), progress.failed + len(faults)
-    is_over = following is None
-    progress = replace(
-        progress,
-        cursor=following or progress.cursor,
-        total=done + failed if is_over else max(total, done + failed),
-        done=done,
-        failed=failed,
-        is_over=is_over,
-    )
-    values = {"wanted": wanted, "progress": progress, "faults": faults[:_MOST_FAULTS]}
-    return Shown("letter_steps", "Replay by filter" if progress.action == "replay" else "Drop by filter", values)
+    progress = progress.advanced(following, done=len(chosen) - len(faults), failed=len(faults))
+    return progress.shown(wanted, faults)
 
 
-async def _chosen(visit: Visit, wanted: LetterFilter, progress: LetterProgress) -> tuple[list[Any], str | None]:
+async def _chosen(visit: Visit, wanted: ListFilter, progress: BulkProgress) -> tuple[list[Any], str | None]:
     """The letters of this step, and the cursor of the next; `None`: nothing is left."""
     chosen, most = list[Any](), _AT_ONCE[progress.action]
     cursor: str | None = progress.cursor
@@ -88,7 +49,7 @@ async def _chosen(visit: Visit, wanted: LetterFilter, progress: LetterProgress) 
     return chosen, cursor
 
 
-async def _handled(visit: Visit, action: Action, letter: Any) -> str | None:
+async def _handled(visit: Visit, action: BulkAction, letter: Any) -> str | None:
     """Handle one, with its own line in the audit. What is the matter with it, if it was not."""
     path, query = {"letter_id": letter["id"]}, {"kind": letter["kind"]}
     try:

@@ -2,13 +2,11 @@
 
 from typing import Any, Final
 
-from toolfleet_gateway.console.bulk.letter_filter import LONGEST_CURSOR, LetterFilter
+from toolfleet_gateway.console.bulk.list_filter import LETTERS, ListFilter
 from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
 from toolfleet_gateway.console.visits.page import ConsolePage, Done, Outcome, Shown, Visit
-from toolfleet_gateway.console.visits.paging import PER_PAGE, window_of
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_registry.system.http_bodies import loads_strict
-from toolfleet_tasks.dead_letters.letter_search import MOST_SEARCHED
 
 _ONE: Final = "/dead-letters/{kind}/{letter_id}"
 _REPLAY_SECONDS = 60.0
@@ -24,20 +22,7 @@ def dead_letter_pages() -> list[ConsolePage]:
 
 
 async def _listed(visit: Visit) -> Outcome:
-    limit, wanted = window_of(visit.query).limit, LetterFilter.of(visit.query)
-    cursor = visit.query.get("cursor", "")[:LONGEST_CURSOR] or None
-    letters, following = await wanted.matching(visit, limit=limit, cursor=cursor)
-    values = {
-        "rows": letters,
-        "wanted": wanted,
-        "limit": limit if limit != PER_PAGE else None,
-        "next": following,
-        "is_first": cursor is None,
-        "is_cut": following is not None and len(letters) < limit,
-        "searched": MOST_SEARCHED,
-        "count": len(letters) if following is None and cursor is None else None,
-    }
-    return Shown("dead_letters", "Dead letters", values)
+    return Shown("dead_letters", "Dead letters", await ListFilter.page(LETTERS, visit))
 
 
 async def _shown(visit: Visit) -> Outcome:

@@ -1,15 +1,11 @@
 """Shows wake-ups that wait by a filter, and has one tried now or dropped."""
 
-from toolfleet_gateway.console.bulk.wakeup_filter import WakeupFilter
+from toolfleet_gateway.console.bulk.list_filter import WAKEUPS, ListFilter
 from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
 from toolfleet_gateway.console.visits.page import ConsolePage, Done, Outcome, Shown, Visit
-from toolfleet_gateway.console.visits.paging import PER_PAGE, window_of
 from toolfleet_gateway.http.problems import invalid_request
-from toolfleet_tasks.dead_letters.kept_wakes import WAITING_KINDS
-from toolfleet_tasks.dead_letters.waiting_search import MOST_WAITING_SEARCHED
 
 _ONE = "/wake-ups/{wake_id}"
-_LONGEST_CURSOR = 2_048  # characters
 
 
 def wakeup_pages() -> list[ConsolePage]:
@@ -22,21 +18,7 @@ def wakeup_pages() -> list[ConsolePage]:
 
 
 async def _listed(visit: Visit) -> Outcome:
-    limit, wanted = window_of(visit.query).limit, WakeupFilter.of(visit.query)
-    cursor = visit.query.get("cursor", "")[:_LONGEST_CURSOR] or None
-    wakeups, following = await wanted.matching(visit, limit=limit, cursor=cursor)
-    values = {
-        "rows": wakeups,
-        "wanted": wanted,
-        "kinds": WAITING_KINDS,
-        "limit": limit if limit != PER_PAGE else None,
-        "next": following,
-        "is_first": cursor is None,
-        "is_cut": following is not None and len(wakeups) < limit,
-        "searched": MOST_WAITING_SEARCHED,
-        "count": len(wakeups) if following is None and cursor is None else None,
-    }
-    return Shown("wakeups", "Wake-ups", values)
+    return Shown("wakeups", "Wake-ups", await ListFilter.page(WAKEUPS, visit))
 
 
 async def _shown(visit: Visit) -> Outcome:

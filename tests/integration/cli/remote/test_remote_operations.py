@@ -6,6 +6,8 @@ import select
 import subprocess
 from typing import Any
 
+import pytest
+
 from support.command import Run
 from support.fleet import TestBed
 from support.gateways.keyed_gateway import KeyedGateway
@@ -205,3 +207,19 @@ def test_wakeups_that_wait_are_dropped(run_as: Run, bed: TestBed, gateway: Keyed
         ("wakeups_dropped", "success"),
     ]
     assert {each["by"] for each in changes} == {f"key {gateway.key_id('olga')}"}
+
+
+@pytest.mark.parametrize("name", [".", "..", ""])
+def test_a_name_of_dots_is_nothings_name(run_as: Run, bed: TestBed, name: str) -> None:
+    """A client, or a proxy, would take it out of the path, and all that there is would be meant."""
+    make = maker(bed.redis_url)
+    make("dots-1", conversation_id="remote-dots")
+    done = [run_as("olga", *words, name) for words in (("wakes", "drop"), ("wakes", "replay"), ("dead", "drop"))]
+    shown = run_as("olga", "wakes", "show", name)
+    left = json.loads(run_as("vera", "wakes", "list", "--about", "remote-dots", "--json").out)
+    run_as("olga", "wakes", "drop", "dots-1")
+
+    assert [each.code for each in (*done, shown)] == [1, 1, 1, 1]
+    assert all(f"There is no wake-up {name!r}" in each.err for each in (done[0], done[1], shown))
+    assert f"There is no dead letter {name!r}" in done[2].err
+    assert [each["wake_id"] for each in left] == ["dots-1"]

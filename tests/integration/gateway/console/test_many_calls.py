@@ -11,12 +11,11 @@ from redis import Redis
 from support.console.console_fleet import bury
 from support.console.console_pages import PAGES
 from support.console.plain_browser import ConsoleBrowser, browsing
-from support.fleet import TestBed
+from support.fleet import TestBed, own_bed
 from support.gateways.keyed_gateway import KeyedGateway, keyed_gateway
 from support.module_server import ModuleServer
 from support.published_call import published
 from support.waiting import wait_until_answered
-from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.contracts import Audit, ToolResult
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.audit import FIELD, Auditor, text_of
@@ -42,9 +41,8 @@ METHODS = ("echo", "nap", "nap_once", "fail", "garble", "turn_away")
 @pytest.fixture
 def bed(tmp_path: Path, owls: ModuleServer) -> Iterator[TestBed]:
     """A fleet that keeps more lines than the usual one."""
-    (tmp_path / "logs").mkdir()
-    with redis_server(tmp_path / "redis") as url:
-        yield TestBed(url, (owls,), tmp_path / "logs", {"audit_kept": 2 * CALLS})
+    with own_bed(owls, tmp_path, audit_kept=2 * CALLS) as bed:
+        yield bed
 
 
 @pytest.fixture

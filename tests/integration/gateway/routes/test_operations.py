@@ -216,3 +216,14 @@ async def test_a_key_is_made_listed_and_revoked(gateway: KeyedGateway, bed: Test
     assert (other.status_code, other.json()["error_code"]) == (403, "beyond_own_rights")
     assert revoked == [204, 404]
     assert key_with(made["text"], bed) is None
+
+
+async def test_a_letter_is_shown_whatever_an_agent_calls_its_user(gateway: KeyedGateway, fleet: ToolFleet) -> None:
+    """Half a surrogate pair, which no UTF-8 has, is U+FFFD for readers; no list fails by it."""
+    caller = Caller(user_id="half \ud83e", permission="owner", allowed_modules="*")
+    result = await fleet.call(ToolCall(tool_name="owls.garble"), caller)
+    answers = [await gateway.get("vera", f"/operations/dead-letters{path}") for path in ("?about=half", "")]
+    dropped = await gateway.delete("olga", f"/operations/dead-letters/{result.audit.call_id}?kind=call")
+
+    assert [answer.status_code for answer in (*answers, dropped)] == [200, 200, 204]
+    assert [each["subject"] for each in answers[0].json()["letters"]] == ["owls.garble for half \ufffd"]

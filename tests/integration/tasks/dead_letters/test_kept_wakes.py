@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -202,3 +203,24 @@ async def test_a_redis_that_is_away_is_named(tmp_path: Path, monkeypatch: pytest
         async with ToolFleet(settings=Settings(redis_url=server.url)) as fleet:
             with server.frozen(), pytest.raises(FleetUnavailable, match="no answer within"):
                 await asyncio.wait_for(fleet.wakeups.dead(), 5)
+
+
+async def test_what_is_damaged_hides_nothing_else(fleet: ToolFleet, redis: Redis) -> None:
+    """What waits or is dead is listed all the same, and the damaged ones can be dropped."""
+    damaged: dict[Any, Any] = {"tries": "1e999", "first_at": "yesterday", "kind": "call", "body": "[" * 300 + "]" * 300}
+    deep = json.dumps({"tool_name": "owls.echo", "arguments": json.loads("[" * 300 + "]" * 300)})
+    for name, fields in {"odd-1": damaged, "odd-2": {**damaged, "body": deep}}.items():
+        await put(redis, name)
+        await redis.hset(Keys().wake(name), mapping=fields)
+        await redis.hset(Keys().dead_wakes, f"dead-{name}", json.dumps(fields))
+        await redis.zadd(Keys().dead_wakes_order, {f"dead-{name}": 1})
+    await put(redis, "whole")
+
+    waiting, dead = await fleet.wakeups.waiting(), await fleet.wakeups.dead()
+    assert {wake.wake_id: wake.body is None for wake in waiting} == {"odd-1": True, "odd-2": True, "whole": False}
+    assert {(wake.wake_id, wake.tries, wake.first_at, wake.body is None) for wake in dead} == {
+        ("dead-odd-1", 0, 0.0, True),
+        ("dead-odd-2", 0, 0.0, True),
+    }
+    names = ("odd-1", "odd-2", "dead-odd-1", "dead-odd-2")
+    assert set(await fleet.wakeups.drop(*names)) == set(names)
