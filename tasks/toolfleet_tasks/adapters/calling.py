@@ -256,8 +256,11 @@ class AdapterCalls:
         return result
 
     async def _is_kept(self, handle: BegunHandle, key: str, asked: FrameworkCall) -> bool:
-        """Whether the same step will find the call again, whatever becomes of its key: else it is waited for."""
-        if not await handle.is_kept_within(_CONFIRMATION_SECONDS):
+        """Whether the same step will find the call again, whatever becomes of its key: else it is waited for.
+
+        One that has ended meanwhile may have ended as another call with its key: then nobody finds it by its own id.
+        """
+        if not await handle.is_kept_within(_CONFIRMATION_SECONDS) or handle.has_ended:
             return False
         try:
             seconds = _sooner(self._timeout, asked.seconds) or 0.0

@@ -17,6 +17,7 @@ KEY = "toolfleet/idempotencyKey"
 _ERROR, _RUNNING = "toolfleet/error", "toolfleet/running"
 _PAUSE_SECONDS = 0.5
 _WORKING = "working"
+_AWAY = "Redis does not answer"
 
 
 async def call_over_mcp(send: Send, ref: str, tool: str, arguments: Json) -> str | None:
@@ -55,6 +56,8 @@ async def _asked(send: Send, method: str, params: Json, capabilities: Json | Non
         return None
     message = json.loads(text) if text.startswith("{") else messages_of(text)[-1]
     if "error" in message:
+        if _AWAY in message["error"]["message"]:
+            return None
         raise ValueError(f"{method}: {message['error']}")
     found: Json = message["result"]
     return found

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
+import structlog
 from agents import Runner
 from agents.testing import ScriptedModel, assistant_message, function_call
 from langgraph.checkpoint.memory import InMemorySaver
@@ -19,13 +21,15 @@ from support.module_server import ModuleServer, serve
 from support.modules.works import QUICK, Works
 from support.servers.hatchery import Hatchery, make_hatchery
 from support.servers.redis_faults import faulty_redis
+from support.servers.tcp_proxy import tcp_proxy
 from support.waiting import wait_until
 from toolfleet import Caller, Poll, ToolDefinition, ToolFleet
 from toolfleet.adapters.claude import fleet_server
 from toolfleet.adapters.openai_agents import FleetAgent, FleetTools
 from toolfleet_tasks.adapters.calling import AdapterCalls
-from toolfleet_tasks.adapters.deferrals import StillRunning
+from toolfleet_tasks.adapters.deferrals import DeferredStep, StillRunning
 from toolfleet_tasks.adapters.framework_call import FrameworkCall
+from toolfleet_tasks.dispatch import dispatcher
 
 Modules = tuple[ModuleServer, Hatchery, Works]
 each_framework = pytest.mark.parametrize("framework", RUNS)
@@ -69,7 +73,8 @@ async def test_a_job_that_cannot_be_made_is_refused_at_once(fleet: ToolFleet, ad
     """Nothing is deferred, and the model reads why."""
     poll = Poll(tool_name="works.admins_state", arguments={"id": "x"})
 
-    result = await AdapterCalls(fleet, jobs={"works.begin": poll}).call(asked(ada, "works.begin", {}))
+    step = asked(ada, "works.begin", {"n": uuid4().hex})  # the same one would bring the job that another test has made
+    result = await AdapterCalls(fleet, jobs={"works.begin": poll}).call(step)
 
     assert (result.error_code, result.effect_state) == ("permission_denied", "none")
 
@@ -107,6 +112,35 @@ async def test_an_id_stands_for_its_arguments(fleet: ToolFleet, ada: Caller, wor
     assert "was made with other arguments" in str(other.error)
     assert same.success
     assert work.times() == 1
+
+
+async def test_a_step_that_redis_has_not_confirmed_brings_the_first_ones_result(
+    bed: TestBed, fleet: ToolFleet, ada: Caller, modules: Modules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When Redis answers again it has joined the call that its step has made before, whose id it does not have: it is not deferred."""
+    monkeypatch.setattr(dispatcher, "_PUBLISH_SECONDS", 0.2)
+    modules[0].forget()
+    nap = asked(ada, "owls.nap_once", {"seconds": 0, "n": uuid4().hex})
+    first = await AdapterCalls(fleet).call(nap)
+    port = urlsplit(bed.redis_url).port or 0
+    with tcp_proxy(port) as proxy, structlog.testing.capture_logs() as logs:
+        settings = bed.settings.model_copy(update={"redis_url": bed.redis_url.replace(f":{port}", f":{proxy.port}")})
+        async with ToolFleet(settings=settings) as behind:
+
+            class CutOff(AdapterCalls):
+                async def step_before(self, asked: FrameworkCall) -> DeferredStep | None:
+                    found = await super().step_before(asked)
+                    proxy.hold()
+                    return found
+
+            again = asyncio.create_task(CutOff(behind, defer_after=0).call(nap))
+            await wait_until(lambda: "publish_not_confirmed" in {line["event"] for line in logs}, "nobody confirms it")
+            proxy.release()
+            second = await again
+
+    assert first.success
+    assert (second.result, second.audit.call_id) == (first.result, first.audit.call_id)
+    assert len(modules[0].calls("nap_once")) == 1
 
 
 async def test_a_run_that_is_cancelled_takes_back_only_the_job_that_it_has_made(

@@ -66,7 +66,7 @@ async def asked(gateway: KeyedGateway, n: int, **more: object) -> str:
 
 async def test_a_call_is_approved_over_http(gateway: KeyedGateway, module: ModuleServer) -> None:
     """By whoever may; others see neither the call nor that there is one, viewers see it and may not decide."""
-    approval_id = await asked(gateway, 1, pin="1234")
+    before, approval_id = len(module.calls("feed")), await asked(gateway, 1, pin="1234")
     path = f"/approvals/{approval_id}"
     body = {"decision": "approve"}
     assert (await gateway.get("eve", path)).status_code == 404
@@ -77,9 +77,9 @@ async def test_a_call_is_approved_over_http(gateway: KeyedGateway, module: Modul
     own = (await gateway.get("bob", path)).json()
     assert (own["arguments"], own["may_decide"], own["user_id"]) == ({"n": 1, "pin": "1234"}, False, "bob")
     assert (await gateway.post("bob", path, body)).status_code == 403
-    assert [each["id"] for each in (await gateway.get("ada", "/approvals")).json()["approvals"]] == [approval_id]
+    assert approval_id in {each["id"] for each in (await gateway.get("ada", "/approvals")).json()["approvals"]}
     assert (await gateway.get("eve", "/approvals")).json()["approvals"] == []
-    assert module.calls("feed") == []
+    assert len(module.calls("feed")) == before
 
     decided = await gateway.post("ada", path, body)
     assert (decided.status_code, decided.json()["state"]) == (200, "approved")
@@ -87,7 +87,7 @@ async def test_a_call_is_approved_over_http(gateway: KeyedGateway, module: Modul
     assert (again.status_code, again.json()["type"]) == (409, "urn:toolfleet:problem:approval-not-taken")
     ended = await gateway.get("bob", f"/calls/{approval_id}", headers={"prefer": "wait=20"})
     assert ended.json()["result"]["success"], ended.text
-    assert len(module.calls("feed")) == 1
+    assert len(module.calls("feed")) == before + 1
 
 
 async def test_wrong_decisions_are_refused(gateway: KeyedGateway, module: ModuleServer) -> None:
