@@ -23,6 +23,7 @@ from toolfleet_tasks.redis.identity import RedisIdentity
 from toolfleet_tasks.results.channel_watch import ChannelWatch
 from toolfleet_tasks.results.end_check import EndCheck, Meta
 from toolfleet_tasks.results.reader import STORED, ResultReader
+from toolfleet_tasks.results.subscriptions import Subscriptions
 from toolfleet_tasks.results.verifier import Verifier
 
 log = get_logger(__name__)
@@ -31,7 +32,6 @@ READY = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
 """Celery's states that nothing follows."""
 
 _SWEEP_SECONDS = 5.0  # how often old calls are looked up
-_SUBSCRIBE_CHUNK = 500  # channels a command
 
 
 class Waiter(Protocol):
@@ -97,7 +97,7 @@ class ResultListener:
         self._expected: dict[bytes, _Subscription] = {}  # by channel
         self.watches = ChannelWatch(connection, self._reader.fetch)
         """Who wants to hear more of a call than its end."""
-        self._leaving: list[bytes] = []
+        self._subscriptions = Subscriptions(connection, lambda channel: channel in self._expected)
         self._is_new = asyncio.Event()  # the connection
         self.identity = RedisIdentity(connection, keys)
         """Which server is at the other end, and whether it has lost anything."""
@@ -137,7 +137,7 @@ class ResultListener:
         subscription = self._expected.get(channel)
         if subscription is None:
             self._expected[channel] = _Subscription([expected])
-            self._connection.tell("SUBSCRIBE", channel)
+            self._subscriptions.subscribe(channel)
         else:
             subscription.waiting.append(expected)
         return expected
@@ -175,20 +175,10 @@ class ResultListener:
             self._check.forget(channel)
         if subscription.listening is not None:
             subscription.listening.cancel()
-        if not self._leaving:
-            self._loop.call_soon(self._leave)
-        self._leaving.append(channel)
-
-    def _leave(self) -> None:
-        """Unsubscribe from all that were dropped in a tick at once."""
-        leaving, self._leaving = self._leaving, []
-        if channels := [channel for channel in leaving if channel not in self._expected]:
-            self._connection.tell("UNSUBSCRIBE", *channels)
+        self._subscriptions.unsubscribe(channel)
 
     def _listen_again(self) -> None:
-        channels = [*self._handlers, *self._expected, *self.watches]
-        for start in range(0, len(channels), _SUBSCRIBE_CHUNK):
-            self._connection.tell("SUBSCRIBE", *channels[start : start + _SUBSCRIBE_CHUNK])
+        self._subscriptions.subscribe_again([*self._handlers, *self._expected, *self.watches])
         self._is_new.set()
         self.identity.connection_lost()
 
