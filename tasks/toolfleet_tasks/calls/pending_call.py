@@ -18,6 +18,7 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.shared_timers import SharedTimer, shared_timers
 from toolfleet_tasks.calls.answers import InputAnswers
 from toolfleet_tasks.calls.status import UNKNOWN, CallStatus, Place
+from toolfleet_tasks.fairness.wait_queue import WaitQueue
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.fleet_results import CallEnding
@@ -77,6 +78,7 @@ class PendingCall:
             self.ending.add_done_callback(self._log.close)
         self._expected = listener.expect(call.call_id, self)
         self._timer: SharedTimer | None = None
+        self._turns: WaitQueue | None = None
         self._confirmation: asyncio.Future[None] | None = None
 
     @property
@@ -84,9 +86,16 @@ class PendingCall:
         """The call that is followed."""
         return self._call
 
-    def published(self, deadline_at: float) -> None:
-        """The call is in its queue, or may be. From now on its deadline is watched, in seconds since the epoch."""
-        if not self.ending.done():
+    def published(self, deadline_at: float, turns: WaitQueue | None = None) -> None:
+        """The call is in its queue, or may be. From now on its deadline is watched, in seconds since the epoch.
+
+        Who waits in `turns` for room in its caller's limit is told when it is over. Not by a callback of `ending`: that costs
+        the loop a step, and five objects for as long as the call is in flight.
+        """
+        self._turns = turns
+        if self.ending.done():
+            self._over()
+        else:
             timers = shared_timers(self.ending.get_loop())
             self._timer = timers.call_later(deadline_at - fleet_clock.now(), self._expire)
 
@@ -149,7 +158,7 @@ class PendingCall:
     def give_up(self) -> None:
         """The caller has gone: take the call back."""
         if not self.ending.done() or self.ending.cancelled():
-            self._stop_timer()
+            self._over()
             self._listener.forget(self._expected)
             self.ending.cancel()
             if not self._is_guest:
@@ -158,7 +167,7 @@ class PendingCall:
     def leave(self) -> None:
         """Follow it no further: the call goes on."""
         if not self.ending.done():
-            self._stop_timer()
+            self._over()
             self._listener.forget(self._expected)
             self.ending.cancel()
 
@@ -211,8 +220,14 @@ class PendingCall:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _end(self, result: ToolResult) -> None:
+    def _over(self) -> None:
         self._stop_timer()
+        turns, self._turns = self._turns, None
+        if turns is not None:
+            turns.free((self._call.lane, self._call.user_id))
+
+    def _end(self, result: ToolResult) -> None:
+        self._over()
         if not self.ending.done():
             if result.tool_name != self.tool_name:  # of a refused message, whose header anybody may have written
                 result = result.model_copy(update={"tool_name": self.tool_name})

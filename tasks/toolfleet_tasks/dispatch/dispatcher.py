@@ -7,7 +7,6 @@ other costs a look at it. That is cheaper than to end a call of which nobody kno
 """
 
 import asyncio
-import functools
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -25,7 +24,7 @@ from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
 from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.dispatch.backpressure import Backpressure, Hold
 from toolfleet_tasks.dispatch.worker_wait import WorkerWait
-from toolfleet_tasks.fairness.wait_queue import CallerLane, WaitQueue
+from toolfleet_tasks.fairness.wait_queue import WaitQueue
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.publish.publisher import Publisher
 from toolfleet_tasks.queues import queue_for
@@ -185,8 +184,7 @@ class Dispatcher:
         if refusal is not None:
             follow.unpublished()
             return None if refusal.kind == "share" and hold.awaits_turn() else refusal
-        follow.published(call.deadline_at)
-        follow.ending.add_done_callback(functools.partial(self._ended, hold.caller_lane))
+        follow.published(call.deadline_at, self._wait_queue)
         return follow
 
     async def _publish(
@@ -245,9 +243,6 @@ class Dispatcher:
         else:
             await follow.withdraw(refused(call.tool_name, refusal))
         return True
-
-    def _ended(self, caller_lane: CallerLane, _: object) -> None:
-        self._wait_queue.free(caller_lane)
 
 
 def _unpublished(call: PublishedCall, error: NotPublished) -> ToolResult:

@@ -104,6 +104,11 @@ class PipelinedConnection:
         if self._protocol is not None:
             self._protocol.tell(command)
 
+    def tell_built(self, build: Callable[[], tuple[Part, ...]]) -> None:
+        """As `tell`, for a command that is built when it leaves, at the end of this tick. `build` must not raise."""
+        if self._protocol is not None:
+            self._protocol.tell_built(build)
+
     async def execute(self, *command: Part, losses: int = 0) -> Any:
         """Like `send`, but repeated until Redis has answered: for commands that may run twice. Has no deadline.
 

@@ -85,6 +85,18 @@ class RespProtocol(asyncio.BufferedProtocol):
         if not self.lost.done():
             self._queue(hiredis.pack_command(command), _Sent(len(command) - 1))  # type: ignore[arg-type] # as above
 
+    def tell_built(self, build: Callable[[], tuple[Part, ...]]) -> None:
+        """As `tell`, for a command that is built when the write is made. `build` must not raise."""
+        sent = _Sent(0)
+
+        def counted() -> tuple[Part, ...]:
+            command = build()
+            sent.left = len(command) - 1
+            return command
+
+        if not self.lost.done():
+            self._queue(counted, sent)
+
     async def watch(self) -> None:
         """Return never; raise when the connection is lost, or silent for too long although it was asked."""
         asked_at: float | None = None

@@ -7,7 +7,7 @@ nobody listens, so what may have been missed is read: after each reconnect, and 
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +23,7 @@ from toolfleet_tasks.redis.identity import RedisIdentity
 from toolfleet_tasks.results.channel_watch import ChannelWatch
 from toolfleet_tasks.results.end_check import EndCheck, Meta
 from toolfleet_tasks.results.reader import STORED, ResultReader
+from toolfleet_tasks.results.subscriptions import Subscriptions
 from toolfleet_tasks.results.verifier import Verifier
 
 log = get_logger(__name__)
@@ -31,7 +32,6 @@ READY = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
 """Celery's states that nothing follows."""
 
 _SWEEP_SECONDS = 5.0  # how often old calls are looked up
-_SUBSCRIBE_CHUNK = 500  # channels a command
 
 
 class Waiter(Protocol):
@@ -50,21 +50,21 @@ class Waiter(Protocol):
 class Expected:
     """One who waits for a call's end, `since` when by the loop's clock.
 
-    `waiter` is `None` once it waits no longer: it has us, and who have each other are work for the collector.
+    `waiter` is `None` once it waits no longer: it has us, and who have each other are work for the collector. The first of a call
+    stands for its channel, and has those who joined it `behind`; nearly always it is alone, so that is one object a call.
     """
 
     channel: bytes
     waiter: Waiter | None
     since: float
-
-
-@dataclass(slots=True)
-class _Subscription:
-    """A channel that is listened to, and who waits for it: who published the call, and who joined it."""
-
-    waiting: list[Expected]
+    behind: "list[Expected] | None" = None
     is_heard: bool = False
     listening: asyncio.Future[None] | None = None
+
+    @property
+    def everyone(self) -> "Sequence[Expected]":
+        """Who was there first, though it may wait no longer, and who joined."""
+        return (self, *(self.behind or ()))
 
 
 class ResultListener:
@@ -94,10 +94,10 @@ class ResultListener:
         self.keys = keys
         """Names what there is in its Redis."""
         self._handlers = {channel.encode(): tell for channel, tell in handlers.items()}
-        self._expected: dict[bytes, _Subscription] = {}  # by channel
+        self._expected: dict[bytes, Expected] = {}  # by channel: who was first
         self.watches = ChannelWatch(connection, self._reader.fetch)
         """Who wants to hear more of a call than its end."""
-        self._leaving: list[bytes] = []
+        self._subscriptions = Subscriptions(connection, lambda channel: channel in self._expected)
         self._is_new = asyncio.Event()  # the connection
         self.identity = RedisIdentity(connection, keys)
         """Which server is at the other end, and whether it has lost anything."""
@@ -119,11 +119,11 @@ class ResultListener:
         if self._listen_again in self._connection.on_connect:
             self._connection.on_connect.remove(self._listen_again)
         expected, self._expected = self._expected, {}
-        for subscription in expected.values():
-            if subscription.listening is not None and not subscription.listening.done():
-                subscription.listening.set_exception(NotPublished("the fleet was left"))
-                subscription.listening.exception()  # seen: there may be nobody who waits
-            for one in subscription.waiting:
+        for first in expected.values():
+            if first.listening is not None and not first.listening.done():
+                first.listening.set_exception(NotPublished("the fleet was left"))
+                first.listening.exception()  # seen: there may be nobody who waits
+            for one in first.everyone:
                 if one.waiter is not None:
                     one.waiter.left()
 
@@ -134,29 +134,29 @@ class ResultListener:
         """
         channel = self._channel(call_id)
         expected = Expected(channel, waiter, self._loop.time())
-        subscription = self._expected.get(channel)
-        if subscription is None:
-            self._expected[channel] = _Subscription([expected])
-            self._connection.tell("SUBSCRIBE", channel)
+        first = self._expected.setdefault(channel, expected)
+        if first is expected:
+            self._subscriptions.subscribe(channel)
         else:
-            subscription.waiting.append(expected)
+            first.behind = [*(first.behind or ()), expected]
         return expected
 
     async def listening(self, call_id: str) -> None:
         """Wait until nothing that is sent from now on, over whichever connection, can be answered unheard. Has no deadline."""
-        subscription = self._expected.get(self._channel(call_id))
-        if subscription is not None and not subscription.is_heard:  # a job's step has nobody who waits for it here
-            subscription.listening = subscription.listening or self._loop.create_future()
-            await asyncio.shield(subscription.listening)  # others may wait for it, too
+        first = self._expected.get(self._channel(call_id))
+        if first is not None and not first.is_heard:  # a job's step has nobody who waits for it here
+            first.listening = first.listening or self._loop.create_future()
+            await asyncio.shield(first.listening)  # others may wait for it, too
 
     def forget(self, expected: Expected) -> None:
         """Have this one wait no longer."""
-        subscription = self._expected.get(expected.channel)
-        if subscription is not None and expected in subscription.waiting:
-            subscription.waiting.remove(expected)
-            expected.waiter = None
-            if not subscription.waiting:
-                self._drop(expected.channel)
+        first = self._expected.get(expected.channel)
+        if first is None or expected not in first.everyone:
+            return
+        expected.waiter = None
+        first.behind = [one for one in first.behind or () if one is not expected]
+        if first.waiter is None and not first.behind:
+            self._drop(expected.channel)
 
     async def peek(self, key: bytes) -> bytes | None:
         """What a key holds now. Raises `OSError` or `ResponseError` if Redis does not answer in a second."""
@@ -170,25 +170,15 @@ class ResultListener:
         return self._result_key + call_id.encode()
 
     def _drop(self, channel: bytes) -> None:
-        subscription = self._expected.pop(channel)
+        first = self._expected.pop(channel)
         if self._check is not None:
             self._check.forget(channel)
-        if subscription.listening is not None:
-            subscription.listening.cancel()
-        if not self._leaving:
-            self._loop.call_soon(self._leave)
-        self._leaving.append(channel)
-
-    def _leave(self) -> None:
-        """Unsubscribe from all that were dropped in a tick at once."""
-        leaving, self._leaving = self._leaving, []
-        if channels := [channel for channel in leaving if channel not in self._expected]:
-            self._connection.tell("UNSUBSCRIBE", *channels)
+        if first.listening is not None:
+            first.listening.cancel()
+        self._subscriptions.unsubscribe(channel)
 
     def _listen_again(self) -> None:
-        channels = [*self._handlers, *self._expected, *self.watches]
-        for start in range(0, len(channels), _SUBSCRIBE_CHUNK):
-            self._connection.tell("SUBSCRIBE", *channels[start : start + _SUBSCRIBE_CHUNK])
+        self._subscriptions.subscribe_again([*self._handlers, *self._expected, *self.watches])
         self._is_new.set()
         self.identity.connection_lost()
 
@@ -205,11 +195,11 @@ class ResultListener:
             self._on_subscribed(frame[1])
 
     def _on_subscribed(self, channel: bytes) -> None:
-        subscription = self._expected.get(channel)
-        if subscription is not None:
-            subscription.is_heard = True
-            if subscription.listening is not None and not subscription.listening.done():
-                subscription.listening.set_result(None)
+        first = self._expected.get(channel)
+        if first is not None:
+            first.is_heard = True
+            if first.listening is not None and not first.listening.done():
+                first.listening.set_result(None)
         elif channel in self.watches:
             self.watches.subscribed(channel)
         elif channel in self._handlers:
@@ -233,15 +223,13 @@ class ResultListener:
             self._reader.fetch(channel)
 
     def _end(self, channel: bytes, meta: Meta) -> None:
-        subscription = self._expected.get(channel)
-        if subscription is None:
+        first = self._expected.get(channel)
+        if first is None:
             return
-        if subscription.listening is not None and not subscription.listening.done():
-            subscription.listening.set_result(
-                None
-            )  # what there was to be heard has come before Redis said that we listen
+        if first.listening is not None and not first.listening.done():
+            first.listening.set_result(None)  # what there was to be heard has come before Redis said that we listen
         self._drop(channel)
-        for expected in subscription.waiting:
+        for expected in first.everyone:
             waiter, expected.waiter = expected.waiter, None
             try:
                 if waiter is not None:
@@ -267,13 +255,7 @@ class ResultListener:
                         continue
                 else:
                     await self.identity.recheck()
-                await self._reader.sweep(
-                    [
-                        channel
-                        for channel, subscription in self._expected.items()
-                        if subscription.waiting[0].since <= since
-                    ]
-                )
+                await self._reader.sweep([channel for channel, first in self._expected.items() if first.since <= since])
             except (RedisConnectionLost, ResponseError) as exc:
                 log.warning("results_not_swept", error=str(exc))
             except Exception:  # a defect of ours: an agent that finds no lost results any more would be worse
