@@ -133,9 +133,19 @@ class Fetcher:
 
     async def _fetch(self, may_hold: bool) -> bool:  # noqa: FBT001 - as `keep_fetching` calls it
         queues = await self._wait_for_capacity()
-        if not may_hold:
-            await self._wait_for_notification(queues)
+        if not may_hold and (reserved := await self._wait_for_notification(queues)) is not None:
+            return await self._begin(reserved)
         return await self.take(lambda: (self._consumer.queues(), self._consumer.capacity()))
+
+    async def _begin(self, reserved: Reserved) -> bool:
+        """Deliver what was reserved with a notification, or give it back if there is no room by now. As `take`."""
+        if self._turn.locked() or self._consumer.capacity() < len(reserved):
+            self._leases.requeue([tag for tag, _, _ in reserved], begun=False)
+        else:
+            await self._deliver(reserved)
+        queues = self._consumer.queues()
+        await self._ready.refresh(queues)
+        return not queues or self._ready.is_any(queues)
 
     def notified(self, queue: str) -> None:
         """Note a queue that was notified: the next turn asks for it."""
@@ -148,20 +158,29 @@ class Fetcher:
             await self._has_changed.wait()
         return queues
 
-    async def _wait_for_notification(self, queues: Sequence[str]) -> None:
+    async def _wait_for_notification(self, queues: Sequence[str]) -> Reserved | None:
+        """Wait for a notification, and return what was reserved with it, if Redis was asked to."""
         try:
             notified = await self._notify_keys.notified(
-                queues, seconds=self._ready.seconds_left, capacity=self._consumer.capacity
+                queues,
+                seconds=self._ready.seconds_left,
+                capacity=self._consumer.capacity,
+                on_wait=lambda connection: self._reservations.stand(connection, queues),
             )
+            if (reserved := await self._reservations.stood()) is not None:
+                return reserved
         except RedisConnectionLost:
             self._ready.doubt()
             raise
+        finally:
+            self._reservations.abandon()
         consumed = self._consumer.queues()
         for queue in notified:
             if queue in consumed:
                 self._ready.note(queue)
             else:
                 self._notify_keys.give_back(queue)  # no longer ours to answer
+        return None
 
     async def take(self, offer: Callable[[], tuple[Sequence[str], int]]) -> bool:
         """One turn: at most so many from these queues, as `offer` says when it begins. Whether something is left there."""

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from support.waiting import wait_until
 from support.workers.fetching_worker import OTHER, FetchingWorker, Taker, working
-from support.workers.held_messages import KEYS, QUEUE, STORE, cut, evals, message, publish, stop_reading
+from support.workers.held_messages import KEYS, QUEUE, STORE, cut, evals, message, publish, start_reading, stop_reading
 from toolfleet_tasks.aio.greenlet_bridge import await_
 from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.transport import fetcher as intake_module
@@ -144,14 +144,21 @@ async def test_long_queues_among_thousands_take_turns(redis_url: str, redis: Red
     assert worker.taker.ids.count(QUEUE) == worker.taker.ids.count(OTHER) == 4
 
 
-async def test_a_lost_reserve_gives_its_messages_back_at_once(worker: FetchingWorker, redis: Redis) -> None:
-    """Redis has moved messages and its answer is lost: they are here a moment later, and count as never begun."""
+@pytest.mark.parametrize(("which", "moved", "taken"), [("connection", 5, 1), ("notify_key", 1, 0)])
+async def test_a_lost_reserve_gives_its_messages_back_at_once(
+    which: str, moved: int, taken: int, worker: FetchingWorker, redis: Redis
+) -> None:
+    """Redis has moved messages and its answer is lost: they are here a moment later, and count as never begun.
+
+    The first one comes with the notification, over the connection that waits for it.
+    """
     await asyncio.sleep(0.05)
-    stop_reading(worker.connection)
-    publish(redis, *[message(f"{number}") for number in range(5)])
-    await wait_until(lambda: redis.hlen(STORE.unacked) == 5, "Redis has moved them")
-    assert not worker.taker.taken
-    cut(worker.connection)
+    stop_reading(getattr(worker, which))
+    redis.lpush(QUEUE, *[message(f"{number}") for number in range(4)])
+    publish(redis, message("4"))
+    await wait_until(lambda: redis.hlen(STORE.unacked) == moved, "Redis has moved them")
+    assert len(worker.taker.taken) == taken
+    cut(getattr(worker, which))
     await wait_until(lambda: len(worker.taker.taken) == 5, "they came once more", seconds=10)
 
     assert sorted(worker.taker.ids) == [str(number) for number in range(5)]
@@ -159,19 +166,23 @@ async def test_a_lost_reserve_gives_its_messages_back_at_once(worker: FetchingWo
     assert worker.leases.held == set(redis.hkeys(STORE.unacked)) == set(worker.taker.tags)
 
 
-async def test_an_intake_that_ends_keeps_no_message(worker: FetchingWorker, redis: Redis) -> None:
+@pytest.mark.parametrize(("which", "taken"), [("connection", 1), ("notify_key", 0)])
+async def test_an_intake_that_ends_keeps_no_message(
+    which: str, taken: int, worker: FetchingWorker, redis: Redis
+) -> None:
     """Cancelled between the reserve and its answer: the messages go back into their queue."""
     await asyncio.sleep(0.05)
-    stop_reading(worker.connection)
-    publish(redis, message("1"), message("2"))
-    await wait_until(lambda: redis.hlen(STORE.unacked), "Redis has moved them")
+    stop_reading(getattr(worker, which))
+    redis.lpush(QUEUE, message("1"))
+    publish(redis, message("2"))
+    await wait_until(lambda: redis.hlen(STORE.unacked) == 1 + taken, "Redis has moved them")
     worker.running.cancel()
     await asyncio.wait([worker.running])
-    transport: Any = worker.connection._protocol._transport if worker.connection._protocol else None
-    transport.resume_reading()
-    await wait_until(lambda: redis.llen(QUEUE) == 2, "they are back")
+    start_reading(getattr(worker, which))
+    await wait_until(lambda: redis.llen(QUEUE) == 2 - taken, "they are back")
 
-    assert not worker.leases.held
+    assert worker.leases.held == set(worker.taker.tags)
+    assert len(worker.taker.tags) == taken
 
 
 async def test_an_intake_that_ends_in_the_middle_gives_the_rest_back(worker: FetchingWorker, redis: Redis) -> None:
