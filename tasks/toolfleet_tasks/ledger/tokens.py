@@ -9,7 +9,7 @@ from toolfleet_registry.time import fleet_clock
 _LONGEST_WORKER = (
     37  # characters: with a longer value than 64 bytes Redis keeps a record in another form, of several times the size
 )
-_LONGEST_MARK = 38  # characters: a tag has 26 at most
+_LONGEST_SHORT = 23  # characters of it behind a tag, which has 26 at most, and a time, which has 15 with its signs
 _PROCESS = 12  # hex digits
 _ODD = re.compile(r"[^\w.@:/-]", re.ASCII)
 
@@ -31,9 +31,10 @@ class FencingTokens:
         """One that nobody has had."""
         return f"{self._process[:_PROCESS]}{self._mark()}" if self._shown else f"{self._process}-{next(self._count)}"
 
-    def mark(self) -> str:
-        """What makes a token of a message's tag: it says when, and which worker; '' as long as that is not known."""
-        return self._mark()[:_LONGEST_MARK] if self._shown else ""
+    @property
+    def worker(self) -> str:
+        """The worker as a token shows it that is made of a message's tag; '' as long as that is not known."""
+        return self._shown[:_LONGEST_SHORT]
 
     def _mark(self) -> str:
         self._last = max(int(fleet_clock.now() * 1_000_000), self._last + 1)

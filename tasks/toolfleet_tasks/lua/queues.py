@@ -17,7 +17,7 @@ PUBLISH_BELOW = script("queues/publish_below")
 """Returns the same, or ['backlog', how many wait already]."""
 
 RESERVE = script("queues/reserve")
-"""Returns [the queues (from 1) where something is left that may be taken, tag, queue (from 1), message, the id of its call if that was
+"""Returns [the queues (from 1) where something is left that may be taken, the mark of claims, tag, queue (from 1), message, the id of its call if that was
 claimed or '', tag, …].
 """
 

@@ -14,10 +14,11 @@ from toolfleet_tasks.transport.broadcast import Broadcasts
 from toolfleet_tasks.transport.burst_fetcher import BurstFetcher
 from toolfleet_tasks.transport.consumed_queues import ConsumedQueues
 from toolfleet_tasks.transport.fetched_claims import FetchedClaims
-from toolfleet_tasks.transport.fetcher import Capacity, Fetcher
+from toolfleet_tasks.transport.fetcher import Fetcher
 from toolfleet_tasks.transport.leases import Leases, LeaseStore
 from toolfleet_tasks.transport.notify_keys import NotifyKeys
 from toolfleet_tasks.transport.quarantine import Quarantine
+from toolfleet_tasks.transport.reservations import Capacity
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 

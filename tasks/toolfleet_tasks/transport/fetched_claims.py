@@ -34,8 +34,7 @@ class FetchedClaims:
         self._connection: PipelinedConnection | None = None
         self._record_key: Callable[[str], str] = str
         self._may_claim: Callable[[], bool] = _never
-        self.mark: Callable[[], str] = str
-        """Returns what follows a message's tag in its claim's token."""
+        self._worker: Callable[[], str] = str
         self.record_seconds = 0
         """How long a claim's record lives at least, as it does with the ledger."""
         self._lease_ms = 0
@@ -49,13 +48,21 @@ class FetchedClaims:
         record_key: Callable[[str], str],
         lease_ms: int,
         may_claim: Callable[[], bool],
-        mark: Callable[[], str],
+        worker: Callable[[], str],
         record_seconds: int,
     ) -> None:
-        """Claim calls from now on whenever `may_claim`. `connection`: that of the ledger, over which messages are fetched as well."""
+        """Claim calls from now on whenever `may_claim`. `connection`: that of the ledger, over which messages are fetched as well.
+
+        `worker`: who makes the claims, as their tokens show it.
+        """
         self._connection, self._record_key = connection, record_key
-        self._lease_ms, self._may_claim, self.mark = lease_ms, may_claim, mark
+        self._lease_ms, self._may_claim, self._worker = lease_ms, may_claim, worker
         self.record_seconds = record_seconds
+
+    @property
+    def worker(self) -> str:
+        """Who makes the claims, as their tokens show it; '' if that is not known."""
+        return self._worker()
 
     @property
     def lease_ms(self) -> int:
@@ -98,12 +105,12 @@ class FetchedClaims:
         return tag in self._claims
 
 
-def asked(claims: FetchedClaims | None, queues: Sequence[str], *, mark: str) -> dict[str, Any]:
+def asked(claims: FetchedClaims | None, queues: Sequence[str]) -> dict[str, Any]:
     """What `RESERVE` is told of the claims that it is to make with messages of these queues."""
     if claims is None:
-        return {"lease_ms": 0, "mark": "", "record_seconds": 0, "avoided": ()}
+        return {"lease_ms": 0, "worker": "", "record_seconds": 0, "avoided": ()}
     seconds, avoided = claims.record_seconds, claims.avoided(queues)
-    return {"lease_ms": claims.lease_ms, "mark": mark, "record_seconds": seconds, "avoided": avoided}
+    return {"lease_ms": claims.lease_ms, "worker": claims.worker, "record_seconds": seconds, "avoided": avoided}
 
 
 def sending() -> tuple[float, float]:

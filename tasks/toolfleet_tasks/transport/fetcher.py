@@ -6,7 +6,6 @@ Nothing here blocks the loop, and nothing raises when Redis is away: it goes on 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from redis.exceptions import ResponseError
@@ -14,19 +13,18 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.greenlet_bridge import Bridge
 from toolfleet_tasks.lua import queues as scripts
-from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
 from toolfleet_tasks.transport.delivery import Message, read_message
-from toolfleet_tasks.transport.fetched_claims import asked, sending
 from toolfleet_tasks.transport.leases import Leases
 from toolfleet_tasks.transport.notify_keys import NotifyKeys
 from toolfleet_tasks.transport.quarantine import QUARANTINED_AT_MOST, Quarantine, kept_message
 from toolfleet_tasks.transport.ready_queues import ReadyQueues
+from toolfleet_tasks.transport.reservations import Capacity, Reservations, Reserved
 
 log = get_logger(__name__)
 
 BATCH = 32  # messages a turn: more would save no time, and keep them from other workers that are free
 _PAUSE_SECONDS = 1.0  # after Redis has refused
-_PLACE_MS = 5000  # that a place in a module is kept for a call that was taken and not claimed yet
 
 
 class Consumer(Protocol):
@@ -57,14 +55,6 @@ class Consumer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """How many calls may run at once behind a queue, and the key under which those that do are counted."""
-
-    running: str
-    bound: int
-
-
 class Fetcher:
     """Takes messages for one consumer, from `wake` on, whenever there is room and something in a queue.
 
@@ -88,6 +78,7 @@ class Fetcher:
         self._quarantine = quarantine
         self._has_changed = asyncio.Event()
         self._ready = ReadyQueues(connection, leases.store.queue_prefix)
+        self._reservations = Reservations(connection, leases, self._ready, self._bounds)
         self._turn = asyncio.Lock()
         self._set_asides: set[asyncio.Task[None]] = set()
 
@@ -142,9 +133,19 @@ class Fetcher:
 
     async def _fetch(self, may_hold: bool) -> bool:  # noqa: FBT001 - as `keep_fetching` calls it
         queues = await self._wait_for_capacity()
-        if not may_hold:
-            await self._wait_for_notification(queues)
+        if not may_hold and (reserved := await self._wait_for_notification(queues)) is not None:
+            return await self._begin(reserved)
         return await self.take(lambda: (self._consumer.queues(), self._consumer.capacity()))
+
+    async def _begin(self, reserved: Reserved) -> bool:
+        """Deliver what was reserved with a notification, or give it back if there is no room by now. As `take`."""
+        if self._turn.locked() or self._consumer.capacity() < len(reserved):
+            self._leases.requeue([tag for tag, _, _ in reserved], begun=False)
+        else:
+            await self._deliver(reserved)
+        queues = self._consumer.queues()
+        await self._ready.refresh(queues)
+        return not queues or self._ready.is_any(queues)
 
     def notified(self, queue: str) -> None:
         """Note a queue that was notified: the next turn asks for it."""
@@ -157,20 +158,29 @@ class Fetcher:
             await self._has_changed.wait()
         return queues
 
-    async def _wait_for_notification(self, queues: Sequence[str]) -> None:
+    async def _wait_for_notification(self, queues: Sequence[str]) -> Reserved | None:
+        """Wait for a notification, and return what was reserved with it, if Redis was asked to."""
         try:
             notified = await self._notify_keys.notified(
-                queues, seconds=self._ready.seconds_left, capacity=self._consumer.capacity
+                queues,
+                seconds=self._ready.seconds_left,
+                capacity=self._consumer.capacity,
+                on_wait=lambda connection: self._reservations.stand(connection, queues),
             )
+            if (reserved := await self._reservations.stood()) is not None:
+                return reserved
         except RedisConnectionLost:
             self._ready.doubt()
             raise
+        finally:
+            self._reservations.abandon()
         consumed = self._consumer.queues()
         for queue in notified:
             if queue in consumed:
                 self._ready.note(queue)
             else:
                 self._notify_keys.give_back(queue)  # no longer ours to answer
+        return None
 
     async def take(self, offer: Callable[[], tuple[Sequence[str], int]]) -> bool:
         """One turn: at most so many from these queues, as `offer` says when it begins. Whether something is left there."""
@@ -182,64 +192,18 @@ class Fetcher:
             wanted = min(capacity, BATCH)
             self._consumer.expect(wanted)
             try:
-                await self._take(self._ready.choose(queues), wanted)
+                await self._deliver(await self._reservations.reserve(self._ready.choose(queues), wanted))
             finally:
                 self._consumer.expect(-wanted)
             return self._ready.is_any(queues)
 
-    async def _take(self, queues: list[str], wanted: int) -> None:
-        held = await self._reserve(queues, wanted)
-        if held:
-            left = deque(held)
+    async def _deliver(self, reserved: Reserved) -> None:
+        if reserved:
+            left = deque(reserved)
             try:
                 await Bridge(self._deliver_all, left)
             finally:  # cancelled: what nobody has been told of must not stay here
                 self._leases.requeue([tag for tag, _, _ in left], begun=False)
-
-    async def _reserve(self, queues: list[str], capacity: int) -> list[tuple[str, str, bytes]]:
-        """Tag, queue and content of what was taken, which is held from now on."""
-        if not queues:
-            return []
-        tag = self._leases.next_tags()
-        possible, sent_at = [f"{tag}{i}" for i in range(capacity)], sending()
-        mark = "" if self._leases.claims is None else self._leases.claims.mark()
-        self._leases.expect(possible)
-        try:
-            left, *found = await self._connection.send(*self._reserve_command(queues, capacity, tag, mark))
-        except (RedisConnectionLost, asyncio.CancelledError) as exc:
-            self._ready.doubt()
-            if isinstance(exc, RedisConnectionLost) and not exc.sent:
-                self._leases.hold([], of=possible)
-            self._leases.requeue(possible, begun=False)  # what it has moved belongs to nobody now
-            raise
-        except ResponseError:
-            self._ready.doubt()
-            self._leases.hold([], of=possible)
-            raise
-        held = [(found[i].decode(), queues[found[i + 1] - 1], found[i + 2]) for i in range(0, len(found), 4)]
-        self._leases.hold([tag for tag, _, _ in held], of=possible)
-        self._leases.claimed([(tag, found[4 * i + 3]) for i, (tag, _, _) in enumerate(held)], sent_at, mark=mark)
-        served = {queue for _, queue, _ in held}
-        self._ready.put(sorted((queues[number - 1] for number in left), key=served.__contains__))
-        return held
-
-    def _reserve_command(self, queues: list[str], capacity: int, tag: str, mark: str) -> tuple[Part, ...]:
-        store, claims = self._leases.store, self._leases.claims
-        bounded = ((number, self._bounds[queue]) for number, queue in enumerate(queues, 1) if queue in self._bounds)
-        return scripts.RESERVE.command(
-            unacked=store.unacked,
-            unacked_index=store.unacked_index,
-            queue_states=store.queue_states,
-            queues=[(store.queue_prefix + queue, store.notify_prefix + queue) for queue in queues],
-            wanted=capacity,
-            tag=tag,
-            prefix_length=len(store.queue_prefix),
-            reserve_ms=_PLACE_MS,
-            record_prefix=store.record_prefix,
-            breaker_prefix=store.breaker_prefix,
-            **asked(claims, queues, mark=mark),
-            bounds=[(number, one.bound, one.running) for number, one in bounded],
-        )
 
     def _deliver_all(self, left: deque[tuple[str, str, bytes]]) -> None:
         """In a greenlet: what Celery stores of a call that it turns away is written without blocking the loop."""

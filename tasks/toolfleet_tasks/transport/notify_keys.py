@@ -38,10 +38,18 @@ class NotifyKeys:
         self._has_changed = asyncio.Event()
         self._is_resting = False
 
-    async def notified(self, queues: Sequence[str], *, seconds: float, capacity: Callable[[], int]) -> list[str]:
+    async def notified(
+        self,
+        queues: Sequence[str],
+        *,
+        seconds: float,
+        capacity: Callable[[], int],
+        on_wait: Callable[[PipelinedConnection], object] | None = None,
+    ) -> list[str]:
         """Queues that were notified, at most as many as there is `capacity` for then: at once, or none after `seconds`.
 
-        `queues` is another object when there are others. Raises `RedisConnectionLost`, and what Redis says to it.
+        `queues` is another object when there are others. `on_wait` gets the connection that begins to wait for all of them, if it is
+        one: what it sends there, Redis runs with the notification. Raises `RedisConnectionLost`, and what Redis says to it.
         """
         self._is_resting = False
         self._has_changed.clear()
@@ -50,6 +58,8 @@ class NotifyKeys:
             if number not in self._asked:
                 await connection.connected()
                 self._listen(number, connection, notify_keys, seconds)
+                if on_wait is not None and len(self._batches) == len(self._asked) == 1 and not self._heard:
+                    on_wait(connection)
         if not (self._heard or self._error or self._has_changed.is_set()):
             await self._wait()
         error, self._error = self._error, None

@@ -106,7 +106,7 @@ class HealthChecks:
                 record_key=settings.keys.call,
                 lease_ms=ledger.claims.lease_ms,
                 may_claim=lambda: not (self._watches or self._queues),
-                mark=ledger.tokens.mark,
+                worker=lambda: ledger.tokens.worker,
                 record_seconds=kept_seconds(None, settings),
             )
 

@@ -65,11 +65,11 @@ async def _taken_by_the_dead(redis: Redis) -> bool:
         prefix_length=0,
         reserve_ms=1000,
         lease_ms=500,
-        mark="~64f~dead",
+        worker="dead",
         record_seconds=600,
         record_prefix=KEYS.call(""),
         breaker_prefix=KEYS.breaker(""),
     )
-    _, tag, _, _, call_id = await redis.eval(*command)
+    _, _, tag, _, _, call_id = await redis.eval(*command)
     await redis.zadd("unacked_index", {tag: 1})
     return bool(call_id)

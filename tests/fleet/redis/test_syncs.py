@@ -15,8 +15,8 @@ pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() not in {"x86_64", "aarch64"}, reason="no tracing of system calls here"
 )
 
-TAKEN = ("queues/reserve", "ledger/claim", "ledger/finish")
-CLAIMED = ("queues/reserve", "ledger/finish")
+TAKEN = ("ledger/claim", "ledger/finish")
+CLAIMED = ("ledger/finish",)
 CALLS = 8
 
 
@@ -37,7 +37,7 @@ def waited_for(events: list[Event], call_id: str) -> list[str]:
 def step_of(read: bytes, *, is_first: bool) -> str:
     if is_first:
         return "publish"
-    for name in TAKEN:
+    for name in (*TAKEN, "queues/reserve"):  # the next one is read with others, and waits
         script = FILES.script(name)
         if script.digest.encode() in read or script.text.encode() in read:
             return name
@@ -48,8 +48,9 @@ def step_of(read: bytes, *, is_first: bool) -> str:
 async def test_a_call_alone_waits_for_few_syncs(
     tool: str, steps: tuple[str, ...], bed: TestBed, fleet: ToolFleet, owner: Caller
 ) -> None:
-    """Redis syncs its file once for each step, one after the other: publishing, taking, claiming and ending the call.
+    """Redis syncs its file once for each step, one after the other: publishing, claiming and ending the call.
 
+    With its publishing a worker takes it that waits: that is no step of its own.
     A call of which a repeat does no harm is claimed as it is taken. Forgetting its message is one more, for which nobody waits.
     """
     if not bed.settings.fast_transport:
@@ -58,14 +59,17 @@ async def test_a_call_alone_waits_for_few_syncs(
         assert await redis.config_get("appendfsync") == {"appendfsync": "always"}
         pid = (await redis.info("server"))["process_id"]
     call_ids = []
-    await fleet.call(ToolCall(tool_name=tool, arguments={"seconds": 0}), owner)  # Redis knows the scripts from now on
+    for _ in range(2):  # Redis knows the scripts from now on, and the worker how it claims
+        await fleet.call(ToolCall(tool_name=tool, arguments={"seconds": 0}), owner)
     with watch_syncs(pid) as watch:
         for _ in range(CALLS):
             result = await fleet.call(ToolCall(tool_name=tool, arguments={"seconds": 0}), owner)
             assert result.success
             call_ids.append(result.audit.call_id)
 
-    # Workers and agents write notes of their own now and then, and a worker looks into its queues once a second.
+    # Workers and agents write notes of their own now and then, and a worker looks into its queues once a second: a call that comes
+    # just then is taken by itself.
     found = [[step for step in waited_for(watch.events, call_id) if step != "another"] for call_id in call_ids]
-    assert min(found, key=len) == ["publish", *steps]
-    assert all(list(dict.fromkeys(each)) == ["publish", *steps] for each in found)
+    assert sum(each == ["publish", *steps] for each in found) > CALLS / 2
+    by_itself = ["publish", "queues/reserve", *steps]
+    assert all(list(dict.fromkeys(each)) in (["publish", *steps], by_itself) for each in found)

@@ -103,8 +103,8 @@ async def open_parts(url: str) -> AsyncGenerator[IntakeParts]:
 
 def evals(redis: Redis) -> int:
     """How many scripts Redis has run."""
-    stats: dict[str, Any] = redis.info("commandstats").get("cmdstat_eval", {})
-    return int(stats.get("calls", 0))
+    stats: dict[str, Any] = redis.info("commandstats")
+    return sum(int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("eval", "evalsha"))
 
 
 def hold(redis: Redis, leases: Leases, *tags: str) -> None:

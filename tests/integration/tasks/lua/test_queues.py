@@ -47,7 +47,7 @@ async def reserve(
     redis: Redis, keys: Keys, queues: list[str], wanted: int, *, tag: str = "t-"
 ) -> tuple[bool, list[tuple[str, str, str]]]:
     """Whether something is left, and tag, queue and item of what was taken."""
-    left, *found = await redis.eval(*reserving(keys, queues, wanted, tag=tag))
+    left, _, *found = await redis.eval(*reserving(keys, queues, wanted, tag=tag))
     return bool(left), [(found[i], queues[found[i + 1] - 1], found[i + 2]) for i in range(0, len(found), 4)]
 
 
@@ -64,7 +64,7 @@ def reserving(keys: Keys, queues: list[str], wanted: int, *, tag: str = "t-") ->
         prefix_length=len(keys.prefix),
         reserve_ms=1000,
         lease_ms=0,
-        mark="",
+        worker="",
         record_seconds=0,
         record_prefix=keys.call(""),
         breaker_prefix=keys.breaker(""),
@@ -228,7 +228,7 @@ async def test_any_content_can_be_held_and_put_back(redis_url: str, keys: Keys) 
     items = [b"", b"{}", b"{ }", b"[]", b"no json", b'"quoted","",""]', b"\x00\xff\xfe", b"{" * 5000, "ü".encode()]
     async with Redis.from_url(redis_url) as redis:
         await redis.rpush(keys.queue(A), *items[::-1])
-        _, *found = await redis.eval(*reserving(keys, [A], 100))
+        _, _, *found = await redis.eval(*reserving(keys, [A], 100))
         assert found[2::4] == items
         assert await put_back(redis, keys, *[tag.decode() for tag in found[0::4]]) == len(items)
 

@@ -3,9 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -13,82 +11,14 @@ from redis import Redis
 from structlog.testing import capture_logs
 
 from support.waiting import wait_until
-from support.workers.held_messages import KEYS, QUEUE, STORE, cut, evals, message, open_parts, publish, stop_reading
+from support.workers.fetching_worker import OTHER, FetchingWorker, Taker, working
+from support.workers.held_messages import KEYS, QUEUE, STORE, cut, evals, message, publish, start_reading, stop_reading
 from toolfleet_tasks.aio.greenlet_bridge import await_
 from toolfleet_tasks.lua import queues as scripts
-from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.transport import fetcher as intake_module
+from toolfleet_tasks.transport import reservations
 from toolfleet_tasks.transport.delivery import Message
-from toolfleet_tasks.transport.fetcher import BATCH, Capacity, Fetcher
-from toolfleet_tasks.transport.leases import Leases
-from toolfleet_tasks.transport.quarantine import Quarantine
-
-OTHER = "tools.cats"
-
-
-@dataclass
-class Taker:
-    """Somebody who takes messages and never ends with one, until a test says so."""
-
-    slots: int = 1000
-    names: list[str] = field(default_factory=lambda: [QUEUE])
-    taken: list[Message] = field(default_factory=list)
-    forgotten: list[str] = field(default_factory=list)
-    expected: int = 0
-    begin: Callable[[Message], object] = lambda _: None
-
-    @property
-    def ids(self) -> list[str]:
-        return [message["headers"]["id"] for message in self.taken]
-
-    @property
-    def tags(self) -> list[str]:
-        return [message["properties"]["delivery_tag"] for message in self.taken]
-
-    def queues(self) -> list[str]:
-        return self.names
-
-    def capacity(self) -> int:
-        return self.slots - len(self.taken)
-
-    def burst(self) -> tuple[list[str], int]:
-        return [], 0
-
-    def expect(self, count: int) -> None:
-        self.expected += count
-
-    def deliver(self, message: Message, queue: str) -> None:
-        assert queue in {QUEUE, OTHER}
-        self.taken.append(message)
-        self.begin(message)
-
-    def forget(self, tag: str) -> None:
-        self.forgotten.append(tag)
-        self.taken = [message for message in self.taken if message["properties"]["delivery_tag"] != tag]
-
-
-@dataclass
-class Worker:
-    taker: Taker
-    connection: PipelinedConnection
-    notify_key: PipelinedConnection
-    leases: Leases
-    fetcher: Fetcher
-    running: asyncio.Task[None]
-
-
-@asynccontextmanager
-async def working(url: str, taker: Taker) -> AsyncGenerator[Worker]:
-    async with open_parts(url) as parts:
-        quarantine = Quarantine(KEYS.quarantine, KEYS.quarantined)
-        leases, keys = parts.leases, parts.notify_keys
-        fetcher = Fetcher(taker, connection=parts.connection, notify_keys=keys, leases=leases, quarantine=quarantine)
-        running = asyncio.create_task(fetcher.run())
-        yield Worker(taker, parts.connection, parts.notify_key, parts.leases, fetcher, running)
-        running.cancel()
-        await asyncio.wait([running], timeout=5)
-        assert running.done()
-        assert taker.expected == 0
+from toolfleet_tasks.transport.fetcher import BATCH
 
 
 @pytest.fixture
@@ -98,7 +28,7 @@ def redis(redis_url: str) -> Iterator[Redis]:
 
 
 @pytest.fixture
-async def worker(redis_url: str) -> AsyncIterator[Worker]:
+async def worker(redis_url: str) -> AsyncIterator[FetchingWorker]:
     async with working(redis_url, Taker()) as worker:
         yield worker
 
@@ -107,7 +37,7 @@ def quarantined(redis: Redis) -> list[dict[str, Any]]:
     return [json.loads(entry) for entry in redis.lrange(KEYS.quarantine, 0, -1)]
 
 
-async def test_everything_is_taken_in_order(worker: Worker, redis: Redis) -> None:
+async def test_everything_is_taken_in_order(worker: FetchingWorker, redis: Redis) -> None:
     """What waits in the queue, also more than one turn takes, and what comes while the worker is asleep."""
     publish(redis, *[message(f"{number}") for number in range(3 * BATCH)])
     await wait_until(lambda: len(worker.taker.taken) == 3 * BATCH, "all are here")
@@ -119,14 +49,14 @@ async def test_everything_is_taken_in_order(worker: Worker, redis: Redis) -> Non
     assert redis.exists(QUEUE) == 0
 
 
-async def test_a_message_without_a_ring_is_found(worker: Worker, redis: Redis) -> None:
+async def test_a_message_without_a_ring_is_found(worker: FetchingWorker, redis: Redis) -> None:
     """Somebody who knows no bells pushes into the list: the worker looks by itself, once a second."""
     await asyncio.sleep(0.1)
     redis.lpush(QUEUE, message("silent"))
     await wait_until(lambda: worker.taker.ids, "it was found", seconds=5)
 
 
-async def test_an_idle_worker_asks_rarely(worker: Worker, redis: Redis) -> None:
+async def test_an_idle_worker_asks_rarely(worker: FetchingWorker, redis: Redis) -> None:
     """Without messages there is about one question a second."""
     before = evals(redis)
     await asyncio.sleep(1.5)
@@ -159,7 +89,7 @@ async def test_two_workers_share(redis_url: str, redis: Redis) -> None:
         assert min(len(one.taker.taken), len(two.taker.taken)) >= 40
 
 
-async def test_a_new_queue_is_noticed(worker: Worker, redis: Redis) -> None:
+async def test_a_new_queue_is_noticed(worker: FetchingWorker, redis: Redis) -> None:
     """A queue that is consumed from now on, and one that is no longer."""
     publish(redis, message("cat"), queue=OTHER)
     worker.taker.names = [OTHER]
@@ -178,15 +108,27 @@ MANY = [f"tools.silent-{number}" for number in range(2998)]
 @pytest.mark.parametrize("ring", [True, False])
 async def test_a_turn_asks_for_the_queues_that_hold_something(ring: bool, redis_url: str, redis: Redis) -> None:
     """Of 3,000 only for the one whose bell has rung, or that was found by itself: what a call costs is not their number."""
+    redis.script_load(scripts.RESERVE.text)
     async with working(redis_url, Taker(names=[QUEUE, *MANY, OTHER])) as worker:
         await asyncio.sleep(0.1)
         sent, send = list[tuple[Any, ...]](), worker.connection.send
         worker.connection.send = lambda *command: sent.append(command) or send(*command)  # type: ignore[method-assign, func-returns-value]
         publish(redis, message("1")) if ring else redis.lpush(QUEUE, message("1"))
         await wait_until(lambda: worker.taker.ids == ["1"], "it was taken", seconds=5)
-        reserves = [command for command in sent if command[1] == scripts.RESERVE.text]
+        reserves = [command for command in sent if command[1] == scripts.RESERVE.digest]
 
     assert [command[2] for command in reserves] == [5], "two keys of its own"
+
+
+async def test_a_redis_that_forgets_its_scripts_is_told_them_again(worker: FetchingWorker, redis: Redis) -> None:
+    """A message that comes then is taken as soon as any other."""
+    for turn in range(3):
+        redis.script_flush()
+        publish(redis, message(f"{turn}"))
+        await wait_until(lambda: len(worker.taker.taken) == turn + 1, "it was taken")  # noqa: B023 - awaited
+
+    assert worker.taker.ids == ["0", "1", "2"]
+    assert worker.leases.held == set(worker.taker.tags) == set(redis.hkeys(STORE.unacked))
 
 
 async def test_long_queues_among_thousands_take_turns(redis_url: str, redis: Redis) -> None:
@@ -202,14 +144,21 @@ async def test_long_queues_among_thousands_take_turns(redis_url: str, redis: Red
     assert worker.taker.ids.count(QUEUE) == worker.taker.ids.count(OTHER) == 4
 
 
-async def test_a_lost_reserve_gives_its_messages_back_at_once(worker: Worker, redis: Redis) -> None:
-    """Redis has moved messages and its answer is lost: they are here a moment later, and count as never begun."""
+@pytest.mark.parametrize(("which", "moved", "taken"), [("connection", 5, 1), ("notify_key", 1, 0)])
+async def test_a_lost_reserve_gives_its_messages_back_at_once(
+    which: str, moved: int, taken: int, worker: FetchingWorker, redis: Redis
+) -> None:
+    """Redis has moved messages and its answer is lost: they are here a moment later, and count as never begun.
+
+    The first one comes with the notification, over the connection that waits for it.
+    """
     await asyncio.sleep(0.05)
-    stop_reading(worker.connection)
-    publish(redis, *[message(f"{number}") for number in range(5)])
-    await wait_until(lambda: redis.hlen(STORE.unacked) == 5, "Redis has moved them")
-    assert not worker.taker.taken
-    cut(worker.connection)
+    stop_reading(getattr(worker, which))
+    redis.lpush(QUEUE, *[message(f"{number}") for number in range(4)])
+    publish(redis, message("4"))
+    await wait_until(lambda: redis.hlen(STORE.unacked) == moved, "Redis has moved them")
+    assert len(worker.taker.taken) == taken
+    cut(getattr(worker, which))
     await wait_until(lambda: len(worker.taker.taken) == 5, "they came once more", seconds=10)
 
     assert sorted(worker.taker.ids) == [str(number) for number in range(5)]
@@ -217,22 +166,26 @@ async def test_a_lost_reserve_gives_its_messages_back_at_once(worker: Worker, re
     assert worker.leases.held == set(redis.hkeys(STORE.unacked)) == set(worker.taker.tags)
 
 
-async def test_an_intake_that_ends_keeps_no_message(worker: Worker, redis: Redis) -> None:
+@pytest.mark.parametrize(("which", "taken"), [("connection", 1), ("notify_key", 0)])
+async def test_an_intake_that_ends_keeps_no_message(
+    which: str, taken: int, worker: FetchingWorker, redis: Redis
+) -> None:
     """Cancelled between the reserve and its answer: the messages go back into their queue."""
     await asyncio.sleep(0.05)
-    stop_reading(worker.connection)
-    publish(redis, message("1"), message("2"))
-    await wait_until(lambda: redis.hlen(STORE.unacked), "Redis has moved them")
+    stop_reading(getattr(worker, which))
+    redis.lpush(QUEUE, message("1"))
+    publish(redis, message("2"))
+    await wait_until(lambda: redis.hlen(STORE.unacked) == 1 + taken, "Redis has moved them")
     worker.running.cancel()
     await asyncio.wait([worker.running])
-    transport: Any = worker.connection._protocol._transport if worker.connection._protocol else None
-    transport.resume_reading()
-    await wait_until(lambda: redis.llen(QUEUE) == 2, "they are back")
+    start_reading(getattr(worker, which))
+    await wait_until(lambda: redis.llen(QUEUE) == 2 - taken, "they are back")
 
-    assert not worker.leases.held
+    assert worker.leases.held == set(worker.taker.tags)
+    assert len(worker.taker.tags) == taken
 
 
-async def test_an_intake_that_ends_in_the_middle_gives_the_rest_back(worker: Worker, redis: Redis) -> None:
+async def test_an_intake_that_ends_in_the_middle_gives_the_rest_back(worker: FetchingWorker, redis: Redis) -> None:
     """Cancelled while Celery stores something for the second of three messages: that one and the third go back."""
 
     def begin(message: Message) -> None:
@@ -251,7 +204,7 @@ async def test_an_intake_that_ends_in_the_middle_gives_the_rest_back(worker: Wor
     assert worker.leases.held == set(worker.taker.tags)
 
 
-async def test_closed_lines_end_the_intake(worker: Worker) -> None:
+async def test_closed_lines_end_the_intake(worker: FetchingWorker) -> None:
     """There is nothing to wait for then."""
     await worker.connection.aclose()
     await worker.notify_key.aclose()
@@ -262,7 +215,7 @@ async def test_closed_lines_end_the_intake(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("which", ["connection", "notify_key"])
-async def test_a_cut_line_is_no_end(which: str, worker: Worker, redis: Redis) -> None:
+async def test_a_cut_line_is_no_end(which: str, worker: FetchingWorker, redis: Redis) -> None:
     """Messages that are published meanwhile arrive after the reconnect, each once."""
     for turn in range(3):
         await getattr(worker, which).connected()
@@ -274,7 +227,7 @@ async def test_a_cut_line_is_no_end(which: str, worker: Worker, redis: Redis) ->
 
 
 async def test_a_redis_that_refuses_is_asked_again(
-    worker: Worker, redis: Redis, monkeypatch: pytest.MonkeyPatch
+    worker: FetchingWorker, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A script that fails is logged and costs nothing but time."""
     monkeypatch.setattr(intake_module, "_PAUSE_SECONDS", 0.05)
@@ -288,7 +241,7 @@ async def test_a_redis_that_refuses_is_asked_again(
     assert {entry["event"] for entry in logs} == {"queues_not_read"}
 
 
-async def test_an_intake_outlives_errors(worker: Worker, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_intake_outlives_errors(worker: FetchingWorker, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever goes wrong in a turn is logged, and the next turn comes."""
     monkeypatch.setattr(intake_module, "_PAUSE_SECONDS", 0.05)
 
@@ -339,7 +292,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("kind", GARBAGE)
-async def test_garbage_goes_to_quarantine(kind: str, worker: Worker, redis: Redis) -> None:
+async def test_garbage_goes_to_quarantine(kind: str, worker: FetchingWorker, redis: Redis) -> None:
     """With a log line and a count; the messages before and after it run, and nothing is held for it."""
     with capture_logs() as logs:
         publish(redis, message("before"), GARBAGE[kind], message("after"))
@@ -359,7 +312,7 @@ async def test_garbage_goes_to_quarantine(kind: str, worker: Worker, redis: Redi
     assert "message" not in record, "people's data is in it"
 
 
-async def test_a_message_that_celery_chokes_on_goes_to_quarantine(worker: Worker, redis: Redis) -> None:
+async def test_a_message_that_celery_chokes_on_goes_to_quarantine(worker: FetchingWorker, redis: Redis) -> None:
     """Whatever delivery raises; its room is free again."""
 
     def begin(message: Message) -> None:
@@ -375,7 +328,7 @@ async def test_a_message_that_celery_chokes_on_goes_to_quarantine(worker: Worker
     assert quarantined(redis)[0]["reason"] == "AttributeError('no attribute')"
 
 
-async def test_odd_messages_that_celery_can_take_are_delivered(worker: Worker, redis: Redis) -> None:
+async def test_odd_messages_that_celery_can_take_are_delivered(worker: FetchingWorker, redis: Redis) -> None:
     """Without delivery information, with numbers that are no JSON, or with a flag of another kind."""
     publish(
         redis,
@@ -390,7 +343,7 @@ async def test_odd_messages_that_celery_can_take_are_delivered(worker: Worker, r
     assert [taken["headers"].get("redelivered", False) for taken in worker.taker.taken] == [False] * 3 + [True]
 
 
-async def test_setting_aside_outlasts_an_outage(worker: Worker, redis: Redis) -> None:
+async def test_setting_aside_outlasts_an_outage(worker: FetchingWorker, redis: Redis) -> None:
     """The message is held until Redis has put it into quarantine, and is there once."""
     for number in range(5):
         publish(redis, b"bad")
@@ -401,7 +354,7 @@ async def test_setting_aside_outlasts_an_outage(worker: Worker, redis: Redis) ->
     assert redis.exists(STORE.unacked, QUEUE) == 0
 
 
-async def test_what_cannot_be_set_aside_stays_held(worker: Worker, redis: Redis) -> None:
+async def test_what_cannot_be_set_aside_stays_held(worker: FetchingWorker, redis: Redis) -> None:
     """A key of another type stands in the list's place: it is tried once, logged, and left for the worker's end."""
     redis.set(KEYS.quarantine, "of another type")
     with capture_logs() as logs:
@@ -414,7 +367,7 @@ async def test_what_cannot_be_set_aside_stays_held(worker: Worker, redis: Redis)
     assert worker.leases.held == set(redis.hkeys(STORE.unacked)) == set(redis.zrange(STORE.unacked_index, 0, -1))
 
 
-async def test_quarantine_is_bounded(worker: Worker, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_quarantine_is_bounded(worker: FetchingWorker, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps the last ones."""
     monkeypatch.setattr(intake_module, "QUARANTINED_AT_MOST", 3)
     publish(redis, *[f"bad {number}".encode() for number in range(10)])
@@ -423,17 +376,10 @@ async def test_quarantine_is_bounded(worker: Worker, redis: Redis, monkeypatch: 
     assert [entry["message"] for entry in quarantined(redis)] == ["bad 9", "bad 8", "bad 7"]
 
 
-@asynccontextmanager
-async def bounded_worker(url: str, taker: Taker, *, bound: int = 2) -> AsyncGenerator[Worker]:
-    async with working(url, taker) as worker:
-        worker.fetcher._bounds = {QUEUE: Capacity("toolfleet:running:owls", bound)}
-        yield worker
-
-
 async def test_only_as_many_are_taken_as_a_module_has_room_for(redis_url: str, redis: Redis) -> None:
     """By all workers together; the others stay in the queue, and other modules' are taken."""
     first, second = Taker(names=[QUEUE, OTHER]), Taker(names=[QUEUE, OTHER])
-    async with bounded_worker(redis_url, first), bounded_worker(redis_url, second):
+    async with working(redis_url, first, bound=2), working(redis_url, second, bound=2):
         publish(redis, *[message(f"{number}") for number in range(5)])
         publish(redis, *[message(f"cat-{number}") for number in range(5)], queue=OTHER)
         await wait_until(lambda: len(first.ids + second.ids) == 7, "what there is room for is here")
@@ -444,7 +390,7 @@ async def test_only_as_many_are_taken_as_a_module_has_room_for(redis_url: str, r
 async def test_a_full_module_makes_nobody_spin(redis_url: str, redis: Redis) -> None:
     """Nor does a call that comes meanwhile: workers look again once a second."""
     taker = Taker()
-    async with bounded_worker(redis_url, taker):
+    async with working(redis_url, taker, bound=2):
         publish(redis, *[message(f"{number}") for number in range(5)])
         await wait_until(lambda: len(taker.ids) == 2, "two are here")
         await asyncio.sleep(0.1)
@@ -457,7 +403,7 @@ async def test_a_full_module_makes_nobody_spin(redis_url: str, redis: Redis) -> 
 async def test_a_place_that_becomes_free_is_used_at_once(redis_url: str, redis: Redis) -> None:
     """By whichever worker hears of it: the call that had the place never claimed it, or has left it."""
     first, second = Taker(), Taker(slots=0)
-    async with bounded_worker(redis_url, first, bound=1) as worker, bounded_worker(redis_url, second, bound=1) as other:
+    async with working(redis_url, first, bound=1) as worker, working(redis_url, second, bound=1) as other:
         publish(redis, *[message(f"{number}") for number in range(4)])
         await wait_until(lambda: first.ids == ["0"], "one is here")
         worker.fetcher.release_slot(QUEUE, "0")
@@ -475,9 +421,9 @@ async def test_a_place_that_becomes_free_is_used_at_once(redis_url: str, redis: 
 
 async def test_a_place_is_kept_for_a_while_only(redis_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that took a call and died before it claimed it is in nobody's way."""
-    monkeypatch.setattr(intake_module, "_PLACE_MS", 1000)
+    monkeypatch.setattr(reservations, "_SLOT_MS", 1000)
     taker = Taker()
-    async with bounded_worker(redis_url, taker, bound=1):
+    async with working(redis_url, taker, bound=1):
         publish(redis, message("0"), message("1"))
         await wait_until(lambda: taker.ids == ["0"], "one is here")
         await wait_until(lambda: taker.ids == ["0", "1"], "its place has run out", seconds=10)
@@ -486,7 +432,7 @@ async def test_a_place_is_kept_for_a_while_only(redis_url: str, redis: Redis, mo
 async def test_what_must_wait_and_what_is_no_call_needs_no_place(redis_url: str, redis: Redis) -> None:
     """A retry before its time, and garbage, are taken although the module is full."""
     taker = Taker()
-    async with bounded_worker(redis_url, taker, bound=1):
+    async with working(redis_url, taker, bound=1):
         publish(redis, message("0"))
         await wait_until(lambda: taker.ids == ["0"], "it is full")
         later = json.loads(message("later"))

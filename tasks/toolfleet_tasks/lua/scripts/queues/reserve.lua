@@ -5,12 +5,13 @@
 -- reserve_ms: for how long a place is kept for a call until it is claimed.
 -- lease_ms: of the claims that are made here, 0 for none. A message that says so is that of a call of which a repeat does no harm:
 --   if nothing is known of it, of its module's breaker or of a paused queue, its first attempt begins, as `ledger/claim` would
---   have it; its token is its tag with the mark. record_seconds: how long its record lives at least.
+--   have it; its token is its tag with a mark, which says when it was made, and by which worker: '' if that is not known.
+-- record_seconds: how long its record lives at least.
 -- avoided: queues of whose calls none is claimed, from 1.
 -- record_prefix, breaker_prefix: before calls' ids, and before modules.
 -- bounds: of the modules that have one: the queue's number, from 1, the bound, and the key of the running calls.
 -- keys: unacked, unacked_index, queue_states, queues(key, notify_key)...
--- args: wanted, tag, prefix_length, reserve_ms, lease_ms, mark, record_seconds, record_prefix, breaker_prefix
+-- args: wanted, tag, prefix_length, reserve_ms, lease_ms, worker, record_seconds, record_prefix, breaker_prefix
 -- args: avoided..., bounds(queue, bound, running)...
 -- include: queues/now, overload/running
 
@@ -19,7 +20,9 @@ redis.call('HLEN', unacked)
 redis.call('ZCARD', unacked_index)
 wanted, prefix_length = tonumber(wanted), tonumber(prefix_length)
 local left, count, rest = {}, 0, {}
-local found = {left}
+-- The worker cannot say when: it may have sent this long before.
+local mark = worker == '' and '' or string.format('~%x~', clock[1] * 1000000 + clock[2]) .. worker
+local found = {left, mark}
 for _, one in ipairs(bounds) do
   local queue = queues[tonumber(one.queue)]
   queue.bound, queue.running = tonumber(one.bound), one.running
