@@ -14,6 +14,7 @@ from support.gateways.mcp_requests import asked
 from support.module_server import ModuleServer
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
+from toolfleet_registry.redis.keys import Keys
 
 Json = dict[str, Any]
 NOTES = "*mcp-followers:*"
@@ -81,7 +82,9 @@ async def test_a_repeat_of_a_call_that_was_left_in_its_queue_runs(
     await noted(keys, followers="1")
     await left(first)
     await left(second)
-    await noted(keys, abandoned="1")
+    call_id = await noted(keys, abandoned="1")
+    # The note comes before the taking back: a worker that woke up now could begin the call.
+    await wait_until(lambda: keys.hget(Keys().call(call_id), "state") == "done", "it is taken back")
     repeat = call(there, "left in its queue")
     asleep.send_signal(signal.SIGCONT)
 
