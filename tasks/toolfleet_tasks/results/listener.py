@@ -23,7 +23,7 @@ from toolfleet_tasks.redis.identity import RedisIdentity
 from toolfleet_tasks.results.channel_watch import ChannelWatch
 from toolfleet_tasks.results.end_check import EndCheck, Meta
 from toolfleet_tasks.results.reader import STORED, ResultReader
-from toolfleet_tasks.results.subscriptions import Subscriptions
+from toolfleet_tasks.results.subscriptions import ChannelSubscriptions
 from toolfleet_tasks.results.verifier import Verifier
 
 log = get_logger(__name__)
@@ -97,7 +97,7 @@ class ResultListener:
         self._expected: dict[bytes, Expected] = {}  # by channel: who was first
         self.watches = ChannelWatch(connection, self._reader.fetch)
         """Who wants to hear more of a call than its end."""
-        self._subscriptions = Subscriptions(connection, lambda channel: channel in self._expected)
+        self._subscriptions = ChannelSubscriptions(connection, lambda channel: channel in self._expected)
         self._is_new = asyncio.Event()  # the connection
         self.identity = RedisIdentity(connection, keys)
         """Which server is at the other end, and whether it has lost anything."""

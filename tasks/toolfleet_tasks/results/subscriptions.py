@@ -1,4 +1,4 @@
-"""Subscribes to channels and unsubscribes from them: to all of a tick of the loop in one command."""
+"""Joins and leaves channels of Redis: all of one tick of the loop with one command."""
 
 import asyncio
 import functools
@@ -9,7 +9,7 @@ from toolfleet_tasks.redis.connection import Part, PipelinedConnection
 _CHUNK = 500  # channels a command
 
 
-class Subscriptions:
+class ChannelSubscriptions:
     """What one connection subscribes to. `is_wanted`: whether anybody waits for a channel that was left in this tick."""
 
     def __init__(self, connection: PipelinedConnection, is_wanted: Callable[[bytes], bool]) -> None:
@@ -21,7 +21,7 @@ class Subscriptions:
     def subscribe(self, channel: bytes) -> None:
         """Hear of a channel before whatever is sent over the connection from now on is answered.
 
-        Each has a command of its own otherwise, to be packed here and read there: 4 us a call of an agent's and Redis's time.
+        A command for each would have to be packed here and read there, for each call.
         """
         joining = self._joining
         if joining is None or len(joining) == _CHUNK:

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from support.waiting import wait_until
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_tasks.redis.connection import PipelinedConnection, Push
-from toolfleet_tasks.results.subscriptions import Subscriptions
+from toolfleet_tasks.results.subscriptions import ChannelSubscriptions
 
 A, B = b"celery-task-meta-a", b"celery-task-meta-b"
 
@@ -22,7 +22,7 @@ class Ear:
         self.wanted = set[bytes]()
         self.heard: list[bytes] = []
         self.confirmed: list[tuple[bytes, bytes]] = []
-        self.subscriptions = Subscriptions(self.connection, self.wanted.__contains__)
+        self.subscriptions = ChannelSubscriptions(self.connection, self.wanted.__contains__)
         self.connection.on_push = self._take
 
     def join(self, channel: bytes) -> None:
