@@ -1,16 +1,15 @@
 """Personal data that an agent's profile hides is nowhere: neither in Redis, nor in logs, whoever has said it."""
 
 import json
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 
 from support.fleet import SIGNING_KEY, TestBed
 from support.module_server import ModuleServer, Request, serve
+from support.servers import redis_snapshot
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, Conversation, JobRefused, Schedule, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
@@ -72,29 +71,6 @@ async def called(bed: TestBed, agent: str, method: str, said: dict[str, Any] | N
         return await fleet.call(ToolCall(tool_name=f"owls.{method}", arguments=said or {}), caller, timeout=60)
 
 
-async def everything(redis: Redis) -> str:
-    """All that Redis has, as text."""
-    found = list[str]()
-    async for key in redis.scan_iter():
-        kind = cast("bytes", await redis.type(key))
-        read: Any = {
-            b"string": redis.get,
-            b"hash": redis.hgetall,
-            b"set": redis.smembers,
-            b"list": lambda name: redis.lrange(name, 0, -1),
-            b"zset": lambda name: redis.zrange(name, 0, -1, withscores=True),
-            b"stream": redis.xrange,
-        }[kind]
-        found.append(f"{key!r} {await read(key)!r}")
-    return "\n".join(found)
-
-
-@asynccontextmanager
-async def redis_of(bed: TestBed) -> AsyncGenerator[Redis]:
-    async with Redis.from_url(bed.redis_url) as redis:
-        yield redis
-
-
 @pytest.mark.parametrize("agent", ["redacts", "masks", "hashes"])
 async def test_no_planted_value_is_anywhere(
     bed: TestBed, worker: WorkerProcess, module: ModuleServer, agent: str
@@ -106,8 +82,7 @@ async def test_no_planted_value_is_anywhere(
         await called(bed, agent, "fails"),
     ]
     assert [result.success for result in results] == [True, True, False]
-    async with redis_of(bed) as redis:
-        kept = await everything(redis)
+    kept = redis_snapshot.take(bed.redis_url)
     said = "\n".join(result.model_dump_json() for result in results)
     heard = json.dumps(module.calls("told")[-1])
     logs = "\n".join(path.read_text(errors="replace") for path in Path(bed.folder).iterdir())
@@ -150,7 +125,7 @@ async def test_a_profile_says_where_data_is_hidden(bed: TestBed, worker: WorkerP
 async def test_a_job_is_kept_without_it(bed: TestBed, module: ModuleServer) -> None:
     """Also while it waits for days, before any of its calls is made."""
     mail = EMAILS[7]
-    async with ToolFleet(settings=bed.settings) as fleet, redis_of(bed) as redis:
+    async with ToolFleet(settings=bed.settings) as fleet:
         conversation = Conversation(conversation_id="c-1")
         job = await fleet.jobs.start(
             ToolCall(tool_name="owls.told", arguments={"mail": mail}),
@@ -159,7 +134,7 @@ async def test_a_job_is_kept_without_it(bed: TestBed, module: ModuleServer) -> N
             conversation=conversation,
             schedule=Schedule(delay_seconds=3600),
         )
-        kept = await everything(redis)
+        kept = redis_snapshot.take(bed.redis_url)
         assert job.job_id in kept
         assert "[EMAIL]" in kept
         assert mail not in kept

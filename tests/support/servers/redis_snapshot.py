@@ -5,15 +5,18 @@ from typing import Any
 
 from redis import Redis
 
+_GONE = "none"  # what Redis says of a key that a fleet which goes on has taken back meanwhile
 _KEPT_SECONDS = 3600  # for what had a TTL: the snapshot's own time is over
 
 
 def take(url: str) -> str:
     """Every key with its type and value, sorted, one a line, and whether it lasts."""
     with Redis.from_url(url, encoding_errors="surrogateescape", decode_responses=True) as redis:
+        kinds = {str(key): str(redis.type(key)) for key in redis.scan_iter()}
         found = {
-            str(key): {"lasts": redis.ttl(key) == -1, "type": redis.type(key), "value": _read(redis, str(key))}
-            for key in redis.scan_iter()
+            key: {"lasts": redis.ttl(key) == -1, "type": kind, "value": _read(redis, key, kind)}
+            for key, kind in kinds.items()
+            if kind != _GONE
         }
     return "{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(found[key])}" for key in sorted(found)) + "\n}\n"
 
@@ -27,8 +30,7 @@ def restore(url: str, text: str) -> None:
                 redis.expire(key, _KEPT_SECONDS)
 
 
-def _read(redis: Redis, key: str) -> Any:
-    kind = redis.type(key)
+def _read(redis: Redis, key: str, kind: str) -> Any:
     if kind == "string":
         return redis.get(key)
     if kind == "list":
