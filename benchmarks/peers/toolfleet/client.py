@@ -14,8 +14,8 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.settings import load_settings
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.queues import queue_of
-from toolfleet_tasks.worker import execute
 
 _CALLER = Caller(permission="owner", allowed_modules="*")
 _SECONDS = 60
@@ -79,7 +79,7 @@ class ThreadedClient:
         )
         queue = queue_of(call.tool_name.partition(".")[0])
         return self._app.send_task(
-            execute.TASK,
+            TASK,
             args=[json_text.dump(published)],
             task_id=published.call_id,
             queue=queue,
