@@ -192,9 +192,12 @@ class Fetcher:
             wanted = min(capacity, BATCH)
             self._consumer.expect(wanted)
             try:
-                await self._deliver(await self._reservations.reserve(self._ready.choose(queues), wanted))
+                reserved = await self._reservations.reserve(self._ready.choose(queues), wanted)
+                await self._deliver(reserved)
             finally:
                 self._consumer.expect(-wanted)
+            if reserved:
+                await self._ready.refresh(queues, is_busy=True)
             return self._ready.is_any(queues)
 
     async def _deliver(self, reserved: Reserved) -> None:

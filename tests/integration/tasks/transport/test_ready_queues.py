@@ -84,6 +84,21 @@ async def test_what_no_bell_tells_of_is_found_once_a_second(ready: ReadyQueues, 
     assert ready.is_any(MANY)
 
 
+async def test_a_busy_worker_looks_at_all_more_often(ready: ReadyQueues, clock: HandClock, redis: Redis) -> None:
+    """Of many that were notified its next wait brings the first only. How often depends on how many there are."""
+    await ready.refresh(MANY)
+    redis.lpush(MANY[0], message())
+    clock.now = 0.1
+    await ready.refresh(MANY, is_busy=True)
+    assert not ready.is_any(MANY)
+    clock.now = 0.16
+    await ready.refresh(MANY)
+    assert not ready.is_any(MANY)
+    await ready.refresh(MANY, is_busy=True)
+    assert ready.choose(MANY) == [MANY[0]]
+    assert ready.seconds_left == 1
+
+
 async def test_all_are_looked_at_when_bells_may_be_lost(ready: ReadyQueues, redis: Redis) -> None:
     """At once."""
     await ready.refresh(MANY)
