@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 MEASURED_BY = "make bench"
-"""The command that measures them: W1 in `benchmarks/results/full.md`, on two cores of an AMD EPYC, Redis without persistence."""
+"""The command that measures them: W1 in `benchmarks/results/full.md`, on two cores of an Intel Xeon, Redis without persistence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,10 +13,10 @@ class CallCosts:
     `core_use`: how much of a core a process should use, so that peaks find room; `redis_use` the same of Redis.
     """
 
-    agent_cpu: float = 0.15e-3
-    worker_cpu: float = 0.32e-3
-    redis_cpu: float = 0.08e-3
-    worker_memory: int = 67_000_000
+    agent_cpu: float = 0.13e-3
+    worker_cpu: float = 0.25e-3
+    redis_cpu: float = 0.05e-3
+    worker_memory: int = 69_000_000
     running_memory: int = 23_000
     message_bytes: int = 1_500
     message_copies: int = 2

@@ -14,7 +14,7 @@ def test_it_says_how_many_of_each(run: Run) -> None:
 
     assert shown.code == 0
     assert "worker processes" in shown.out
-    assert "8,750 calls a second" in shown.err
+    assert "14,000 calls a second" in shown.err
     assert (told["workers"], told["short_of"], told["measured_by"]) == (3, "slots", "make bench")
 
 
