@@ -30,7 +30,8 @@ async def test_a_lane_grows_from_none_keeps_its_workers_and_shrinks(
 ) -> None:
     """Calls wait for the first worker and have a second one started; while RabbitMQ is away none is ended; then there is none."""
     async with ToolFleet(settings=scaled.settings) as fleet:
-        with autoscaling(scaled, "--min", "0", "--max", "2", "--calm", "1") as process:
+        # Calls that a worker takes as it starts neither wait nor run, for a moment: calm must be longer.
+        with autoscaling(scaled, "--min", "0", "--max", "2", "--calm", "5") as process:
 
             async def is_answered() -> bool:
                 return (await fleet.call(ECHO, owner)).success
@@ -44,7 +45,7 @@ async def test_a_lane_grows_from_none_keeps_its_workers_and_shrinks(
                 assert [(await each).success for each in naps] == [True] * 4
                 unread = process.said().count("queue_lengths_not_read")
                 await wait_until(
-                    lambda: process.said().count("queue_lengths_not_read") > unread + 4,
+                    lambda: process.said().count("queue_lengths_not_read") > unread + 6,
                     "it has looked for longer than calm takes",
                     seconds=60,
                 )

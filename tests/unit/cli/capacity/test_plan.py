@@ -20,18 +20,18 @@ def test_long_calls_are_short_of_slots() -> None:
 
 
 def test_short_calls_are_short_of_cpu() -> None:
-    """5,000 calls a second take 1.6 cores of workers."""
+    """5,000 calls a second take 1.25 cores of workers."""
     found = plan(FleetLoad(rate=5_000, latency=0.01))
 
     assert (found.workers, found.short_of, found.fleets) == (4, "CPU", 1)
 
 
-@pytest.mark.parametrize(("rate", "fleets"), [(8_750, 1), (8_751, 2), (20_000, 3)])
+@pytest.mark.parametrize(("rate", "fleets"), [(14_000, 1), (14_001, 2), (30_000, 3)])
 def test_beyond_one_redis_there_are_several_fleets(rate: float, fleets: int) -> None:
     """None of which is busier than one Redis should be."""
     found = plan(FleetLoad(rate=rate, latency=0.1))
 
-    assert (found.redis_ends_at, found.fleets) == (8_750, fleets)
+    assert (found.redis_ends_at, found.fleets) == (14_000, fleets)
     assert found.redis_cores <= 0.7 + 1e-9
 
 
