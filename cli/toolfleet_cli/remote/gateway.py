@@ -21,9 +21,7 @@ KEY_VARIABLE: Final = "TOOLFLEET_GATEWAY_KEY"
 
 _AWAY = frozenset({"fleet_unavailable", "auth_unavailable"})
 _NO_KEY, _NOT_FOUND = 401, 404
-_LOST_PARTS = frozenset(
-    {"", ".", ".."}
-)  # of a path, which clients and proxies take away: another thing would be asked for
+_LOST_PARTS = frozenset({"", ".", ".."})  # of a path: clients and proxies take them away, and ask for another thing
 _CONNECT_SECONDS, _SECONDS = 5.0, 60.0
 
 

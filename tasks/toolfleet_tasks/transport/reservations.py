@@ -22,9 +22,7 @@ from toolfleet_tasks.transport.ready_queues import AT_ONCE, ReadyQueues
 Reserved: TypeAlias = list[tuple[str, str, bytes]]
 """Tag, queue and content of messages."""
 
-_STANDING = (
-    1  # message: more would keep them from other workers that wait, and a machine that is lost would have them all
-)
+_STANDING = 1  # message: more would be kept from other workers that wait, and lost for a while with a machine
 _BLOCKED_SECONDS = 3.0  # by then Redis has run what stood behind a wait of a second at most, over a connection of whose loss it has not heard
 _SLOT_MS = 5000  # that a slot of a module is kept for a call that was taken and not claimed yet
 

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 import pytest
 from redis.asyncio import Redis
 
-from support.fleet import TestBed
+from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from support.worker_process import WorkerProcess
-from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.operations.examination.canaries import fly
@@ -29,8 +28,8 @@ def owls() -> Iterator[ModuleServer]:
 @pytest.fixture(scope="module")
 def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
     """A Redis of their own: other tests' calls write lines of the audit, and their killed workers do not answer."""
-    with redis_server(tmp_path_factory.mktemp("redis")) as url:
-        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"))
+    with own_bed(owls, tmp_path_factory.mktemp("fleet")) as bed:
+        yield bed
 
 
 @pytest.fixture(scope="module")

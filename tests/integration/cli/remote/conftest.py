@@ -8,12 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from support.command import Ended, Run
-from support.fleet import TestBed
+from support.fleet import TestBed, own_bed
 from support.gateways.keyed_gateway import KeyedGateway, keyed_gateway
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from support.worker_process import WorkerProcess
-from toolfleet_cli.local.redis_server import redis_server
 
 
 @pytest.fixture(scope="package")
@@ -24,8 +23,8 @@ def owls() -> Iterator[ModuleServer]:
 
 @pytest.fixture(scope="package")
 def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
-    with redis_server(tmp_path_factory.mktemp("redis")) as url:
-        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"))
+    with own_bed(owls, tmp_path_factory.mktemp("fleet")) as bed:
+        yield bed
 
 
 @pytest.fixture(scope="package")
