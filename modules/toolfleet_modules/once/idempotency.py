@@ -191,7 +191,7 @@ async def _ended(work: Work, tool: Runnable) -> Reply:
     except NotBegun:
         return not_begun(tool.name)
     except asyncio.CancelledError:
-        return Reply.stopped(tool.name)
+        return Reply.stopped(tool.name, is_late=work.is_late)
 
 
 def _judged(record: Record, work: Work, tool: Runnable) -> Reply | str:

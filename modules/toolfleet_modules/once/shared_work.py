@@ -22,8 +22,9 @@ from toolfleet_registry.time.shared_timers import SharedTimer, shared_timers
 class Work:
     """What everybody who asks for the same call shares. `task` ends with the reply, or raises what turns the call away.
 
-    `key`: under which name it is remembered; `None`: it is not. `attempt` is the latest one that asks, 0 if none says which it is. `watchers` are called after each progress
-    and log message; of these only those of a `log_level` are kept.
+    `key`: under which name it is remembered; `None`: it is not. `attempt` is the latest one that asks, 0 if none says which it is.
+    `is_late`: it was stopped because the time of all was over who waited. `watchers` are called after each progress and log
+    message; of these only those of a `log_level` are kept.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Work:
         self.key = key
         self.fingerprint = fingerprint
         self.attempt = 0
+        self.is_late = False
         self.task: asyncio.Task[Reply]
         self.progress: Progress | None = None
         self.watchers = set[Callable[[], None]]()
@@ -88,13 +90,14 @@ class Work:
             self._pause = asyncio.ensure_future(asyncio.sleep(seconds))
             await asyncio.wait({self._pause})
 
-    def stop(self) -> None:
-        """Nobody waits any more."""
+    def stop(self, *, is_late: bool = False) -> None:
+        """Nobody waits any more. `is_late`: because their time is over."""
         if self._timer is not None:
             self._timer.cancel()
         if self.task.done():
             return
         self.context._cancelled = True  # noqa: SLF001 - as above
+        self.is_late = self.is_late or is_late
         for each in (self._pause, self._tool):
             if each is not None:
                 each.cancel()
@@ -115,9 +118,11 @@ class Work:
         if self._timer is not None:
             self._timer.cancel()
         if seconds is not None and seconds <= 0:
-            self.stop()
+            self.stop(is_late=True)
+        elif seconds is None:
+            self._timer = None
         else:
-            self._timer = None if seconds is None else shared_timers(self._loop).call_later(seconds, self.stop)
+            self._timer = shared_timers(self._loop).call_later(seconds, partial(self.stop, is_late=True))
 
     def _report(self, progress: Progress) -> None:
         self.progress = progress

@@ -128,10 +128,13 @@ class Reply:
         return self if other is written else replace(self, body=other.decode())
 
     @classmethod
-    def stopped(cls, tool_name: str) -> Self:
-        """Nobody waits any more; or whoever did has no time left."""
-        reply = cls.failure(tool_name, f"{tool_name} was stopped: its time was over.", effect_state="unknown")
-        return cls(reply.body, is_stopped=True)
+    def stopped(cls, tool_name: str, *, is_late: bool) -> Self:
+        """The tool was stopped in the middle. `is_late`: because the time was over that the request gave it."""
+        error = f"{tool_name} was stopped: its time was over." if is_late else f"{tool_name} was stopped in the middle."
+        content = {"tool_name": tool_name, "success": False, "result": None, "error": error, "effect_state": "unknown"}
+        if is_late:
+            content["error_code"] = "timed_out"  # the fleet's own word for it, whose clock may be a moment behind
+        return cls(_written(content), is_stopped=True)
 
 
 def _plain(result: Any, gathered: Gathered) -> Any:

@@ -205,7 +205,7 @@ class Execute:
             elif waiting.is_client_gone:
                 raise ClientDisconnect
             else:
-                reply = Reply.stopped(call.tool_name)
+                reply = Reply.stopped(call.tool_name, is_late=True)
         except ModuleBusy as exc:
             if not lines.are_begun:
                 raise

@@ -99,6 +99,7 @@ class Attempt:
     `unreached`: where no connection could be made, whether the module may be the reason (`AWAY`) or not (`UNKNOWN`).
     `acceptance`: the module goes on with the call by itself; for whoever cannot follow it there, its outcome is unknown.
     `question`: the module goes on once that is answered; for whoever cannot ask, the call has failed.
+    `is_stopped`: the module has answered that the time was over, so that the end is unknown, and the module is there.
     """
 
     outcome: Outcome
@@ -108,6 +109,7 @@ class Attempt:
     says_retryable: bool = False
     acceptance: Acceptance | None = None
     question: Question | None = None
+    is_stopped: bool = False
 
     @property
     def goes_on(self) -> bool:

@@ -31,10 +31,11 @@ Start = Callable[[], WorkerProcess]
 
 
 class Bank:
-    """A module that pays, or, while it `hangs`, keeps whoever asks waiting."""
+    """A module that pays, or gives its `answer`, or, while it `hangs`, keeps whoever asks waiting."""
 
     def __init__(self) -> None:
         self.hangs = True
+        self.answer: dict[str, Any] | None = None
         self.module = ModuleServer("bank")
         parameters = [
             {"name": "to", "type": "string"},
@@ -43,6 +44,8 @@ class Bank:
         self.module.add("pay", self.pay, effect="once", parameters=parameters)
 
     async def pay(self, request: Request) -> dict[str, Any]:
+        if self.answer is not None:
+            return self.answer
         if self.hangs:
             await asyncio.Event().wait()
         return {"success": True, "result": f"paid {request['arguments']['to']}"}
@@ -155,6 +158,20 @@ async def test_a_replay_with_an_unknown_end_takes_the_letters_place(
     await dead(bed, "drop", letter.call_id)
     assert await fleet.dead_letters.list() == []
     assert len(bank.module.calls("pay")) == 2
+
+
+@pytest.mark.usual
+async def test_a_module_that_has_stopped_a_tool_leaves_its_end_unknown(
+    fleet: ToolFleet, bank: Bank, owner: Caller, start: Start
+) -> None:
+    """At the limit either may be first, the module or its worker; there is a letter each time."""
+    bank.answer = {"success": False, "error": "stopped", "error_code": "timed_out", "effect_state": "unknown"}
+    start()
+    result = await fleet.call(PAY, owner)
+
+    assert (result.error_code, result.effect_state, result.audit.attempts) == ("timed_out", "unknown", 1)
+    (letter,) = await fleet.dead_letters.list()
+    assert (letter.call_id, known(letter).error_code) == (result.audit.call_id, "timed_out")
 
 
 @pytest.mark.usual

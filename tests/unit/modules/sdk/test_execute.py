@@ -306,6 +306,14 @@ async def test_a_tool_whose_time_is_over_is_cancelled(owls: ModuleClient, state:
     assert state.cancelled
 
 
+async def test_a_tool_whose_time_is_over_says_so_to_programs(owls: ModuleClient) -> None:
+    """By the fleet's word, so that the call ends alike whichever of the two looks at its clock first."""
+    body = {"tool_name": "owls.hang", "arguments": {}}
+    answer = await owls.http.post("/execute", json=body, headers={"Toolfleet-Time-Left-Ms": "50"})
+
+    assert (answer.json()["error_code"], answer.json()["effect_state"]) == ("timed_out", "unknown")
+
+
 async def test_a_plain_tool_runs_in_a_thread_and_outlives_nobodys_patience(
     owls: ModuleClient, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:

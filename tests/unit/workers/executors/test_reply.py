@@ -112,6 +112,24 @@ def test_an_unknown_effect_state_counts_as_unsaid(state: Any) -> None:
     assert judge(reply(success=False, error="no", effect_state=state)).result.effect_state == "unknown"
 
 
+def test_a_failure_may_say_that_its_time_was_over() -> None:
+    """It ends as one whose end the worker has not waited for, whichever of the two clocks was first; and in our words."""
+    attempt = judge(reply(success=False, error="4711", error_code="timed_out", effect_state="unknown"))
+
+    assert (attempt.outcome, attempt.result.error_code) == (Outcome.UNKNOWN, "timed_out")
+    assert attempt.result.effect_state == "unknown"
+    assert "4711" not in str(attempt.result.error)
+
+
+@pytest.mark.parametrize("state", ["none", "done"])
+def test_a_module_that_knows_the_effect_has_answered(state: str) -> None:
+    """Whatever the time was."""
+    attempt = judge(reply(success=False, error="no", error_code="timed_out", effect_state=state))
+
+    assert (attempt.outcome, attempt.result.error_code) == (Outcome.FAILED, "module_error")
+    assert (attempt.result.error, attempt.result.effect_state) == ("no", state)
+
+
 def test_a_success_cannot_be_without_effect() -> None:
     """`effect_state` is believed of failures only."""
     assert judge(reply(effect_state="none")).result.effect_state == "done"

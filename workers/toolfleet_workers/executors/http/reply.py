@@ -1,7 +1,7 @@
 """Reads a module's answer to `POST /execute` strictly, because what follows depends on it."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -20,8 +20,8 @@ from toolfleet_workers.runner.attempts import unsuccessful
 class ModuleReply(ModuleMessage):
     """What a module says about a call. Fields that we do not know are ignored: the effect has happened.
 
-    Of the fields that a `ToolResult` has beyond these, only `effect_state` and `retryable` are believed, and only where the
-    module says that it failed: nobody else can know. Any other value of theirs counts as absent.
+    Of the fields that a `ToolResult` has beyond these, only `effect_state`, `retryable` and the `error_code` `timed_out` are
+    believed, and only where the module says that it failed: nobody else can know. Any other value of theirs counts as absent.
     """
 
     model_config = ConfigDict(strict=True, defer_build=DEFERS_BUILD)
@@ -32,6 +32,7 @@ class ModuleReply(ModuleMessage):
     error: str | None = None
     effect_state: EffectState | None = None
     retryable: bool = False
+    error_code: Literal["timed_out"] | None = None
     files: Any = None
 
     @field_validator("effect_state", mode="before")
@@ -44,10 +45,20 @@ class ModuleReply(ModuleMessage):
     def _believe_a_plain_yes(cls, value: Any) -> bool:
         return value is True
 
+    @field_validator("error_code", mode="before")
+    @classmethod
+    def _believe_that_time_is_over(cls, value: Any) -> Any:
+        return value if value == "timed_out" else None
+
     @field_validator("error")
     @classmethod
     def _make_readable(cls, error: str | None) -> str | None:
         return None if error is None else readable(error)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the tool was stopped because the request's time was over, and nobody knows how far it came."""
+        return not self.success and self.error_code is not None and (self.effect_state or "unknown") == "unknown"
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> "ModuleReply":
@@ -81,6 +92,10 @@ def attempt_of(call: PublishedCall, reply: ModuleReply) -> Attempt:
     if reply.success:
         files = files_of(call, reply.files) if reply.files else ()
         return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, reply.result, files=files))
+    if reply.is_late:  # in our words: what a code of ours says is shown where a module's words are not
+        text = "Tool execution timed out: the module has stopped the tool."
+        end = unsuccessful(call, Outcome.UNKNOWN, "timed_out", text)
+        return replace(end, says_retryable=reply.retryable, is_stopped=True)
     state = reply.effect_state or "unknown"
     result = ToolResult(
         tool_name=call.tool_name,
