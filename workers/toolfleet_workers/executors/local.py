@@ -25,7 +25,7 @@ from toolfleet_registry.tags.tags import TagResult
 from toolfleet_registry.time import machine_clock
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver, require_live
 from toolfleet_workers.executors.error_text import readable
-from toolfleet_workers.runner.attempts import too_late, unsuccessful
+from toolfleet_workers.runner.attempts import no_time_left, too_late, unsuccessful
 
 log = get_logger(__name__)
 
@@ -92,8 +92,7 @@ class LocalExecutor:
             text = f"Tool execution error: the arguments do not fit: {exc}"
             return unsuccessful(call, Outcome.PERMANENT, "invalid_arguments", text)
         if seconds <= 0:
-            text = "Tool execution error: no time was left to begin"
-            return unsuccessful(call, Outcome.NOT_SENT, "module_unreachable", text)
+            return no_time_left(call)
         return await self._run(call, local, arguments, seconds, lease)
 
     async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt | None:

@@ -182,8 +182,8 @@ async def test_a_function_may_say_that_it_failed(executor: LocalExecutor, value:
         (call("nowhere"), SECONDS, "unknown_tool"),
         (call("answer"), SECONDS, "invalid_arguments"),
         (call("answer", value="none", more=1), SECONDS, "invalid_arguments"),
-        (call("hold"), 0, "module_unreachable"),
-        (call("hold"), -1, "module_unreachable"),
+        (call("hold"), 0, "expired"),
+        (call("hold"), -1, "expired"),
     ],
 )
 async def test_a_call_that_cannot_be_begun_has_no_effect(
