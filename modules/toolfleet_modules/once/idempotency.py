@@ -187,11 +187,13 @@ async def _ended(work: Work, tool: Runnable) -> Reply:
     if work.is_stopped:
         return not_begun(tool.name)
     try:
-        return await work.run(tool.run())
+        reply = await work.run(tool.run())
     except NotBegun:
         return not_begun(tool.name)
     except asyncio.CancelledError:
         return Reply.stopped(tool.name, is_late=work.is_late)
+    # A tool has clocks of its own that end with ours, and fails by them, or by what it does when it is cancelled.
+    return reply.late() if work.is_over else reply
 
 
 def _judged(record: Record, work: Work, tool: Runnable) -> Reply | str:

@@ -107,6 +107,11 @@ class Work:
         """Whether nobody waits any more."""
         return self.context._cancelled  # noqa: SLF001 - as above
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the time of all is over who wait, as near as two clocks tell it."""
+        return self.is_late or self.context._is_over  # noqa: SLF001 - as above
+
     def _extend(self, seconds: float | None) -> None:
         """The end is that of whoever waits longest."""
         ends_at = None if seconds is None else time.monotonic() + seconds

@@ -127,14 +127,21 @@ class Reply:
         other = rewrite(written)
         return self if other is written else replace(self, body=other.decode())
 
+    def late(self) -> "Reply":
+        """The same, of a tool that has ended as its time was over. A failure of which nobody knows what it has done is one that was stopped."""
+        if self.is_success or self.surely_nothing or self.is_stopped or self.handle or self.is_question:
+            return self
+        content = json.loads(self.body)
+        if content.get("effect_state", "unknown") != "unknown":
+            return self
+        return replace(self, body=_written({**content, **_LATE}), is_stopped=True)
+
     @classmethod
     def stopped(cls, tool_name: str, *, is_late: bool) -> Self:
         """The tool was stopped in the middle. `is_late`: because the time was over that the request gave it."""
         error = f"{tool_name} was stopped: its time was over." if is_late else f"{tool_name} was stopped in the middle."
         content = {"tool_name": tool_name, "success": False, "result": None, "error": error, "effect_state": "unknown"}
-        if is_late:
-            content["error_code"] = "timed_out"  # the fleet's own word for it, whose clock may be a moment behind
-        return cls(_written(content), is_stopped=True)
+        return cls(_written({**content, **_LATE} if is_late else content), is_stopped=True)
 
 
 def _plain(result: Any, gathered: Gathered) -> Any:
@@ -153,6 +160,7 @@ def _written(content: dict[str, Any]) -> str:
     return body
 
 
+_LATE = {"error_code": "timed_out"}  # the fleet's own word for it, whose clock may be a moment behind
 _LONGEST_ERROR = 4_000  # characters; the fleet shows a model 2 kB
 _MOST_BYTES = 4  # of a character in UTF-8
 _JSON = json.JSONEncoder(

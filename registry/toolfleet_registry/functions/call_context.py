@@ -12,6 +12,8 @@ from toolfleet_registry.contracts.progress import Sink, progress_of
 from toolfleet_registry.contracts.tool_context import ToolContext
 from toolfleet_registry.time import fleet_clock, machine_clock
 
+_SAME_SECONDS = 0.005  # an event loop may count in milliseconds, and call back one too early
+
 
 @dataclass(slots=True, eq=False)
 class Context:
@@ -61,6 +63,12 @@ class Context:
     def log_level(self) -> LogLevel | None:
         """The least grave log messages that whoever called wants; `None`: none at all."""
         return None if self._log is None else self._log.least
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether its time is over, as near as two clocks tell it: one that a tool sets by what is left may be a moment ahead."""
+        left = self.seconds_left
+        return left is not None and left <= _SAME_SECONDS
 
     def _may_begin(self) -> bool:
         begin_by = self._last_moment()

@@ -32,6 +32,10 @@ _POLL_SECONDS = 30.0  # between two looks at a call that is under way: the word 
 _JOINED_POLL_SECONDS = 2.0  # the same for a call of somebody else's, of whose end nobody brings word
 _AGAIN_SECONDS = 60.0  # a call without a record is not published again sooner: it waits in its queue, or was lost there
 
+_RECORD_SECONDS = (
+    60.0  # that a call's record lives beyond its deadline, at least: then nobody knows whether there was one
+)
+
 _MOST_UNFILLED = 1_000  # jobs of whose messages is known what was said
 
 
@@ -54,6 +58,7 @@ class JobEngine:
         self._records = records
         self._steps = steps
         self._has_core = settings.core_url is not None
+        self._kept_seconds = settings.result_ttl_seconds
         self._lease_seconds = lease_seconds
         self._on_end = on_end
         self._reading = asyncio.Lock()  # results are large, at times
@@ -117,7 +122,7 @@ class JobEngine:
             else:
                 await self._publish_again(job)
             return
-        result = job.result or _unheard(job)
+        result = job.result or self._unheard(job)
         await self._apply(job, self._after(job, job.place, result), result)
 
     async def _publish_again(self, job: Found) -> None:
@@ -167,6 +172,22 @@ class JobEngine:
         rest = _POLL_SECONDS if job.place.call_id is None else _JOINED_POLL_SECONDS
         due_at = min((job.place.call_until or job.now) + MARGIN_SECONDS, job.now + rest)
         await self._records.move(job, JobChange(job.place, due_at=due_at, is_sent=is_sent))
+
+    def _unheard(self, job: Found) -> ToolResult:
+        """What a call came to whose end is not to be had. That it was never begun is known while its record would be there."""
+        spec = job.spec
+        call = spec.start if job.place.state == "starting" else spec.poll
+        tool_name = "" if call is None else call.tool_name
+        if job.call_state == "" and job.place.call_id is None and job.now < self._known_until(job):
+            return fleet_results.expired(tool_name)
+        reason = "its result has expired." if job.call_state == "done" else "nobody has heard of its end."
+        return fleet_results.outcome_unknown(tool_name, reason)
+
+    def _known_until(self, job: Found) -> float:
+        """Until when a record would be there if the call was ever begun: nobody may have looked for hours, as all were away."""
+        after_deadline = (job.place.call_until or 0) + _RECORD_SECONDS
+        # Of its time from its end on, half: it may have been confirmed to be in its queue some time after it was.
+        return after_deadline if job.sent_at is None else max(after_deadline, job.sent_at + self._kept_seconds / 2)
 
     def _after(self, job: Found, place: JobPosition, result: ToolResult) -> Transition:
         spec, now = job.spec, job.now
@@ -229,17 +250,6 @@ def _may_wait(job: Found) -> bool:
     if job.sent_at is None or job.place.call_until is None:
         return False
     return job.now < job.sent_at + max(_AGAIN_SECONDS, (job.place.call_until - job.sent_at) / 2)
-
-
-def _unheard(job: Found) -> ToolResult:
-    """What a call came to whose end is not to be had."""
-    spec = job.spec
-    call = spec.start if job.place.state == "starting" else spec.poll
-    tool_name = "" if call is None else call.tool_name
-    if job.call_state == "" and job.place.call_id is None:
-        return fleet_results.expired(tool_name)
-    reason = "its result has expired." if job.call_state == "done" else "nobody has heard of its end."
-    return fleet_results.outcome_unknown(tool_name, reason)
 
 
 def _jitter() -> float:

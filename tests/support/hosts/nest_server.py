@@ -194,8 +194,10 @@ class Nest:
         return {"resultType": "complete"}
 
     async def cancel_task(self, ctx: Any, params: ById) -> dict[str, Any]:
-        """End it."""
+        """End it, unless it has just ended by itself."""
         note(f"cancel {params.task_id}")
+        if (await self.get_task(ctx, params))["status"] == "completed":
+            raise MCPError(-32602, "the task has ended")
         self.tasks[params.task_id]["status"] = "cancelled"
         return {"resultType": "complete"}
 

@@ -25,7 +25,7 @@ from toolfleet_registry.tags.tags import TagResult
 from toolfleet_registry.time import machine_clock
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver, require_live
 from toolfleet_workers.executors.error_text import readable
-from toolfleet_workers.runner.attempts import too_late, unsuccessful
+from toolfleet_workers.runner.attempts import no_time_left, too_late, unsuccessful
 
 log = get_logger(__name__)
 
@@ -92,8 +92,7 @@ class LocalExecutor:
             text = f"Tool execution error: the arguments do not fit: {exc}"
             return unsuccessful(call, Outcome.PERMANENT, "invalid_arguments", text)
         if seconds <= 0:
-            text = "Tool execution error: no time was left to begin"
-            return unsuccessful(call, Outcome.NOT_SENT, "module_unreachable", text)
+            return no_time_left(call)
         return await self._run(call, local, arguments, seconds, lease)
 
     async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt | None:
@@ -131,16 +130,17 @@ class LocalExecutor:
     async def _run(
         self, call: PublishedCall, local: LocalFunction, arguments: Mapping[str, Any], seconds: float, lease: Lease
     ) -> Attempt:
+        context = _context_of(call, seconds)
         try:
-            returned = await self._runs.run(
-                local, arguments, _context_of(call, seconds), require=functools.partial(require_live, lease)
-            )
+            returned = await self._runs.run(local, arguments, context, require=functools.partial(require_live, lease))
         except LeaseOver:
             return too_late(call)
         except (NotBegun, ModuleBusy) as exc:
             return _without_thread(call, exc)
         if isinstance(returned, Failure):
             log.error("local_tool_failed", kind=returned.kind, stack=returned.stack)
+            if context._is_over:  # noqa: SLF001 - made for this run; by a clock of its own that ends with ours, perhaps
+                raise TimeoutError
             return _failed(call, f"Tool execution error: the function failed ({returned.kind})")
         return await self._judge(call, returned)
 

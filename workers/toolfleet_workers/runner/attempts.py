@@ -22,6 +22,12 @@ def too_late(call: PublishedCall) -> Attempt:
     return unsuccessful(call, Outcome.NOT_SENT, "internal", text)
 
 
+def no_time_left(call: PublishedCall) -> Attempt:
+    """One that was not begun: its limit is used up, by what was done before it, or its deadline has passed. It says nothing of its module."""
+    text = "Tool call expired: its time was over before it could be begun."
+    return unsuccessful(call, Outcome.NOT_SENT, "expired", text)
+
+
 def error_text(exc: Exception) -> str:
     """What a log may say of an error: its kind, and the words of an operating system's, which speak of addresses only.
 

@@ -120,7 +120,7 @@ class TaskFollower:
         async with tool.sessions.taken(task.user_id) as session:
             try:
                 if cancel:
-                    await _asked(session, "tasks/cancel", task)
+                    await _cancel(session, task)
                 return await self._followed(tool, session, task, TaskInputs.of(inputs, handle))
             except MCPError as exc:
                 if exc.code == types.INVALID_PARAMS:  # it knows the task no more
@@ -152,7 +152,7 @@ class TaskFollower:
             kept = known.state_with(new, task.handle)
             asked = Reply.question(task.tool_name, new, kept, effect_state=effect_state)
         except ValueError as exc:
-            await _asked(session, "tasks/cancel", task)
+            await _cancel(session, task)
             return StatusAnswer.failed(f"Its server asks what cannot be passed on: {exc}.", effect_state=effect_state)
         return StatusAnswer.asking(tool.without_secrets(asked))
 
@@ -210,6 +210,15 @@ def _is_asking(state: Mapping[str, Any]) -> bool:
 def _requests_in(state: Mapping[str, Any]) -> dict[str, Any]:
     requests = state.get("inputRequests")
     return requests if isinstance(requests, dict) else {}
+
+
+async def _cancel(session: McpSession, task: ServerTask) -> None:
+    """Have a task end. Where its server refuses that, it may have ended in this moment, and knows how."""
+    try:
+        await _asked(session, "tasks/cancel", task)
+    except MCPError as exc:
+        if exc.code != types.INVALID_PARAMS:
+            raise
 
 
 async def _asked(session: McpSession, method: Literal["tasks/get", "tasks/cancel"], task: ServerTask) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """Operations of an OpenAPI document as tools: what a service's answer means for a call."""
 
 import asyncio
+import contextlib
+import socket
 from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,6 +131,18 @@ async def test_nobody_listens(tmp_path: Path) -> None:
         for method in METHODS:
             failed = await birds.call(f"{method}_slow")
             assert (failed.success, failed.effect_state, failed.retryable) == (False, "none", True)
+
+
+async def test_a_service_that_takes_no_connection_was_sent_nothing(tmp_path: Path) -> None:
+    """That is known before the call's time is over, so that the caller hears it."""
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        stack.enter_context(socket.create_connection(full.getsockname()))  # and nobody takes it
+        base = f"http://127.0.0.1:{full.getsockname()[1]}"
+        async with hosted_document(tmp_path, document(PATHS), base=base) as birds:
+            failed = await birds.client.send("birds.post_slow", {}, seconds=0.5)
+
+    assert (failed.success, failed.effect_state, failed.retryable) == (False, "none", True)
 
 
 async def test_a_connection_is_lost_after_the_request(tmp_path: Path) -> None:

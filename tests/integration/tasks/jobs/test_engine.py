@@ -23,7 +23,7 @@ from support.workers.frail_jobs import (
 )
 from support.workers.job_racers import job_records
 from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolResult
-from toolfleet_registry.contracts.jobs import HookSpec
+from toolfleet_registry.contracts.jobs import HookSpec, Poll
 from toolfleet_registry.errors import BegunBefore, FleetError, PublishUnconfirmed
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
@@ -273,7 +273,7 @@ async def test_a_call_that_nobody_ended_is_given_up_after_its_deadline(redis: "R
     """One that was begun is unknown, and fails a job's start; one that was not is a poll to be made again."""
     async with job_records(redis_url) as records:
         mover = mover_of(records, Ledger(redis, Moments(None), [], []), Settings(redis_url=redis_url), lease_seconds=5)
-        spec, long_ago = make_spec(), time.time() - 60
+        spec, long_ago = make_spec(), time.time() - 50
         await records.create(spec, JobPosition(state="polling", step=4, call_until=long_ago), limit=9)
         job = await records.read("j")
         assert job is not None
@@ -295,6 +295,37 @@ async def test_a_call_that_nobody_ended_is_given_up_after_its_deadline(redis: "R
     assert over is not None
     assert over.end is not None
     assert (over.place.state, over.end.error_code) == ("failed", "outcome_unknown")
+
+
+@pytest.mark.parametrize(("seconds", "kept", "executed"), [(50, 1, 2), (70, 3600, 2), (70, 60, 1), (7200, 3600, 1)])
+async def test_a_call_whose_record_may_have_expired_is_not_made_again(
+    redis: "Redis", redis_url: str, seconds: float, kept: float, executed: int
+) -> None:
+    """All workers were away for so long after they had run it, or had not: only while a record would be there one knows."""
+    act = Poll(tool_name="works.pay", interval_seconds=0.01, until=None)
+    async with job_records(redis_url) as records:
+        settings = Settings(redis_url=redis_url, result_ttl_seconds=kept)
+        ledger = Ledger(redis, Moments(None), [RUNNING], [])
+        mover = mover_of(records, ledger, settings, lease_seconds=5)
+        spec = make_spec(start=None, poll=act, on_complete=(), deadline_at=time.time() + 86_400)
+        await records.create(spec, state_machine.first_place(spec, now=time.time(), jitter=0), limit=9)
+        job = await records.read("j")
+        assert job is not None
+        await mover.go_on(replace(job, now=job.place.due_at or 0))
+        assert [call_id for call_id, _ in ledger.executed] == ["j.1"]
+        await redis.delete("toolfleet:call:j.1")
+        job = await records.read("j")
+        assert job is not None
+        await mover.go_on(replace(job, now=(job.place.call_until or 0) + seconds))
+        job = await records.read("j")
+        assert job is not None
+        if job.place.state == "waiting":
+            await mover.go_on(replace(job, now=job.place.due_at or 0))
+        assert len(ledger.executed) == executed
+        over = await records.get("j")
+
+    assert over is not None
+    assert (over.place.state == "failed") == (executed == 1)
 
 
 async def test_a_job_that_waits_for_its_hook_does_not_end_before_its_deadline(redis: "Redis", redis_url: str) -> None:

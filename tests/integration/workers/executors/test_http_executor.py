@@ -187,6 +187,17 @@ async def test_no_time_left_is_not_sent() -> None:
     assert module.requests == []
 
 
+async def test_no_time_left_is_not_sent_over_a_connection_that_is_there() -> None:
+    """Nor does it say anything of the module: it is the call's time that was over."""
+    async with raw_module(answering(http(reply()))) as module, executor_for(module.url) as executor:
+        await executor.execute(published(), seconds=SECONDS)
+        attempt = await executor.execute(published(), seconds=0)
+
+    assert (attempt.outcome, attempt.result.effect_state) == (Outcome.NOT_SENT, "none")
+    assert attempt.unreached is None
+    assert len(module.requests) == 1
+
+
 async def test_a_silent_module_uses_up_the_time() -> None:
     """After sending, the end of the time is a `TimeoutError`: whoever knows the limit words it."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from support.waiting import wait_until
 from toolfleet_cli.local.programs import worker_program
 from toolfleet_registry.contracts import Effect, ErrorCode, PublishedCall, ToolDefinition
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
+from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags.tags import TagResult
 from toolfleet_registry.time.lease import UNBOUNDED, Lease
@@ -44,6 +46,18 @@ async def hold(ignores: int = 0) -> None:
 
 async def fail(kind: str) -> None:
     raise ERRORS[kind]
+
+
+async def own_clock(context: Context) -> None:
+    """Has a clock that is set by what is left of its call's time."""
+    async with asyncio.timeout(context.seconds_left):
+        await asyncio.Event().wait()
+
+
+def in_a_thread(context: Context) -> None:
+    """The same, as a socket's own timeout is."""
+    if not threading.Event().wait(max((context.seconds_left or 0) - 0.001, 0)):
+        raise TimeoutError
 
 
 def _circle() -> list[Any]:
@@ -89,7 +103,7 @@ ERRORS: dict[str, BaseException] = {
 
 @pytest.fixture
 async def executor() -> AsyncIterator[LocalExecutor]:
-    executor = LocalExecutor(OwnFunctions(answer, hold, fail), max_result_bytes=2**20)
+    executor = LocalExecutor(OwnFunctions(answer, hold, fail, own_clock, in_a_thread), max_result_bytes=2**20)
     seen.clear()
     yield executor
     await executor.aclose()
@@ -168,8 +182,8 @@ async def test_a_function_may_say_that_it_failed(executor: LocalExecutor, value:
         (call("nowhere"), SECONDS, "unknown_tool"),
         (call("answer"), SECONDS, "invalid_arguments"),
         (call("answer", value="none", more=1), SECONDS, "invalid_arguments"),
-        (call("hold"), 0, "module_unreachable"),
-        (call("hold"), -1, "module_unreachable"),
+        (call("hold"), 0, "expired"),
+        (call("hold"), -1, "expired"),
     ],
 )
 async def test_a_call_that_cannot_be_begun_has_no_effect(
@@ -221,6 +235,13 @@ async def test_a_function_is_cancelled_when_its_time_is_over(executor: LocalExec
     with pytest.raises(TimeoutError):
         await executor.execute(call("hold"), seconds=0.05)
     assert seen == ["began", "ended"]
+
+
+@pytest.mark.parametrize("method", ["own_clock", "in_a_thread"])
+async def test_a_function_that_fails_as_its_time_ends_has_had_no_time(executor: LocalExecutor, method: str) -> None:
+    """Whichever clock was first: nobody knows what it did."""
+    with pytest.raises(TimeoutError):
+        await executor.execute(call(method), seconds=0.05)
 
 
 async def test_a_function_ends_with_its_call(executor: LocalExecutor) -> None:

@@ -31,7 +31,7 @@ from toolfleet_workers.executors.http.request import CallerToken, ModuleRequest,
 from toolfleet_workers.executors.http.status import HttpStatuses
 from toolfleet_workers.executors.http.statuses import judge_error
 from toolfleet_workers.executors.replicas import Replicas, ReplicaState
-from toolfleet_workers.runner.attempts import error_text, too_late, unsuccessful
+from toolfleet_workers.runner.attempts import error_text, no_time_left, too_late, unsuccessful
 
 log = get_logger(__name__)
 
@@ -103,6 +103,8 @@ class HttpExecutor:
         request, replicas, progress = self._prepare(call, seconds, lease), self._replicas_of(call), SendProgress()
         if isinstance(request, Attempt):
             return request
+        if seconds <= 0:  # over a connection that is there it would be sent all the same
+            return no_time_left(call)
         try:
             with SharedTimeout(seconds):
                 if replicas is None:
@@ -197,6 +199,8 @@ class HttpExecutor:
             request = self._prepare(call, left, lease, address)
             if isinstance(request, Attempt):
                 return request
+            if left <= 0:
+                return no_time_left(call)
             request.connect_seconds = _connect_seconds(left, others)
             return await self._attempt(call, request, progress, address, state)
 

@@ -14,6 +14,7 @@ from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.system import randomness
 
 _LONGEST_SECONDS = 3600.0  # that a call without an end of its own is held
+_MORE_SECONDS = 1.0  # beyond its time, which whoever waits for it ends by a clock of their own
 _MOST = 1000
 _HELD, _QUESTION = "held", "question"
 
@@ -128,7 +129,7 @@ class HeldCalls:
         if len(self._held) >= _MOST:
             raise ModuleBusy
         key = randomness.uuid4_text()
-        seconds = _LONGEST_SECONDS if seconds is None else min(seconds, _LONGEST_SECONDS)
+        seconds = _LONGEST_SECONDS if seconds is None else min(seconds, _LONGEST_SECONDS) + _MORE_SECONDS
         held = self._held[key] = HeldCall(key, call_id, seconds, ears)
         asyncio.get_running_loop().call_later(seconds, self._held.pop, key, None)
         held.begin(run)

@@ -43,6 +43,18 @@ async def test_a_task_that_nobody_wants_is_cancelled(tmp_path: Path) -> None:
         assert (await served.client.status(second.call_id, second.handle))["state"] == "unknown"
 
 
+async def test_a_task_that_ends_as_it_is_cancelled_has_ended_by_itself(tmp_path: Path) -> None:
+    """A server may refuse to cancel one that has ended, and still knows how."""
+    notes = tmp_path / "notes"
+    async with hosted_server(stdio(notes), notes) as served:
+        call = await served.call("brood")
+        (tmp_path / "hatched").touch()
+        ended = await served.client.status(call.call_id, call.handle, cancel=True)
+
+        assert (ended["state"], ended["success"], ended.get("result")) == ("done", True, "three chicks")
+        assert updates(served) == ["cancel task-0"]
+
+
 async def test_an_older_server_makes_no_tasks(tmp_path: Path) -> None:
     """Its calls end as they always did."""
     notes = tmp_path / "notes"
