@@ -31,9 +31,7 @@ _REST_SECONDS = 1.0  # before a call that could not be published again is tried 
 _POLL_SECONDS = 30.0  # between two looks at a call that is under way: the word that it has ended may get lost
 _JOINED_POLL_SECONDS = 2.0  # the same for a call of somebody else's, of whose end nobody brings word
 _AGAIN_SECONDS = 60.0  # a call without a record is not published again sooner: it waits in its queue, or was lost there
-_RECORD_SECONDS = (
-    60.0  # that a call's record lives beyond its deadline, at least: then nobody knows whether there was one
-)
+_RECORD_SECONDS = 60.0  # beyond its deadline, at least, for which a call's record is kept
 
 _MOST_UNFILLED = 1_000  # jobs of whose messages is known what was said
 
