@@ -225,6 +225,12 @@ def overtaken(name: str) -> Reply:
     return Reply.failure(name, f"{name} was not begun: a later attempt of this call has come.", effect_state="none")
 
 
+def ended_reply(record: Record) -> dict[str, Any]:
+    """What a call that has ended was answered. A failure says what is known of its effect: asked for later, nothing said is `done`."""
+    said: dict[str, Any] = json.loads(record.reply)
+    return said if record.state == "done" else {"effect_state": "unknown", **said}
+
+
 def _unknown(tool: Runnable, why: str) -> Reply:
     return Reply.failure(tool.name, f"{tool.name} {why}; it was not run again.", effect_state="unknown")
 
@@ -238,7 +244,7 @@ def _reconciliation(record: Record | None) -> dict[str, Any]:
     if record is None or record.state == "stopped":
         return {"state": "unknown"}
     if record.state in {"done", "failed"}:
-        return {**json.loads(record.reply), "state": "done"}
+        return {**ended_reply(record), "state": "done"}
     if record.state == "asked":
         return {**json.loads(record.reply), "state": "input_required"}
     if record.state == "refused":

@@ -89,3 +89,11 @@ async def test_a_tool_that_fails_before_its_time_has_failed(owls: ModuleClient) 
 
     assert "failed inside the module (OSError)" in answer["error"]
     assert "error_code" not in answer
+
+
+async def test_a_failure_of_which_nobody_knows_the_effect_is_told_so_later(owls: ModuleClient) -> None:
+    """The fleet, whose clock was first, asks what became of the call: to be executed is not to have had an effect."""
+    await execute(owls, "crash", 60_000)
+    became = await owls.reconcile("one")
+
+    assert (became["state"], became["success"], became["effect_state"]) == ("done", False, "unknown")
