@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from support.waiting import wait_until
 from toolfleet.sdk import Context, Module, ModuleClient, ToolError
+
+began = list[str]()
 
 
 def make_owls() -> Module:
     owls = Module("owls")
+    began.clear()
 
     @owls.tool(effect="read")
     async def own_clock(context: Context) -> None:
@@ -26,6 +30,7 @@ def make_owls() -> Module:
     @owls.tool(effect="read")
     async def badly_cleaned() -> None:
         try:
+            began.append("badly_cleaned")
             await asyncio.Event().wait()
         finally:
             raise OSError("the connection is gone")
@@ -65,6 +70,16 @@ async def test_a_tool_that_fails_as_its_time_ends_was_stopped(owls: ModuleClient
     answer = await execute(owls, tool, 50)
 
     assert (answer["success"], answer["error_code"]) == (False, "timed_out")
+    assert (await owls.reconcile("one"))["state"] == "unknown"
+
+
+async def test_a_tool_that_fails_as_it_is_stopped_was_stopped(owls: ModuleClient) -> None:
+    """Its client has gone, as a worker that dies has: nobody knows how far the tool came, and it has not answered."""
+    calling = asyncio.ensure_future(execute(owls, "badly_cleaned", 60_000))
+    await wait_until(lambda: began, "it has begun")
+    calling.cancel()
+    await asyncio.wait({calling})
+
     assert (await owls.reconcile("one"))["state"] == "unknown"
 
 
