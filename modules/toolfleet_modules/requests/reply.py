@@ -141,7 +141,7 @@ class Reply:
         """The tool was stopped in the middle. `is_late`: because the time was over that the request gave it."""
         error = f"{tool_name} was stopped: its time was over." if is_late else f"{tool_name} was stopped in the middle."
         content = {"tool_name": tool_name, "success": False, "result": None, "error": error, "effect_state": "unknown"}
-        return cls(_written({**content, **_LATE} if is_late else content), is_stopped=True)
+        return cls(_written({**content, **(_LATE if is_late else _LOST)}), is_stopped=True)
 
 
 def _plain(result: Any, gathered: Gathered) -> Any:
@@ -161,6 +161,7 @@ def _written(content: dict[str, Any]) -> str:
 
 
 _LATE = {"error_code": "timed_out"}  # the fleet's own word for it, whose clock may be a moment behind
+_LOST = {"error_code": "outcome_unknown"}  # as above, where nobody has seen the end
 _LONGEST_ERROR = 4_000  # characters; the fleet shows a model 2 kB
 _MOST_BYTES = 4  # of a character in UTF-8
 _JSON = json.JSONEncoder(

@@ -1,11 +1,13 @@
 """What a module answers of tools that end as their time does, by a clock of their own, or by what they do when they are cancelled."""
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
 from support.waiting import wait_until
 from toolfleet.sdk import Context, Module, ModuleClient, ToolError
@@ -19,6 +21,7 @@ def make_owls() -> Module:
 
     @owls.tool(effect="read")
     async def own_clock(context: Context) -> None:
+        began.append("own_clock")
         async with asyncio.timeout(context.seconds_left):
             await asyncio.Event().wait()
 
@@ -81,6 +84,32 @@ async def test_a_tool_that_fails_as_it_is_stopped_was_stopped(owls: ModuleClient
     await asyncio.wait({calling})
 
     assert (await owls.reconcile("one"))["state"] == "unknown"
+
+
+async def test_a_module_that_ends_in_the_middle_says_that_nobody_knows() -> None:
+    """Its server has waited, and cancels what it has: an answer of the server's own would pass for the tool's."""
+    module, body = make_owls(), b'{"tool_name": "owls.own_clock", "arguments": {}}'
+    requests = iter([{"type": "http.request", "body": body}])
+    sent = list[Message]()
+
+    async def receive() -> Message:
+        if (request := next(requests, None)) is None:
+            await asyncio.Event().wait()
+        return request or {}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async with module.client():
+        scope = {"type": "http", "method": "POST", "path": "/execute", "query_string": b"", "headers": []}
+        serving = asyncio.ensure_future(module.app(scope, receive, send))
+        await wait_until(lambda: began, "the tool runs")
+        serving.cancel()
+        await asyncio.wait({serving})
+
+    answer = json.loads(sent[1]["body"])
+    assert (sent[0]["status"], answer["success"], answer["effect_state"]) == (200, False, "unknown")
+    assert answer["error_code"] == "outcome_unknown"
 
 
 @pytest.mark.parametrize("state", ["none", "done"])
