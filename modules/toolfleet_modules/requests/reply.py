@@ -87,6 +87,12 @@ class Reply:
         return cls(_written(content), surely_nothing=effect_state == "none")
 
     @classmethod
+    def lost(cls, tool_name: str, error: str, *, retryable: bool = False) -> Self:
+        """What ran the tool is gone, or has not answered: nobody has seen how it ended. `error` and `retryable` as of `failure`."""
+        failure = cls.failure(tool_name, error, effect_state="unknown", retryable=retryable)
+        return cls(_written({**json.loads(failure.body), **_LOST}), is_stopped=True)
+
+    @classmethod
     def accepted(cls, tool_name: str, handle: str, *, poll_after_seconds: float | None = None) -> Self:
         """The module has begun, and goes on by itself: the fleet asks `/status` for `handle`, first after so many seconds.
 

@@ -114,12 +114,21 @@ def test_an_unknown_effect_state_counts_as_unsaid(state: Any) -> None:
 
 @pytest.mark.parametrize("code", ["timed_out", "outcome_unknown"])
 def test_a_failure_may_say_that_nobody_has_seen_its_end(code: str) -> None:
-    """As its time was over, or its module ends: it ends as one whose end the worker has not seen itself; and in our words."""
+    """As its time was over, or its module ends: it ends as one whose end the worker has not seen itself."""
     attempt = judge(reply(success=False, error="4711", error_code=code, effect_state="unknown"))
 
     assert (attempt.outcome, attempt.result.error_code) == (Outcome.UNKNOWN, code)
     assert attempt.result.effect_state == "unknown"
-    assert "4711" not in str(attempt.result.error)
+    assert ("4711" in str(attempt.result.error)) == (code == "outcome_unknown")
+
+
+@pytest.mark.parametrize("hides", [False, True])
+def test_why_nobody_has_seen_its_end_is_not_said_where_results_are_sensitive(hides: bool) -> None:
+    """Its code would have it shown."""
+    body = reply(success=False, error="4711", error_code="outcome_unknown")
+    attempt = judge_reply(published(TOOL, hides_results=hides), body)
+
+    assert ("4711" in str(attempt.result.error)) != hides
 
 
 def test_another_code_of_ours_is_not_for_a_module_to_give() -> None:

@@ -58,7 +58,7 @@ class ModuleReply(ModuleMessage):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the tool was stopped, as the request's time was over or its module ends, and nobody knows how far it came."""
+        """Whether the tool was stopped, as the request's time was over or its module ends, or was lost: nobody knows how far it came."""
         return not self.success and self.error_code is not None and (self.effect_state or "unknown") == "unknown"
 
     @model_validator(mode="after")
@@ -93,10 +93,8 @@ def attempt_of(call: PublishedCall, reply: ModuleReply) -> Attempt:
     if reply.success:
         files = files_of(call, reply.files) if reply.files else ()
         return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, reply.result, files=files))
-    if (
-        reply.is_stopped and reply.error_code is not None
-    ):  # in our words: a code of ours is shown where a module's words are not
-        end = unsuccessful(call, Outcome.UNKNOWN, reply.error_code, _STOPPED[reply.error_code])
+    if reply.is_stopped and reply.error_code is not None:
+        end = unsuccessful(call, Outcome.UNKNOWN, reply.error_code, _why_stopped(call, reply))
         return replace(end, says_retryable=reply.retryable, is_stopped=True)
     state = reply.effect_state or "unknown"
     result = ToolResult(
@@ -138,6 +136,15 @@ def why_invalid(exc: ValidationError) -> str:
     return "it is not an object" if error["type"] == "model_type" else reason
 
 
+def _why_stopped(call: PublishedCall, reply: ModuleReply) -> str:
+    """What is said of a tool that was stopped, or lost: in our words where a module's are not shown, for a code of ours is."""
+    if reply.error_code == "timed_out":
+        return "Tool execution timed out: the module has stopped the tool."
+    if call.hides_results or not reply.error:
+        return "Tool execution error: the module has lost the call in the middle."
+    return reply.error
+
+
 def _is_plain_success(document: Any, tool_name: str) -> bool:
     """Whether a reply says that its call has succeeded, and with what, and nothing else."""
     return (
@@ -154,9 +161,5 @@ def _unusable(call: PublishedCall, reason: str) -> Attempt:
     return unsuccessful(call, Outcome.UNKNOWN, "invalid_response", text)
 
 
-_STOPPED = {
-    "timed_out": "Tool execution timed out: the module has stopped the tool.",
-    "outcome_unknown": "Tool execution error: the module has stopped the tool in the middle, as it ends.",
-}
 _PLAIN = frozenset({"tool_name", "success", "result", "error"})
 _SHOWN = 100  # bytes of a foreign name in a reason
