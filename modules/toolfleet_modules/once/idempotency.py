@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from toolfleet_modules.once.claim import RunClaim
 from toolfleet_modules.once.shared_work import Work
-from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.requests.reply import Reply, told_later
 from toolfleet_registry.errors import StoreAway
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun
@@ -225,12 +225,6 @@ def overtaken(name: str) -> Reply:
     return Reply.failure(name, f"{name} was not begun: a later attempt of this call has come.", effect_state="none")
 
 
-def ended_reply(record: Record) -> dict[str, Any]:
-    """What a call that has ended was answered. A failure says what is known of its effect: asked for later, nothing said is `done`."""
-    said: dict[str, Any] = json.loads(record.reply)
-    return said if record.state == "done" else {"effect_state": "unknown", **said}
-
-
 def _unknown(tool: Runnable, why: str) -> Reply:
     return Reply.failure(tool.name, f"{tool.name} {why}; it was not run again.", effect_state="unknown")
 
@@ -244,7 +238,7 @@ def _reconciliation(record: Record | None) -> dict[str, Any]:
     if record is None or record.state == "stopped":
         return {"state": "unknown"}
     if record.state in {"done", "failed"}:
-        return {**ended_reply(record), "state": "done"}
+        return {**told_later(record.reply), "state": "done"}
     if record.state == "asked":
         return {**json.loads(record.reply), "state": "input_required"}
     if record.state == "refused":

@@ -150,6 +150,12 @@ class Reply:
         return cls(_written({**content, **(_LATE if is_late else _LOST)}), is_stopped=True)
 
 
+def told_later(body: str) -> dict[str, Any]:
+    """What a call's reply has said, for who asks later. A failure says what is known of its effect: nothing is `done` there."""
+    said: dict[str, Any] = json.loads(body)
+    return {"effect_state": "unknown", **said} if said.get("success") is False else said
+
+
 def _plain(result: Any, gathered: Gathered) -> Any:
     """As JSON's own types: pydantic models, dataclasses, dates and the like in their usual forms, files as labels."""
     if isinstance(result, Iterator):  # it may be endless
