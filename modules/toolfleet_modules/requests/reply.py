@@ -150,7 +150,7 @@ class Reply:
         return cls(_written({**content, **(_LATE if is_late else _LOST)}), is_stopped=True)
 
 
-def told_later(body: str) -> dict[str, Any]:
+def said_later(body: str) -> dict[str, Any]:
     """What a call's reply has said, for who asks later. A failure says what is known of its effect: nothing is `done` there."""
     said: dict[str, Any] = json.loads(body)
     return {"effect_state": "unknown", **said} if said.get("success") is False else said
