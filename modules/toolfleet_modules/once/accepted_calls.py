@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.requests.reply import Reply, said_later
 from toolfleet_modules.requests.status import Follower, StatusAnswer
 from toolfleet_registry.contracts.inputs.messages import CallInputs
 from toolfleet_registry.contracts.progress import progress_of
@@ -45,7 +45,7 @@ class AcceptedCalls:
         """
         record = await self._record(call_id)
         if record is not None and record.state in {"done", "failed"}:
-            return {"call_id": call_id, **json.loads(record.reply), "state": "done"}
+            return {"call_id": call_id, **said_later(record.reply), "state": "done"}
         if record is not None and record.state == "accepted" and Reply.kept(record.reply).handle != handle:
             return {"call_id": call_id, **_UNKNOWN}
         answer = await self._follow(call_id, handle, cancel=cancel, inputs=inputs)

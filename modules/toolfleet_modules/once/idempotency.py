@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from toolfleet_modules.once.claim import RunClaim
 from toolfleet_modules.once.shared_work import Work
-from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.requests.reply import Reply, said_later
 from toolfleet_registry.errors import StoreAway
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun
@@ -238,7 +238,7 @@ def _reconciliation(record: Record | None) -> dict[str, Any]:
     if record is None or record.state == "stopped":
         return {"state": "unknown"}
     if record.state in {"done", "failed"}:
-        return {**json.loads(record.reply), "state": "done"}
+        return {**said_later(record.reply), "state": "done"}
     if record.state == "asked":
         return {**json.loads(record.reply), "state": "input_required"}
     if record.state == "refused":

@@ -87,6 +87,12 @@ class Reply:
         return cls(_written(content), surely_nothing=effect_state == "none")
 
     @classmethod
+    def lost(cls, tool_name: str, error: str, *, retryable: bool = False) -> Self:
+        """What ran the tool is gone, or has not answered: nobody has seen how it ended. `error` and `retryable` as of `failure`."""
+        failure = cls.failure(tool_name, error, effect_state="unknown", retryable=retryable)
+        return cls(_written({**json.loads(failure.body), **_LOST}), is_stopped=True)
+
+    @classmethod
     def accepted(cls, tool_name: str, handle: str, *, poll_after_seconds: float | None = None) -> Self:
         """The module has begun, and goes on by itself: the fleet asks `/status` for `handle`, first after so many seconds.
 
@@ -141,7 +147,13 @@ class Reply:
         """The tool was stopped in the middle. `is_late`: because the time was over that the request gave it."""
         error = f"{tool_name} was stopped: its time was over." if is_late else f"{tool_name} was stopped in the middle."
         content = {"tool_name": tool_name, "success": False, "result": None, "error": error, "effect_state": "unknown"}
-        return cls(_written({**content, **_LATE} if is_late else content), is_stopped=True)
+        return cls(_written({**content, **(_LATE if is_late else _LOST)}), is_stopped=True)
+
+
+def said_later(body: str) -> dict[str, Any]:
+    """What a call's reply has said, for who asks later. A failure says what is known of its effect: nothing is `done` there."""
+    said: dict[str, Any] = json.loads(body)
+    return {"effect_state": "unknown", **said} if said.get("success") is False else said
 
 
 def _plain(result: Any, gathered: Gathered) -> Any:
@@ -161,6 +173,7 @@ def _written(content: dict[str, Any]) -> str:
 
 
 _LATE = {"error_code": "timed_out"}  # the fleet's own word for it, whose clock may be a moment behind
+_LOST = {"error_code": "outcome_unknown"}  # as above, where nobody has seen the end
 _LONGEST_ERROR = 4_000  # characters; the fleet shows a model 2 kB
 _MOST_BYTES = 4  # of a character in UTF-8
 _JSON = json.JSONEncoder(

@@ -206,6 +206,11 @@ class Execute:
                 raise ClientDisconnect
             else:
                 reply = Reply.stopped(call.tool_name, is_late=True)
+        except asyncio.CancelledError:  # the server ends, and has waited: of itself it would say no more than 500
+            if not lines.are_begun:
+                body = Reply.stopped(call.tool_name, is_late=False).body
+                await Response(body, media_type="application/json")(request.scope, request.receive, send)
+            raise
         except ModuleBusy as exc:
             if not lines.are_begun:
                 raise

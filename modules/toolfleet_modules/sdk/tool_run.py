@@ -123,7 +123,10 @@ class ToolRun(ServedRun[FunctionTool]):
         return Reply.failure(self.name, str(tool_error))
 
     def _broken(self, exc: BaseException) -> Reply:
+        """Raises `asyncio.CancelledError` for a tool that was stopped: what it raises then is how it was, and no answer."""
         _log.error("%s failed", self.name, exc_info=exc)
+        if self.context._cancelled:  # noqa: SLF001 - made for this run
+            raise asyncio.CancelledError
         # The exception's text may hold paths or data of this machine; it is in the log only.
         return Reply.failure(
             self.name, f"{self.name} failed inside the module ({type(exc).__name__}); its log says why."

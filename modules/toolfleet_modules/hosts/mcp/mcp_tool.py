@@ -204,12 +204,11 @@ class McpRun(ServedRun[McpTool]):
         )
 
     def _unknown(self, why: str, *, is_lost: bool = False) -> Reply:
-        return Reply.failure(
-            self.name,
-            f"{self.name} did not end: {why}.",
-            effect_state=self._effect_state,
-            retryable=is_lost and self.is_repeatable,
-        )
+        error, effect_state = f"{self.name} did not end: {why}.", self._effect_state
+        retryable = is_lost and self.is_repeatable
+        if is_lost and effect_state == "unknown":
+            return Reply.lost(self.name, error, retryable=retryable)
+        return Reply.failure(self.name, error, effect_state=effect_state, retryable=retryable)
 
     @property
     def _effect_state(self) -> EffectState:

@@ -98,7 +98,7 @@ class HostedRun(ServedRun[HostedTool]):
 
     def _lost(self, how: str) -> Reply:
         error = f"{self.name} did not end: the process that ran it ended in the middle ({how})."
-        return Reply.failure(self.name, error, effect_state="unknown", retryable=self.is_repeatable)
+        return Reply.lost(self.name, error, retryable=self.is_repeatable)
 
     def _head(self, process: ToolProcess) -> Head:
         context, known = self.context, self.context._agent_context  # noqa: SLF001 - made for this run

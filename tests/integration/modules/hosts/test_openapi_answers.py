@@ -154,6 +154,8 @@ async def test_a_connection_is_lost_after_the_request(tmp_path: Path) -> None:
         async with hosted_document(tmp_path, document(PATHS), base=base) as birds:
             lost = [await birds.call(f"{method}_slow") for method in METHODS]
             late = await birds.client.send("birds.post_silent", {}, seconds=0.3)
+            body = {"tool_name": "birds.post_slow", "arguments": {}}
+            said = (await birds.client.http.post("/execute", json=body)).json()
 
         assert [(each.effect_state, each.retryable) for each in lost] == [
             ("unknown", True),
@@ -161,6 +163,7 @@ async def test_a_connection_is_lost_after_the_request(tmp_path: Path) -> None:
             ("unknown", False),
         ]
         assert (late.success, late.effect_state) == (False, "unknown")
+        assert said["error_code"] == "outcome_unknown"  # which the fleet keeps a dead letter of
 
 
 async def test_a_call_that_is_given_up_ends_its_request(service: BirdService, tmp_path: Path) -> None:

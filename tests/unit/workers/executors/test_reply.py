@@ -112,13 +112,30 @@ def test_an_unknown_effect_state_counts_as_unsaid(state: Any) -> None:
     assert judge(reply(success=False, error="no", effect_state=state)).result.effect_state == "unknown"
 
 
-def test_a_failure_may_say_that_its_time_was_over() -> None:
-    """It ends as one whose end the worker has not waited for, whichever of the two clocks was first; and in our words."""
-    attempt = judge(reply(success=False, error="4711", error_code="timed_out", effect_state="unknown"))
+@pytest.mark.parametrize("code", ["timed_out", "outcome_unknown"])
+def test_a_failure_may_say_that_nobody_has_seen_its_end(code: str) -> None:
+    """As its time was over, or its module ends: it ends as one whose end the worker has not seen itself."""
+    attempt = judge(reply(success=False, error="4711", error_code=code, effect_state="unknown"))
 
-    assert (attempt.outcome, attempt.result.error_code) == (Outcome.UNKNOWN, "timed_out")
+    assert (attempt.outcome, attempt.result.error_code) == (Outcome.UNKNOWN, code)
     assert attempt.result.effect_state == "unknown"
-    assert "4711" not in str(attempt.result.error)
+    assert ("4711" in str(attempt.result.error)) == (code == "outcome_unknown")
+
+
+@pytest.mark.parametrize("hides", [False, True])
+def test_why_nobody_has_seen_its_end_is_not_said_where_results_are_sensitive(hides: bool) -> None:
+    """Its code would have it shown."""
+    body = reply(success=False, error="4711", error_code="outcome_unknown")
+    attempt = judge_reply(published(TOOL, hides_results=hides), body)
+
+    assert ("4711" in str(attempt.result.error)) != hides
+
+
+def test_another_code_of_ours_is_not_for_a_module_to_give() -> None:
+    """It counts as absent."""
+    attempt = judge(reply(success=False, error="no", error_code="internal", effect_state="unknown"))
+
+    assert (attempt.outcome, attempt.result.error_code) == (Outcome.FAILED, "module_error")
 
 
 @pytest.mark.parametrize("state", ["none", "done"])

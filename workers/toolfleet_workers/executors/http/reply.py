@@ -20,8 +20,9 @@ from toolfleet_workers.runner.attempts import unsuccessful
 class ModuleReply(ModuleMessage):
     """What a module says about a call. Fields that we do not know are ignored: the effect has happened.
 
-    Of the fields that a `ToolResult` has beyond these, only `effect_state`, `retryable` and the `error_code` `timed_out` are
-    believed, and only where the module says that it failed: nobody else can know. Any other value of theirs counts as absent.
+    Of the fields that a `ToolResult` has beyond these, only `effect_state`, `retryable` and the `error_code` `timed_out` or
+    `outcome_unknown` are believed, and only where the module says that it failed: nobody else can know. Any other value of
+    theirs counts as absent.
     """
 
     model_config = ConfigDict(strict=True, defer_build=DEFERS_BUILD)
@@ -32,7 +33,7 @@ class ModuleReply(ModuleMessage):
     error: str | None = None
     effect_state: EffectState | None = None
     retryable: bool = False
-    error_code: Literal["timed_out"] | None = None
+    error_code: Literal["timed_out", "outcome_unknown"] | None = None
     files: Any = None
 
     @field_validator("effect_state", mode="before")
@@ -47,8 +48,8 @@ class ModuleReply(ModuleMessage):
 
     @field_validator("error_code", mode="before")
     @classmethod
-    def _believe_that_time_is_over(cls, value: Any) -> Any:
-        return value if value == "timed_out" else None
+    def _believe_that_nobody_knows(cls, value: Any) -> Any:
+        return value if value in ("timed_out", "outcome_unknown") else None
 
     @field_validator("error")
     @classmethod
@@ -56,8 +57,8 @@ class ModuleReply(ModuleMessage):
         return None if error is None else readable(error)
 
     @property
-    def is_late(self) -> bool:
-        """Whether the tool was stopped because the request's time was over, and nobody knows how far it came."""
+    def is_stopped(self) -> bool:
+        """Whether the tool was stopped, as the request's time was over or its module ends, or was lost: nobody knows how far it came."""
         return not self.success and self.error_code is not None and (self.effect_state or "unknown") == "unknown"
 
     @model_validator(mode="after")
@@ -92,9 +93,8 @@ def attempt_of(call: PublishedCall, reply: ModuleReply) -> Attempt:
     if reply.success:
         files = files_of(call, reply.files) if reply.files else ()
         return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, reply.result, files=files))
-    if reply.is_late:  # in our words: what a code of ours says is shown where a module's words are not
-        text = "Tool execution timed out: the module has stopped the tool."
-        end = unsuccessful(call, Outcome.UNKNOWN, "timed_out", text)
+    if reply.is_stopped and reply.error_code is not None:
+        end = unsuccessful(call, Outcome.UNKNOWN, reply.error_code, _why_stopped(call, reply))
         return replace(end, says_retryable=reply.retryable, is_stopped=True)
     state = reply.effect_state or "unknown"
     result = ToolResult(
@@ -134,6 +134,15 @@ def why_invalid(exc: ValidationError) -> str:
     if error["loc"]:
         return f"{error['loc'][0]!r}: {reason}"
     return "it is not an object" if error["type"] == "model_type" else reason
+
+
+def _why_stopped(call: PublishedCall, reply: ModuleReply) -> str:
+    """What is said of a tool that was stopped, or lost: in our words where a module's are not shown, for a code of ours is."""
+    if reply.error_code == "timed_out":
+        return "Tool execution timed out: the module has stopped the tool."
+    if call.hides_results or not reply.error:
+        return "Tool execution error: the module has lost the call in the middle."
+    return reply.error
 
 
 def _is_plain_success(document: Any, tool_name: str) -> bool:

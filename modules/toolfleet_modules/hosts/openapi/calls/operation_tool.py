@@ -80,7 +80,7 @@ class OperationRun(ServedRun[OperationTool]):
             )
         except AnswerMissing as exc:
             error = f"{name}: it is not known what its service has done: {exc}."
-            return Reply.failure(name, error, effect_state="unknown", retryable=is_repeatable)
+            return Reply.lost(name, error, retryable=is_repeatable)
         except AnswerUnreadable as exc:
             state: EffectState = "done" if exc.status in _SUCCEEDING else "unknown"
             return Reply.failure(name, f"{name} has answered with status {exc.status}: {exc}.", effect_state=state)
