@@ -222,7 +222,7 @@ def test_a_function_that_hangs_does_not_keep_a_program_from_ending() -> None:
         return "late"
 
     async def execute() -> TagResult:
-        return await registry_of(tag("hang", handler=hang)).execute("hang", CONTEXT, timeout=0.1)
+        return await registry_of(tag("hang", handler=hang)).execute("hang", CONTEXT, timeout=0.5)
 
     assert "timed out" in str(asyncio.run(execute()).message)
     assert left.is_set()
