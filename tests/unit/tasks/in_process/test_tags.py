@@ -241,8 +241,8 @@ async def test_a_plain_function_runs_in_a_thread(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setenv("TOOLFLEET_LOCAL_THREADS", "1")
     registry = registry_of(tag("hold", handler=hold))
-    ended = await registry.execute("hold", ToolContext("ends"), timeout=0.5)
-    assert str(ended.message).startswith("Tool execution timed out (0.")
+    ended = await registry.execute("hold", ToolContext("ends"), timeout=1.5)
+    assert str(ended.message).startswith("Tool execution timed out (1.")
     assert began.is_set()
 
     began.clear()
