@@ -9,7 +9,7 @@ from toolfleet import Caller, ToolCall, ToolFleet
 
 async def test_a_handle_knows_its_call(fleet: ToolFleet, owner: Caller) -> None:
     """`submit` returns at once; the result can be awaited whenever it suits."""
-    handle = await fleet.submit(ToolCall(tool_name="owls.nap", arguments={"seconds": 0.3}), owner)
+    handle = await fleet.submit(ToolCall(tool_name="owls.nap", arguments={"seconds": 2}), owner)
     with pytest.raises(TimeoutError):
         await handle.result(0.01)
 

@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from support.up import Up, up
+from support.waiting import wait_for_a_whole_day
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
@@ -33,6 +34,7 @@ def test_a_program_prints_what_it_says(
     name: str, running: Up, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whole and as it stands, in the fleet's folder, where it finds the fleet without a setting."""
+    wait_for_a_whole_day()
     program = PROGRAMS / f"{name}.py"
     monkeypatch.chdir(running.folder)
     monkeypatch.delenv("TOOLFLEET_UNSERVED_SECONDS")

@@ -80,7 +80,7 @@ def program(
         process = start(command, env=env, output=output)
     started = WorkerProcess(process, log)
     try:
-        wait_until_sync(lambda: ready in started.said() or process.poll() is not None, f"{name} is ready")
+        wait_until_sync(lambda: ready in started.said() or process.poll() is not None, f"{name} is ready", seconds=60)
         assert process.poll() is None, started.said()
         yield started
     except BaseException:

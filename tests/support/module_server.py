@@ -131,6 +131,24 @@ async def _said(
 
 
 @contextmanager
+def holding(module: ModuleServer, method: str) -> Generator[Callable[[], None]]:
+    """Have each call of a tool wait in the module until the block ends, or what this yields is called; then the tool runs it."""
+    name, released = f"{module.name}.{method}", threading.Event()
+    tool = module.tools[name]
+
+    async def wait(request: Request) -> web.StreamResponse | dict[str, Any]:
+        await asyncio.to_thread(released.wait, 60)
+        return await tool(request)
+
+    module.tools[name] = wait
+    try:
+        yield released.set
+    finally:
+        released.set()
+        module.tools[name] = tool
+
+
+@contextmanager
 def serve(module: ModuleServer, *, port: int = 0) -> Generator[ModuleServer]:
     """Serve the module on this port of the loopback interface, or on a free one."""
     loop = asyncio.new_event_loop()

@@ -13,6 +13,12 @@ async def wait_until(condition: Callable[[], object], what: str, *, seconds: flo
         await asyncio.sleep(0.01)
 
 
+def wait_for_a_whole_day(*, seconds: float = 30) -> None:
+    """Return at once, unless the day ends within so many seconds: then once it has. Daily limits begin anew at midnight, UTC."""
+    day = 24 * 60 * 60
+    wait_until_sync(lambda: time.time() % day < day - seconds, "it is past midnight", seconds=2 * seconds)
+
+
 async def wait_until_answered(condition: Callable[[], Awaitable[object]], what: str, *, seconds: float = 20) -> None:
     """`wait_until` for a condition that must be asked for."""
     give_up_at = time.monotonic() + seconds

@@ -66,7 +66,7 @@ def worker_process(app: str, *options: str, env: Mapping[str, str], folder: Path
         )
     worker = WorkerProcess(process, log)
     try:
-        wait_until_sync(lambda: READY in worker.said() or process.poll() is not None, "the worker is ready")
+        wait_until_sync(lambda: READY in worker.said() or process.poll() is not None, "the worker is ready", seconds=60)
         yield worker
     finally:
         end(process, patience_seconds=10)

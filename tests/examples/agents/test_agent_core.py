@@ -17,7 +17,7 @@ from modules.files import open_pipeline
 from support.core.core_bot import SECRET, Bot, Open, wake_up
 from support.core.reciting_model import Line
 from support.fleet import TestBed
-from support.module_server import ModuleServer
+from support.module_server import ModuleServer, holding
 from support.waiting import wait_until
 
 
@@ -50,9 +50,13 @@ async def test_a_wake_up_re_enters_its_conversation_after_a_restart_of_the_core(
 
 async def test_a_wake_up_that_comes_again_is_acted_on_once(opened: Open, owls: ModuleServer) -> None:
     """Repeats, side by side and later, also to another process: one turn, one call; who comes in between is told to come again."""
-    async with opened("hi", [("owls.nap_once", {"seconds": 0.5})], "done") as bot:
+    async with opened("hi", [("owls.nap_once", {"seconds": 0})], "done") as bot:
         conversation_id = await bot.begin()
-        together = await asyncio.gather(*(bot.wake(conversation_id) for _ in range(4)))
+        with holding(owls, "nap_once") as release:
+            wakes = [asyncio.create_task(bot.wake(conversation_id)) for _ in range(4)]
+            await wait_until(lambda: sum(wake.done() for wake in wakes) == 3, "one is left that acts")
+            release()
+            together = await asyncio.gather(*wakes)
         later = await bot.wake(conversation_id)
     async with opened() as bot:
         elsewhere = await bot.wake(conversation_id)
@@ -69,11 +73,12 @@ async def test_a_wake_up_that_comes_again_is_acted_on_once(opened: Open, owls: M
 
 async def test_a_wake_up_during_a_turn_is_told_to_come_again(opened: Open, owls: ModuleServer) -> None:
     """One turn at a time: 409 with Retry-After while a user's turn runs, and then it is acted on."""
-    async with opened("hi", [("owls.nap", {"seconds": 1.3})], "slept", "done") as bot:
+    async with opened("hi", [("owls.nap", {"seconds": 0})], "slept", "done") as bot:
         conversation_id = await bot.begin()
-        turn = asyncio.create_task(bot.say("sleep"))
-        await wait_until(lambda: owls.running, "a turn is under way")
-        early = await bot.wake(conversation_id)
+        with holding(owls, "nap"):
+            turn = asyncio.create_task(bot.say("sleep"))
+            await wait_until(lambda: owls.running, "a turn is under way")
+            early = await bot.wake(conversation_id)
         await turn
         late = await bot.wake(conversation_id)
         said = await bot.said(conversation_id)
@@ -85,15 +90,18 @@ async def test_a_wake_up_during_a_turn_is_told_to_come_again(opened: Open, owls:
 
 async def test_a_users_message_waits_for_a_turn_that_is_under_way(opened: Open, owls: ModuleServer) -> None:
     """Within the core's patience both are answered, one after the other; beyond it the bot is told to come again."""
-    async with opened([("owls.nap", {"seconds": 0.5})], "first", "second", patience_seconds=10) as bot:
-        turn = asyncio.create_task(bot.say("one"))
-        await wait_until(lambda: owls.running, "a turn is under way")
-        second = await bot.say("two")
-        assert ((await turn).json()["text"], second.json()["text"]) == ("first", "second")
-    async with opened([("owls.nap", {"seconds": 0.8})], "first", patience_seconds=0.1) as bot:
-        turn = asyncio.create_task(bot.say("one"))
-        await wait_until(lambda: owls.running, "a turn is under way")
-        assert (await bot.say("two")).status_code == 409
+    nap: Line = [("owls.nap", {"seconds": 0.5})]
+    async with opened(nap, "first", "second", patience_seconds=30) as bot:
+        with holding(owls, "nap"):
+            turn = asyncio.create_task(bot.say("one"))
+            await wait_until(lambda: owls.running, "a turn is under way")
+            second = asyncio.create_task(bot.say("two"))
+        assert ((await turn).json()["text"], (await second).json()["text"]) == ("first", "second")
+    async with opened(nap, "first", patience_seconds=0.1) as bot:
+        with holding(owls, "nap"):
+            turn = asyncio.create_task(bot.say("one"))
+            await wait_until(lambda: owls.running, "a turn is under way")
+            assert (await bot.say("two")).status_code == 409
         await turn
 
 
@@ -255,7 +263,7 @@ async def test_two_cores_in_one_conversation_do_nothing_twice(opened: Open, owls
     nap: Line = [("owls.nap_once", {"seconds": 1.0})]
     async with opened(nap, *["first"] * 5) as one, opened(*["second"] * 5) as two:
         turn = asyncio.create_task(one.say("one"))
-        await wait_until(lambda: owls.running, "the first is at it")
+        await wait_until(lambda: owls.calls("nap_once"), "the first is at it")
         answers = [await two.say("two"), await turn]
         said = await two.said(answers[0].json()["conversation_id"])
 
@@ -268,10 +276,14 @@ async def test_two_cores_in_one_conversation_do_nothing_twice(opened: Open, owls
 
 async def test_two_cores_act_on_a_wake_up_once(opened: Open, owls: ModuleServer) -> None:
     """Delivered to both at once, and again: one of them acts, and the other is told to come again or that it was done."""
-    nap: Line = [("owls.nap_once", {"seconds": 0.3})]
+    nap: Line = [("owls.nap_once", {"seconds": 0})]
     async with opened("hi", nap, "done") as one, opened(nap, "done") as two:
         conversation_id = await one.begin()
-        both = await asyncio.gather(*(bot.wake(conversation_id) for bot in (one, two)))
+        with holding(owls, "nap_once") as release:
+            wakes = [asyncio.create_task(bot.wake(conversation_id)) for bot in (one, two)]
+            await wait_until(lambda: any(wake.done() for wake in wakes), "one is left that acts")
+            release()
+            both = await asyncio.gather(*wakes)
         again = [await bot.wake(conversation_id) for bot in (one, two)]
 
     assert sorted(answer.status_code for answer in both) == [204, 409]

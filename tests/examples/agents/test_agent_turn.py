@@ -18,7 +18,7 @@ from agent_core.settings import AgentSettings
 from agent_core.turn import Turns
 from support.core.reciting_model import Line, RecitingModel
 from support.fleet import TestBed
-from support.module_server import ModuleServer
+from support.module_server import ModuleServer, holding
 from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until
 from toolfleet import Conversation, Settings, ToolFleet
@@ -59,8 +59,8 @@ async def stage(fleet: ToolFleet, tmp_path: Path) -> AsyncIterator[Stage]:
     engine.dispose()
 
 
-def nap(seconds: float = 0.0) -> Line:
-    return [("owls.nap_once", {"seconds": seconds})]
+def nap() -> Line:
+    return [("owls.nap_once", {"seconds": 0})]
 
 
 async def test_the_model_is_offered_what_its_user_may_use(stage: Stage) -> None:
@@ -77,15 +77,18 @@ async def test_the_model_is_offered_what_its_user_may_use(stage: Stage) -> None:
 
 async def test_calls_of_one_answer_run_side_by_side_and_come_back_in_order(stage: Stage, owls: ModuleServer) -> None:
     """Their results stand behind the answer in its order, and the model speaks again."""
-    naps = [("owls.nap", {"seconds": 6}), ("owls.nap", {"seconds": 2})]
+    naps = [("owls.nap", {"seconds": 1}), ("owls.nap", {"seconds": 0})]
     model = RecitingModel([*naps, ("owls.echo", {"n": 1}), ("nonsense", {})], "done")
 
-    assert await stage.run(model) == "done"
+    with holding(owls, "nap") as release:
+        turn = asyncio.create_task(stage.run(model))
+        await wait_until(lambda: owls.running == 2, "both run")
+        release()
+        assert await turn == "done"
     assert [body["role"] for body in model.asked[1]] == ["user", "assistant", *["tool"] * 4]
     assert [body["tool_call_id"] for body in model.asked[1][2:]] == ["c0", "c1", "c2", "c3"]
     assert model.asked[1][4]["content"] == '{"n":1}'
     assert "Invalid tool name" in model.asked[1][5]["content"]
-    assert owls.most_running >= 2
 
 
 async def test_a_result_that_is_too_long_is_cut(stage: Stage) -> None:
@@ -131,11 +134,12 @@ async def test_a_turn_that_is_cut_off_while_a_tool_runs_goes_on_with_its_result(
     stage: Stage, owls: ModuleServer
 ) -> None:
     """The call is not taken back; the same message brings its result, and the module saw one request."""
-    turn = asyncio.create_task(stage.run(RecitingModel(nap(1.0))))
-    await wait_until(lambda: owls.running == 1, "the tool runs")
-    turn.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await turn
+    with holding(owls, "nap_once"):
+        turn = asyncio.create_task(stage.run(RecitingModel(nap())))
+        await wait_until(lambda: owls.running == 1, "the tool runs")
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
 
     model = RecitingModel("slept well")
     assert await stage.run(model) == "slept well"
@@ -155,10 +159,11 @@ async def test_a_turn_that_is_cut_off_after_a_tool_ran_does_not_run_it_again(sta
 
 async def test_another_message_first_settles_what_was_begun(stage: Stage, owls: ModuleServer) -> None:
     """The calls of a cut-off turn get their results before what is said next, each once; then each message its answer."""
-    turn = asyncio.create_task(stage.run(RecitingModel(nap(0.5))))
-    await wait_until(lambda: owls.running == 1, "the tool runs")
-    turn.cancel()
-    await asyncio.gather(turn, return_exceptions=True)
+    with holding(owls, "nap_once"):
+        turn = asyncio.create_task(stage.run(RecitingModel(nap())))
+        await wait_until(lambda: owls.running == 1, "the tool runs")
+        turn.cancel()
+        await asyncio.gather(turn, return_exceptions=True)
 
     assert await stage.run(RecitingModel("slept", "well"), "and then?", "m2") == "well"
     assert await stage.run(RecitingModel(), source_id="m1") == "slept"
@@ -206,10 +211,11 @@ async def test_one_answer_makes_only_so_many_calls(stage: Stage, owls: ModuleSer
 
 async def test_a_call_whose_key_is_forgotten_is_not_made_again(stage: Stage, owls: ModuleServer) -> None:
     """A core that was away for longer than the fleet remembers keys says that the outcome is unknown."""
-    turn = asyncio.create_task(stage.run(RecitingModel(nap(0.3))))
-    await wait_until(lambda: owls.running == 1, "the tool runs")
-    turn.cancel()
-    await asyncio.gather(turn, return_exceptions=True)
+    with holding(owls, "nap_once"):
+        turn = asyncio.create_task(stage.run(RecitingModel(nap())))
+        await wait_until(lambda: owls.running == 1, "the tool runs")
+        turn.cancel()
+        await asyncio.gather(turn, return_exceptions=True)
     stage.keys_live_seconds = 0.0
 
     model = RecitingModel("who knows")

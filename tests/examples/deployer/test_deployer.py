@@ -56,14 +56,14 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     """A test's own; when the test ends, nothing runs in it any more."""
     yield tmp_path
     try:
-        wait_until_sync(lambda: not processes_of(tmp_path), "nothing is left running", seconds=15)
+        wait_until_sync(lambda: not processes_of(tmp_path), "nothing is left running", seconds=30)
     finally:
         end(processes_of(tmp_path))
 
 
 @pytest.fixture
 def module(folder: Path) -> Iterator[Module]:
-    with deployer_here(folder, health_seconds=0.2, restart_seconds=0.02) as running:
+    with deployer_here(folder, health_seconds=1, restart_seconds=0.02) as running:
         yield running
 
 
@@ -196,7 +196,7 @@ async def test_what_is_not_healthy_does_not_take_over(folder: Path, words: list[
 
 async def test_a_first_release_that_fails_can_be_looked_at(folder: Path) -> None:
     """It is shown as failed, with its reason and its log; the next one may do better."""
-    with deployer_here(folder, start_seconds=1) as module:
+    with deployer_here(folder, start_seconds=4) as module:
         await refusal(module, "deploy", project_path=program(folder, "t1", "owls", "500"), name="owls")
         (failed,) = await result(module, "list_deployments")
         log = await result(module, "deployment_logs", deployment_id=failed["deployment_id"])

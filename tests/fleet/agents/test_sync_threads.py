@@ -113,6 +113,7 @@ def test_leaving_ends_the_calls_of_all_threads(bed: TestBed, owner: Caller) -> N
 
     naps = ToolCall(tool_name="owls.nap", arguments={"seconds": 30})
     for _ in range(ROUNDS):
+        owls.forget()  # those of the round before, which are being taken back
         with ToolFleet.sync(settings=bed.settings) as fleet:
             made = [partial(work, fleet, naps if number % 2 else echo(number)) for number in range(THREADS)]
             threads = [threading.Thread(target=one, daemon=True) for one in made]

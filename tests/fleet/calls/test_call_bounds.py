@@ -36,7 +36,8 @@ def cave() -> Iterator[ModuleServer]:
 @pytest.fixture(scope="module")
 def bed(cave: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
-        yield TestBed(url, (cave,), tmp_path_factory.mktemp("logs"), {"loop_stall_seconds": 1})
+        # Shorter than the check of one such reply would take, and longer than a machine pauses.
+        yield TestBed(url, (cave,), tmp_path_factory.mktemp("logs"), {"loop_stall_seconds": 10})
 
 
 @pytest.fixture(scope="module")

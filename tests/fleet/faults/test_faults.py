@@ -160,7 +160,7 @@ async def test_a_killed_worker_leaves_no_caller_waiting_for_ever(
 ) -> None:
     """When the worker is killed in the middle, the call ends at its deadline as one that may have been executed."""
     with bed.worker() as worker:
-        handle = await fleet.submit(ToolCall(tool_name="owls.nap_once", arguments={"seconds": 30}), owner, timeout=2.5)
+        handle = await fleet.submit(ToolCall(tool_name="owls.nap_once", arguments={"seconds": 30}), owner, timeout=5)
         await wait_until(lambda: owls.running, "the module has the call")
         worker.send_signal(signal.SIGKILL)
         result = await handle.result(15)

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from support.module_server import ModuleServer
+from support.module_server import ModuleServer, holding
 from support.waiting import wait_until
 
 Json = dict[str, Any]
@@ -54,17 +54,20 @@ async def test_a_call_that_is_in_no_queue_is_a_problem(
     assert answer.json()["hint"]
 
 
-async def test_what_is_begun_here_is_followed_there(here: httpx.AsyncClient, there: httpx.AsyncClient) -> None:
+async def test_what_is_begun_here_is_followed_there(
+    here: httpx.AsyncClient, there: httpx.AsyncClient, owls: ModuleServer
+) -> None:
     """A gateway that has begun nothing says where the call is, and brings its result once there is one."""
-    begun = await here.post(
-        "/calls", json={"tool_name": "owls.nap", "arguments": {"seconds": 0.5}}, headers={"Prefer": "respond-async"}
-    )
-    assert begun.status_code == 202
-    assert begun.headers["preference-applied"] == "respond-async"
-    location = begun.headers["location"]
-    assert location == f"/calls/{begun.json()['call_id']}"
+    with holding(owls, "nap"):
+        begun = await here.post(
+            "/calls", json={"tool_name": "owls.nap", "arguments": {"seconds": 0}}, headers={"Prefer": "respond-async"}
+        )
+        assert begun.status_code == 202
+        assert begun.headers["preference-applied"] == "respond-async"
+        location = begun.headers["location"]
+        assert location == f"/calls/{begun.json()['call_id']}"
+        state = (await there.get(location)).json()
 
-    state = (await there.get(location)).json()
     assert (state["call_id"], state["tool_name"], state["result"]) == (begun.json()["call_id"], "owls.nap", None)
     assert state["state"] in {"queued", "running"}
 
@@ -76,7 +79,7 @@ async def test_what_is_begun_here_is_followed_there(here: httpx.AsyncClient, the
 async def test_a_wait_that_is_over_is_a_202(here: httpx.AsyncClient) -> None:
     """Whoever waits for less than the call takes learns where to follow it."""
     answer = await here.post(
-        "/calls", json={"tool_name": "owls.nap", "arguments": {"seconds": 3}}, headers={"Prefer": "wait=1"}
+        "/calls", json={"tool_name": "owls.nap", "arguments": {"seconds": 30}}, headers={"Prefer": "wait=1"}
     )
 
     assert (answer.status_code, answer.headers["preference-applied"]) == (202, "wait=1")
@@ -156,10 +159,10 @@ async def test_each_call_of_a_batch_has_its_own_answer(here: httpx.AsyncClient) 
     calls = [
         {"tool_name": "owls.echo", "arguments": {"n": 1}},
         {"tool_name": "owls.ecko"},
-        {"tool_name": "owls.nap", "arguments": {"seconds": 3}},
+        {"tool_name": "owls.nap", "arguments": {"seconds": 30}},
     ]
 
-    answer = await here.post("/calls/batch", json={"calls": calls}, headers={"Prefer": "wait=1"})
+    answer = await here.post("/calls/batch", json={"calls": calls}, headers={"Prefer": "wait=4"})
 
     assert answer.status_code == 200, answer.text
     echoed, unknown, napping = answer.json()["calls"]

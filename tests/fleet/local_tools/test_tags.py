@@ -11,7 +11,7 @@ import pytest
 from support.fleet import TestBed, local_tools_known
 from support.local_tools.tag_tools import echo_tag, explode_tag, learning_tag, refuse_tag, research_tag, tag, tools
 from support.module_server import ModuleServer
-from support.waiting import wait_until
+from support.waiting import wait_for_a_whole_day, wait_until
 from support.worker_process import TESTS, WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet.tags import TagRegistry, TagResult, ToolContext, ToolDef, ToolNotFound, ToolRateLimited, parse_response
@@ -85,6 +85,7 @@ async def test_what_a_model_writes_is_executed_in_a_worker(fleet: ToolFleet, bed
 @pytest.mark.usual
 async def test_a_daily_limit_holds_for_each_user(fleet: ToolFleet) -> None:
     """The call over it raises, says when to try again, and is not executed; another user has their own."""
+    wait_for_a_whole_day()
     registry = registry_of(fleet, research_tag)
     for _ in range(3):
         assert (await registry.execute("research", said_by("@bea"))).success

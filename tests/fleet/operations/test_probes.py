@@ -106,7 +106,8 @@ def on_stage(redis: FaultyRedis, owls: ModuleServer, folder: Path, **more: objec
             ),
         }
         stage = Stage(bed, redis, processes, ports)
-        stage.wait_for("beat", 200, "ok")
+        for role in ROLES:
+            stage.wait_for(role, 200, "ok")
         yield stage
 
 

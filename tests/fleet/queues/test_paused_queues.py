@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.fleet import TestBed
-from support.module_server import ModuleServer
+from support.module_server import ModuleServer, holding
 from support.waiting import wait_until, wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.errors import NoSuchQueue, OperationRefused
@@ -59,10 +59,11 @@ async def test_calls_of_a_paused_queue_wait_and_are_run_when_it_is_resumed(
     fleet: ToolFleet, owls: ModuleServer
 ) -> None:
     """What runs goes on, other queues too; what waits is begun with the resuming, each once."""
-    running = asyncio.create_task(fleet.call(nap(3), OWNER))
-    await wait_until(lambda: owls.calls("nap_once") != [], "the first one runs")
-    await fleet.queues.pause("owls", reason="deploy", by="olga")
-    waiting = [asyncio.create_task(fleet.call(echo(word=f"w{i}"), OWNER, timeout=60)) for i in range(20)]
+    with holding(owls, "nap_once"):
+        running = asyncio.create_task(fleet.call(nap(0.5), OWNER))
+        await wait_until(lambda: owls.calls("nap_once") != [], "the first one runs")
+        await fleet.queues.pause("owls", reason="deploy", by="olga")
+        waiting = [asyncio.create_task(fleet.call(echo(word=f"w{i}"), OWNER, timeout=60)) for i in range(20)]
 
     assert (await running).success
     assert (await fleet.call(echo("larks"), OWNER)).success
@@ -88,10 +89,11 @@ async def test_a_call_that_waits_too_long_was_not_executed(fleet: ToolFleet, owl
 @pytest.mark.usual
 async def test_a_draining_queue_refuses_new_calls_and_runs_the_others(fleet: ToolFleet, owls: ModuleServer) -> None:
     """At once, with a reason; what was there is run to its end, and then it is drained until it is resumed."""
-    running = asyncio.create_task(fleet.call(nap(2), OWNER))
-    await wait_until(lambda: owls.calls("nap_once") != [], "it runs")
-    left = await fleet.queues.drain("owls")
-    refused = await fleet.call(echo(), OWNER)
+    with holding(owls, "nap_once"):
+        running = asyncio.create_task(fleet.call(nap(0), OWNER))
+        await wait_until(lambda: owls.calls("nap_once") != [], "it runs")
+        left = await fleet.queues.drain("owls")
+        refused = await fleet.call(echo(), OWNER)
 
     assert (left[0].state, left[0].is_empty) == ("draining", False)
     assert (refused.error_code, refused.effect_state, refused.retryable) == ("busy", "none", True)

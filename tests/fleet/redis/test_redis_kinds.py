@@ -14,20 +14,20 @@ from support.waiting import wait_until_sync
 from toolfleet import SettingsError, ToolFleet
 from toolfleet_cli.local.child_processes import spawn, stop
 from toolfleet_cli.local.redis_server import redis_command
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.tcp_ports import held_port
 
 
 @contextmanager
 def server(folder: Path, *options: str) -> Generator[str]:
     """Our Redis with other options."""
-    port = free_port()
-    process = spawn([*redis_command(folder, port), *options])
-    try:
-        address = f"redis://127.0.0.1:{port}/0"
-        wait_until_sync(lambda: answers(address), "Redis answers")
-        yield address
-    finally:
-        stop(process, patience_seconds=10)
+    with held_port() as port:
+        process = spawn([*redis_command(folder, port), *options])
+        try:
+            address = f"redis://127.0.0.1:{port}/0"
+            wait_until_sync(lambda: answers(address), "Redis answers")
+            yield address
+        finally:
+            stop(process, patience_seconds=10)
 
 
 def answers(url: str) -> bool:

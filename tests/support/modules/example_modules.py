@@ -65,7 +65,7 @@ def serving(name: str, app: Starlette) -> Generator[Module]:
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
         try:
-            wait_until_sync(lambda: server.started or not thread.is_alive(), f"{name} runs")
+            wait_until_sync(lambda: server.started or not thread.is_alive(), f"{name} runs", seconds=60)
             assert server.started
             yield Module(name, f"http://127.0.0.1:{port}")
         finally:
@@ -97,7 +97,9 @@ def running_copy(
             output=output,
         )
         try:
-            wait_until_sync(lambda: _RUNNING.search(log.read_text()) or process.poll() is not None, f"{name} runs")
+            wait_until_sync(
+                lambda: _RUNNING.search(log.read_text()) or process.poll() is not None, f"{name} runs", seconds=60
+            )
             found = _RUNNING.search(log.read_text())
             assert found, log.read_text()
             yield Module(name, found[1], process=process)

@@ -8,7 +8,7 @@ from toolfleet import Caller, ToolFleet
 async def until_listed(fleet: ToolFleet, caller: Caller, *modules: str) -> None:
     """Return when these are the modules whose tools the caller's agent lists."""
     listed = {""}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         while listed != set(modules):
             await asyncio.sleep(0.02)
             listed = {tool.name.partition(".")[0] for tool in await fleet.tools(caller)}

@@ -17,7 +17,7 @@ HATCHED: dict[str, Any] = {"state": "done", "success": True, "result": "an owl"}
 class Hatchery:
     """`answer`: what it says of every call that has begun, unless a `fault` comes first; then `asked` has the questions.
 
-    `ends`: a call has hatched so many seconds after it has begun. `poll_after`: when it wants to be asked. `begun` has
+    `ends`: a call has hatched so many seconds after it has begun, if it was asked for once before. `poll_after`: when it wants to be asked. `begun` has
     the call ids.
     """
 
@@ -65,9 +65,9 @@ class Hatchery:
             await asyncio.sleep(60)
         if self.fault:
             raise _fault(self.fault)
-        if self.ends is not None and time.monotonic() > self.since[question["handle"]] + self.ends:
-            return HATCHED
-        return self.answer
+        if self.ends is None or len(self.asked) < 2 or time.monotonic() < self.since[question["handle"]] + self.ends:
+            return self.answer
+        return HATCHED
 
     def has_begun(self, count: int) -> bool:
         """Whether so many calls have."""

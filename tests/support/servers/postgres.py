@@ -19,7 +19,7 @@ from sqlalchemy.pool import NullPool
 
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.child_processes import _end_with_parent
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.store.sql_sockets import close_failed
 
 _NOBODY: dict[str, Any] = {"user": "nobody", "group": "nogroup", "extra_groups": []}
@@ -80,15 +80,14 @@ def postgres_server(programs: Path) -> Generator[PostgresServer]:
         data = folder / "data"
         made = ["--auth=trust", "--username=owl", "--encoding=UTF8", "--no-locale", "--no-sync", "--pgdata", str(data)]
         _run([str(programs / "initdb"), *made], folder, as_whom)
-        with _serving(programs, folder, data, as_whom) as server:
+        with held_port() as port, _serving(programs, folder, data, as_whom, port) as server:
             yield server
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def _serving(programs: Path, folder: Path, data: Path, as_whom: dict[str, Any]) -> Generator[PostgresServer]:
-    port = free_port()
+def _serving(programs: Path, folder: Path, data: Path, as_whom: dict[str, Any], port: int) -> Generator[PostgresServer]:
     options = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": str(folder), "fsync": "off"}
     words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
     with (folder / "log").open("wb") as log:
@@ -106,6 +105,7 @@ def _serving(programs: Path, folder: Path, data: Path, as_whom: dict[str, Any]) 
         wait_until_sync(
             lambda: subprocess.run(ready, check=False, timeout=10).returncode == 0 or process.poll() is not None,
             "PostgreSQL answers",
+            seconds=60,
         )
         assert process.poll() is None, (folder / "log").read_text()
         yield PostgresServer(f"postgresql+pg8000://owl@127.0.0.1:{port}/postgres", port, process)

@@ -15,7 +15,7 @@ import httpx
 
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.child_processes import spawn, stop
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.tcp_ports import held_port
 
 # The server takes any; a client has to have some.
 NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # to read whom to trust takes 20 ms, and there is no TLS here
@@ -48,14 +48,15 @@ class S3Server:
 @contextmanager
 def s3_server(folder: Path) -> Generator[S3Server]:
     """It listens on this machine only, and logs to `folder`."""
-    port = free_port()
     log = folder / "s3.log"
-    with log.open("wb") as output:
+    with held_port() as port, log.open("wb") as output:
         words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
         process = spawn(words, env=KEYS, cwd=folder, output=output)
         try:
             wait_until_sync(
-                lambda: b"Running on" in log.read_bytes() or process.poll() is not None, "the S3 server runs"
+                lambda: b"Running on" in log.read_bytes() or process.poll() is not None,
+                "the S3 server runs",
+                seconds=60,
             )
             assert process.poll() is None, log.read_text()
             yield S3Server(f"http://127.0.0.1:{port}", process)

@@ -36,7 +36,7 @@ async def watch(hours: int, context: Context) -> str:
     """Watch owls, hour by hour."""
     for hour in range(1, hours + 1):
         await context.progress(hour / hours, f"hour {hour}")
-        await asyncio.sleep(0.4)  # of what comes faster an agent sees the latest
+        await asyncio.sleep(1)  # of what comes faster an agent sees the latest
     return f"watched for {hours} hours"
 
 

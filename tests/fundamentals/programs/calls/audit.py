@@ -12,7 +12,7 @@ async def main() -> None:
         result = await fleet.call(ToolCall(tool_name="owls.count", arguments={"wood": "Arden"}), ada)
         audit = result.audit  # the same id stands in logs, in Flower and in `toolfleet audit tail`
         print(audit.tool, "| attempts:", audit.attempts, "| has an id:", audit.call_id != "")
-        print("it waited and ran for some ms:", (audit.queued_ms or 0) > 0, (audit.duration_ms or 0) > 0)
+        print("it waited and ran for some ms:", audit.queued_ms is not None, audit.duration_ms is not None)
 
 
 asyncio.run(main())

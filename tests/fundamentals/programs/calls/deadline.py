@@ -10,7 +10,7 @@ ada = Caller(user_id="ada", permission="user")
 async def main() -> None:
     async with ToolFleet() as fleet:
         nap = ToolCall(tool_name="owls.sleep", arguments={"seconds": 60})
-        result = await fleet.call(nap, ada, timeout=1.5)
+        result = await fleet.call(nap, ada, timeout=3)
         print(result.error_code, "| effect:", result.effect_state)
         print(result.hint)  # for the model
 

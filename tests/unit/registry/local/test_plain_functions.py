@@ -30,7 +30,7 @@ from toolfleet_tasks.ledger.retry import Next, decide
 from toolfleet_workers.executors.local import LocalExecutor
 
 SECONDS = 10  # long enough that only a defect can use it up
-BRIEF = 0.5  # long enough to begin, also on a busy machine
+BRIEF = 1.0  # long enough to begin, also on a busy machine
 THREADS = 2
 seen: list[Any] = []
 released = threading.Event()

@@ -233,7 +233,7 @@ async def test_code_that_nobody_has_approved_is_not_run(*, in_effect: bool, is_a
 async def test_a_function_is_cancelled_when_its_time_is_over(executor: LocalExecutor) -> None:
     """It may clean up, and the caller is told that nobody knows what it did."""
     with pytest.raises(TimeoutError):
-        await executor.execute(call("hold"), seconds=0.05)
+        await executor.execute(call("hold"), seconds=0.5)
     assert seen == ["began", "ended"]
 
 
@@ -258,7 +258,7 @@ async def test_a_function_ends_with_its_call(executor: LocalExecutor) -> None:
 async def test_a_function_that_does_not_want_to_end_is_left_behind(executor: LocalExecutor) -> None:
     """Its call is not held up; it gets one more chance when the worker ends."""
     with pytest.raises(TimeoutError):
-        await executor.execute(call("hold", ignores=1), seconds=0.05)
+        await executor.execute(call("hold", ignores=1), seconds=0.5)
     assert seen == ["began", "ignored"]
 
     await executor.aclose()
