@@ -13,9 +13,9 @@ from redis.asyncio import Redis
 
 from support.module_server import ModuleServer, serve
 from support.owls import echo
+from support.servers.closed_port import closed_port
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.contracts import Terms
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
@@ -229,7 +229,7 @@ async def test_a_call_that_is_not_let_in_counts_nowhere(make: Make, redis: Redis
         await fleet.submit(FREE, ADA)
         assert (await (await fleet.submit(RARE, ADA)).result(5)).error_code == "busy"
         assert await used(fleet) == 0
-    async with ToolFleet(settings=make(broker_url=f"redis://127.0.0.1:{free_port()}/0")) as fleet:
+    async with ToolFleet(settings=make(broker_url=f"redis://127.0.0.1:{closed_port()}/0")) as fleet:
         assert (await fleet.call(RARE, BOB, timeout=1)).effect_state == "none"
         assert await used(fleet, BOB) == 0
     assert await redis.keys("toolfleet:limit:*") == []

@@ -12,10 +12,10 @@ from redis.asyncio import Redis
 from support.clocks import fleet_clock_ahead
 from support.module_server import ModuleServer
 from support.published_call import published
+from support.servers.closed_port import closed_port
 from support.waiting import wait_until
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.contracts import EffectState, PublishedCall
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
@@ -253,7 +253,7 @@ async def next_claim(worker: HandWorker) -> Claim:
 
 async def test_who_joins_a_call_that_is_not_published_hears_of_it(redis_url: str, owls: ModuleServer) -> None:
     """The broker is away: the first call has its result then, and so have those that joined it meanwhile."""
-    broker = f"redis://127.0.0.1:{free_port()}/0"
+    broker = f"redis://127.0.0.1:{closed_port()}/0"
     settings = Settings(
         redis_url=redis_url, module_services={"owls": owls.url}, broker_url=broker, broker_patience_seconds=5
     )
