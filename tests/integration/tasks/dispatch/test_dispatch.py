@@ -255,7 +255,7 @@ def taking_nothing(faulty: FaultyRedis, how: str) -> Generator[None]:
 @pytest.mark.parametrize("how", WRITES)
 async def test_a_redis_that_takes_nothing_is_named(settings: Settings, faulty: FaultyRedis, how: str) -> None:
     """The call surely did nothing, and the result says when to come back; once Redis is well, calls get in again."""
-    settings = settings.model_copy(update={"broker_patience_seconds": 0.5})
+    settings = settings.model_copy(update={"broker_patience_seconds": 1.0})
     async with ToolFleet(settings=settings) as fleet:
         await fleet.modules.refresh()
         await (await fleet.submit(ECHO, ADA)).cancel()
