@@ -23,6 +23,8 @@ from toolfleet_tasks.admission.limits import Limit, refused_by
 from toolfleet_tasks.ledger.ledger import ANY_DATA
 from toolfleet_tasks.messages import fleet_results, json_text
 
+pytestmark = pytest.mark.usefixtures("same_day")
+
 KEYS = Keys()
 DAY = 86_400
 ADA, BOB, NOBODY, ALSO_NOBODY = (

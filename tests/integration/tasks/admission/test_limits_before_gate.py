@@ -22,6 +22,8 @@ from toolfleet_tasks.client.quota import refusal_now
 from toolfleet_tasks.lua.limits import JUDGE
 from toolfleet_tasks.redis.connection import PipelinedConnection
 
+pytestmark = pytest.mark.usefixtures("same_day")
+
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 RARE, FREE, OPEN, DEAR = (ToolCall(tool_name=f"owls.{name}") for name in ("rare", "free", "open", "dear"))
 YES, NO = GateDecision(approved=True), GateDecision(approved=False, reason="Not before lunch.")
