@@ -78,7 +78,7 @@ def limited_by(result: ToolResult) -> str:
     text, _, again = (result.error or "").partition(" Try again at ")
     at = datetime.strptime(again, "%Y-%m-%dT%H:%M:%SZ.").replace(tzinfo=UTC).timestamp()
     assert result.retry_after_seconds is not None
-    assert -0.5 < at - time.time() - result.retry_after_seconds < 1.5
+    assert -0.5 < at - result.audit.ts - result.retry_after_seconds < 1.5
     assert f"after {math.ceil(result.retry_after_seconds)} s" in (result.hint or "")
     return text
 
