@@ -12,7 +12,7 @@ import pytest
 from support.command import Run
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
-from support.servers.closed_port import closed_port
+from support.programs.closed_port import closed_port
 from support.up import toolfleet
 from support.waiting import wait_until_sync
 from toolfleet_cli.console.caller import Level

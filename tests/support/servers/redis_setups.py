@@ -15,7 +15,7 @@ from typing import Any
 
 from redis import Redis
 
-from support.servers.closed_port import closed_port
+from support.programs.closed_port import closed_port
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.child_processes import spawn, stop
 from toolfleet_cli.local.redis_server import find_redis_server, redis_command

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from support.servers.closed_port import closed_port
+from support.programs.closed_port import closed_port
 from support.up import toolfleet
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.programs import beat_program, flower_program, worker_program

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from support.servers.closed_port import closed_port
+from support.programs.closed_port import closed_port
 from toolfleet_cli.doctor.check import Patient
 from toolfleet_cli.doctor.checks.certificates import CertificateCheck
 from toolfleet_cli.doctor.finding import CheckResult

@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from support.command import Run
-from support.servers.closed_port import closed_port
+from support.programs.closed_port import closed_port
 from toolfleet_cli.doctor.all_checks import ALL
 from toolfleet_cli.doctor.check import Patient
 from toolfleet_cli.doctor.examination import Examination, examine

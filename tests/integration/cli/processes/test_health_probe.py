@@ -9,8 +9,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from support.modules.http_executor import executor_for
+from support.programs.closed_port import closed_port
 from support.published_call import published
-from support.servers.closed_port import closed_port
 from toolfleet_registry.contracts.outcomes import Health, Outcome
 
 

@@ -7,7 +7,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from support.command import Run
-from support.servers.closed_port import closed_port
+from support.programs.closed_port import closed_port
 from toolfleet_cli.app import command_line
 from toolfleet_registry.system.listening import listening_socket
 

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from support.modules.raw_modules import Behaviour, answering, raw_module, writing
-from support.servers.closed_port import closed_port
+from support.programs.closed_port import closed_port
 from toolfleet_registry.manifests import http_get
 from toolfleet_registry.manifests.http_get import NoAnswer, requested
 

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from support.servers.closed_port import closed_port
+from support.programs.closed_port import closed_port
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.redis_errors import answering, reason_of
 from toolfleet_registry.redis.servers import async_client

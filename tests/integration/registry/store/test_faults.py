@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
-from support.servers.closed_port import closed_port
+from support.programs.closed_port import closed_port
 from support.servers.postgres import PostgresServer, connections_to
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.servers.redis_setups import SETUPS

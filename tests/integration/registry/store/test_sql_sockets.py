@@ -11,7 +11,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from support.servers.closed_port import closed_port
+from support.programs.closed_port import closed_port
 from support.servers.postgres import connections_to
 from toolfleet_registry.store.sql_sockets import close_failed, let_go
 

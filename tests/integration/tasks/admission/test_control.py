@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.module_server import ModuleServer
-from support.servers.closed_port import closed_port
+from support.programs.closed_port import closed_port
 from support.waiting import wait_until
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from support.module_server import ModuleServer, serve
 from support.owls import echo
-from support.servers.closed_port import closed_port
+from support.programs.closed_port import closed_port
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.contracts import Terms

@@ -11,8 +11,8 @@ from redis.asyncio import Redis
 
 from support.clocks import fleet_clock_ahead
 from support.module_server import ModuleServer
+from support.programs.closed_port import closed_port
 from support.published_call import published
-from support.servers.closed_port import closed_port
 from support.waiting import wait_until
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult

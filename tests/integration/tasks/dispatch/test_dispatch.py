@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.module_server import ModuleServer
-from support.servers.closed_port import closed_port
+from support.programs.closed_port import closed_port
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.servers.tcp_proxy import TcpProxy, tcp_proxy
 from support.waiting import wait_until

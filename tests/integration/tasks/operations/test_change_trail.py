@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from support.servers.closed_port import closed_port
+from support.programs.closed_port import closed_port
 from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until_sync
 from toolfleet_registry.access.api_key import KeyDraft

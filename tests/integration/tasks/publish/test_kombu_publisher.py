@@ -8,7 +8,7 @@ from collections.abc import Generator
 import pytest
 from redis.asyncio import Redis
 
-from support.servers.closed_port import closed_port
+from support.programs.closed_port import closed_port
 from toolfleet_registry.contracts import Caller, PublishedCall
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.settings import Settings

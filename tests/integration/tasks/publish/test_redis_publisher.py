@@ -14,8 +14,8 @@ import pytest
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 
+from support.programs.closed_port import closed_port
 from support.published_call import published as published_call
-from support.servers.closed_port import closed_port
 from support.waiting import wait_until
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.contracts import PublishedCall

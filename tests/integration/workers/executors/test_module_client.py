@@ -6,8 +6,8 @@ import pytest
 
 from support.module_server import ModuleServer
 from support.modules.httpx_client import HttpxClient
+from support.programs.closed_port import closed_port
 from support.published_call import published
-from support.servers.closed_port import closed_port
 from toolfleet_registry.contracts.outcomes import Health, Outcome
 from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.http.module_client import HttpClientPort

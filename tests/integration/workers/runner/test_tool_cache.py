@@ -12,8 +12,8 @@ from redis.asyncio import Redis
 
 from support.clocks import HandClock
 from support.modules.http_executor import executor_for
+from support.programs.closed_port import closed_port
 from support.published_call import published
-from support.servers.closed_port import closed_port
 from support.servers.silent_server import silent_server
 from support.waiting import wait_until
 from toolfleet_cli.local.redis_server import redis_server
