@@ -22,7 +22,7 @@ import pytest
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.child_processes import spawn, stop
 from toolfleet_cli.local.redis_server import is_ours, redis_command, redis_url
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_registry.time.slewed_clock import Reading, SlewedClock
@@ -89,14 +89,15 @@ class WallClock:
 @contextmanager
 def redis_with_a_clock(folder: Path, *options: str) -> Generator[tuple[str, WallClock]]:
     """A Redis server whose clock can be set, by its URL."""
-    clock, port = WallClock(folder), free_port()
-    with (folder / "redis.log").open("ab") as output:
-        process = spawn([*redis_command(folder / "data", port), *options], env=clock.env, output=output)
-    try:
-        wait_until_sync(lambda: is_ours(port, process.pid), "Redis answers")
-        yield redis_url(port), clock
-    finally:
-        stop(process, patience_seconds=5)
+    clock = WallClock(folder)
+    with held_port() as port:
+        with (folder / "redis.log").open("ab") as output:
+            process = spawn([*redis_command(folder / "data", port), *options], env=clock.env, output=output)
+        try:
+            wait_until_sync(lambda: is_ours(port, process.pid), "Redis answers")
+            yield redis_url(port), clock
+        finally:
+            stop(process, patience_seconds=5)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):

@@ -63,7 +63,7 @@ class ModuleServer:
 
     def call_ids(self, method: str) -> list[str]:
         """The ids under which one tool was called, one for each request."""
-        both = zip(self.requests, self.headers, strict=True)
+        both = zip(tuple(self.requests), tuple(self.headers), strict=False)  # one may be coming just now
         return [
             headers["idempotency-key"] for request, headers in both if request["tool_name"] == f"{self.name}.{method}"
         ]
@@ -99,9 +99,9 @@ class ModuleServer:
 
     async def execute(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        self.requests.append(body)
         self.headers.append({name.lower(): value for name, value in request.headers.items()})
         self.under_way.append(body)
+        self.requests.append(body)  # whoever sees it finds its headers
         self.most_running = max(self.most_running, self.running)
         try:
             answer = await self.tools[body["tool_name"]](body)

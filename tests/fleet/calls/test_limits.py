@@ -30,6 +30,8 @@ AGENT = """
 import asyncio, os, sys
 from toolfleet import Caller, ToolCall, ToolFleet
 
+pytestmark = pytest.mark.usefixtures("same_day")
+
 async def main():
     async with ToolFleet() as fleet:
         print("ready", flush=True)

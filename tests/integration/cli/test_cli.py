@@ -12,10 +12,10 @@ import pytest
 from support.command import Run
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
+from support.programs.closed_port import closed_port
 from support.up import toolfleet
 from support.waiting import wait_until_sync
 from toolfleet_cli.console.caller import Level
-from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_cli.processes.check import quick_check
 from toolfleet_cli.processes.redis_cli import arguments
 from toolfleet_registry.permissions import Permission
@@ -32,7 +32,7 @@ def module() -> Iterator[ModuleServer]:
 @pytest.fixture
 def two_modules(module: ModuleServer, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> ModuleServer:
     """A module and a Redis that the command knows of. The second module does not answer."""
-    services = {"owls": module.url, "dead": f"http://user:secret@127.0.0.1:{free_port()}"}
+    services = {"owls": module.url, "dead": f"http://user:secret@127.0.0.1:{closed_port()}"}
     monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
     monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps(services))
     return module
@@ -89,7 +89,7 @@ def test_a_module_that_fails_after_it_was_found_is_stale(
     monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
     monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps({"owls": module.url}))
     run("modules", "refresh")
-    monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps({"owls": f"http://127.0.0.1:{free_port()}"}))
+    monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps({"owls": f"http://127.0.0.1:{closed_port()}"}))
     (status,) = json.loads(run("modules", "refresh", "--json").out)
 
     assert (status["state"], status["tools"]) == ("stale", 10)

@@ -71,6 +71,8 @@ def keyed_gateway(bed: TestBed) -> Generator[KeyedGateway]:
     """A gateway of the fleet."""
     with contextlib.closing(ApiKeys.of(bed.settings)) as keys:
         made = {who: keys.create(draft, COMMAND_LINE) for who, draft in PEOPLE.items()}
-        with gateway_process(bed) as gateway:
-            yield KeyedGateway(gateway, made)
-        keys.revoke([each.key.id for each in made.values()])
+        try:
+            with gateway_process(bed) as gateway:
+                yield KeyedGateway(gateway, made)
+        finally:
+            keys.revoke([each.key.id for each in made.values()])

@@ -8,10 +8,9 @@ import asyncio
 import itertools
 import os
 import random
-import socket
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import httpx
 
 from support.programs.fork_server import Process, end, start
 from toolfleet.sdk import Context, Module, SQLiteReplies
+from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.directory.replicas import Replica
 
 TESTS = Path(__file__).parents[2]
@@ -101,18 +101,14 @@ class ReplicaProcess:
 
 @contextmanager
 def replica_processes(folder: Path, names: str = "abc") -> Generator[list[ReplicaProcess]]:
-    """One for each letter, on ports that were free."""
-    with socket.socket() as first, socket.socket() as second, socket.socket() as third:
-        ports = []
-        for free in (first, second, third):
-            free.bind(("127.0.0.1", 0))
-            ports.append(free.getsockname()[1])
-    made = [ReplicaProcess(name, port, folder) for name, port in zip(names, ports, strict=False)]
-    try:
-        for one in made:
-            one.start()
-        yield made
-    finally:
-        for one in made:
-            if one.process is not None:
-                end(one.process, patience_seconds=5)
+    """One for each letter, on ports that nobody else is given while they are away."""
+    with ExitStack() as ports:
+        made = [ReplicaProcess(name, ports.enter_context(held_port()), folder) for name in names]
+        try:
+            for one in made:
+                one.start()
+            yield made
+        finally:
+            for one in made:
+                if one.process is not None:
+                    end(one.process, patience_seconds=5)

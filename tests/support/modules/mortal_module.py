@@ -93,14 +93,15 @@ class MortalModule:
 @contextmanager
 def mortal_module(folder: Path) -> Generator[MortalModule]:
     """One that runs, until it is killed."""
-    from toolfleet_cli.local.tcp_ports import free_port  # noqa: PLC0415 - as above
+    from toolfleet_cli.local.tcp_ports import held_port  # noqa: PLC0415 - as above
 
-    module = MortalModule(free_port(), folder / "owls.journal")
-    module.start()
-    try:
-        yield module
-    finally:
-        module.kill()
+    with held_port() as port:
+        module = MortalModule(port, folder / "owls.journal")
+        module.start()
+        try:
+            yield module
+        finally:
+            module.kill()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from support.clocks import WallClock, redis_with_a_clock
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.child_processes import spawn, stop
 from toolfleet_cli.local.redis_server import is_ours, redis_command, redis_log, redis_server
+from toolfleet_cli.local.tcp_ports import held_port
 
 _REWRITES = "auto-aof-rewrite-percentage"  # without them the append-only file has all that has ever happened
 
@@ -21,7 +22,8 @@ _REWRITES = "auto-aof-rewrite-percentage"  # without them the append-only file h
 @contextmanager
 def faulty_redis(folder: Path) -> Generator["FaultyRedis"]:
     """A server of its own, which things may happen to."""
-    with redis_server(folder) as url:
+    # Held, as others would be given it while the server is away.
+    with held_port() as port, redis_server(folder, port=port) as url:
         redis = FaultyRedis(url, folder)
         try:
             yield redis

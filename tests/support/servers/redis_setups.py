@@ -15,10 +15,11 @@ from typing import Any
 
 from redis import Redis
 
+from support.programs.closed_port import closed_port
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.child_processes import spawn, stop
 from toolfleet_cli.local.redis_server import find_redis_server, redis_command
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.tcp_ports import held_port
 
 PASSWORD = "hoot/hoot@1"
 MASTER = "owl"
@@ -108,7 +109,7 @@ def behind_sentinels(folder: Path) -> Generator[RedisSetup]:
         wait_until_sync(lambda: _is_synced(look), "the replica has the master's data")
         with Redis(host="127.0.0.1", port=sentinel_port, decode_responses=True) as sentinel:
             wait_until_sync(lambda: _replicas(sentinel), "the sentinel has found the replica")
-        url = f"sentinel://:hoot%2Fhoot%401@127.0.0.1:{free_port()},127.0.0.1:{sentinel_port}/1"
+        url = f"sentinel://:hoot%2Fhoot%401@127.0.0.1:{closed_port()},127.0.0.1:{sentinel_port}/1"
         yield RedisSetup({"redis_url": url, "sentinel_master": MASTER}, look, {"master": master, "replica": replica})
 
 
@@ -149,13 +150,13 @@ def _replicas(sentinel: Redis) -> Any:
 
 @contextmanager
 def _server(folder: Path, *options: str) -> Generator[tuple[int, Popen[bytes]]]:
-    port = free_port()
-    process = spawn([*redis_command(folder, port), *options])
-    try:
-        wait_until_sync(lambda: _listens(port), "Redis listens")
-        yield port, process
-    finally:
-        stop(process, patience_seconds=10)
+    with held_port() as port:
+        process = spawn([*redis_command(folder, port), *options])
+        try:
+            wait_until_sync(lambda: _listens(port), "Redis listens")
+            yield port, process
+        finally:
+            stop(process, patience_seconds=10)
 
 
 def _listens(port: int) -> bool:
@@ -169,21 +170,21 @@ def _listens(port: int) -> bool:
 @contextmanager
 def _sentinel(folder: Path, master_port: int) -> Generator[int]:
     """A sentinel that alone decides, after half a second, that the master is down."""
-    port = free_port()
-    config = folder / "sentinel.conf"  # it writes there what it learns
-    config.write_text(
-        f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
-        f"sentinel monitor {MASTER} 127.0.0.1 {master_port} 1\n"
-        f"sentinel auth-pass {MASTER} {PASSWORD}\n"
-        f"sentinel down-after-milliseconds {MASTER} 500\n"
-        f"sentinel failover-timeout {MASTER} 5000\n"
-    )
-    process = spawn([str(find_redis_server()), str(config), "--sentinel"])
-    try:
-        wait_until_sync(lambda: _listens(port), "the sentinel listens")
-        yield port
-    finally:
-        stop(process, patience_seconds=10)
+    with held_port() as port:
+        config = folder / "sentinel.conf"  # it writes there what it learns
+        config.write_text(
+            f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
+            f"sentinel monitor {MASTER} 127.0.0.1 {master_port} 1\n"
+            f"sentinel auth-pass {MASTER} {PASSWORD}\n"
+            f"sentinel down-after-milliseconds {MASTER} 500\n"
+            f"sentinel failover-timeout {MASTER} 5000\n"
+        )
+        process = spawn([str(find_redis_server()), str(config), "--sentinel"])
+        try:
+            wait_until_sync(lambda: _listens(port), "the sentinel listens")
+            yield port
+        finally:
+            stop(process, patience_seconds=10)
 
 
 @contextmanager

@@ -5,6 +5,9 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from redis import Redis
+
+from support.waiting import wait_until
 from support.workers.held_messages import KEYS, QUEUE, open_parts
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.transport.delivery import Message
@@ -67,6 +70,11 @@ class FetchingWorker:
     leases: Leases
     fetcher: Fetcher
     running: asyncio.Task[None]
+
+
+async def wait_until_waiting(redis: Redis, connections: int = 1) -> None:
+    """Return when so many connections wait in Redis for a notification: all that was asked before has its answer."""
+    await wait_until(lambda: redis.info("clients")["blocked_clients"] == connections, "they wait")
 
 
 @asynccontextmanager

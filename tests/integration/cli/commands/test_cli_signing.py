@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import structlog
 
+from support.programs.closed_port import closed_port
 from support.up import toolfleet
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.programs import beat_program, flower_program, worker_program
-from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.directory.announcements import announce_key
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_tasks.app import make_app
@@ -74,7 +74,7 @@ def test_modules_key_without_a_key_or_a_module_fails(
 def test_a_key_without_its_libraries_is_one_sentence(elsewhere: Path, command: list[str], library: str) -> None:
     """Before anything is started."""
     (elsewhere / "sitecustomize.py").write_text(f"import sys\nsys.modules[{library!r}] = None\n")
-    env = {**SIGNED, "PYTHONPATH": str(elsewhere), "TOOLFLEET_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}
+    env = {**SIGNED, "PYTHONPATH": str(elsewhere), "TOOLFLEET_REDIS_URL": f"redis://127.0.0.1:{closed_port()}/0"}
     ended = toolfleet(*command, cwd=elsewhere, env=env)
 
     assert (ended.returncode, ended.stdout) == (2, "")

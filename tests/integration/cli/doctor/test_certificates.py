@@ -14,10 +14,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from support.programs.closed_port import closed_port
 from toolfleet_cli.doctor.check import Patient
 from toolfleet_cli.doctor.checks.certificates import CertificateCheck
 from toolfleet_cli.doctor.finding import CheckResult
-from toolfleet_cli.local.tcp_ports import LOOPBACK, free_port
+from toolfleet_cli.local.tcp_ports import LOOPBACK
 from toolfleet_registry.settings import Settings
 
 
@@ -93,7 +94,7 @@ async def test_whoever_is_not_reached_or_not_to_be_verified_is_no_finding(tmp_pa
     certificate = make_certificate(tmp_path, days=3)
     async with serving(certificate) as port:
         chosen = await examined(f"rediss://{LOOPBACK}:{port}/0?ssl_cert_reqs=none")
-    away = await examined(f"rediss://{LOOPBACK}:{free_port()}/0")
+    away = await examined(f"rediss://{LOOPBACK}:{closed_port()}/0")
 
     assert (chosen.findings, chosen.facts) == ((), {"days_left": {}})
     assert away.findings == ()

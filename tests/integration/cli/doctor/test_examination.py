@@ -12,12 +12,12 @@ import pytest
 from redis import Redis
 
 from support.command import Run
+from support.programs.closed_port import closed_port
 from toolfleet_cli.doctor.all_checks import ALL
 from toolfleet_cli.doctor.check import Patient
 from toolfleet_cli.doctor.examination import Examination, examine
 from toolfleet_cli.doctor.finding import CheckResult, remark, warning
 from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.settings import Settings
 
 
@@ -75,7 +75,7 @@ def test_a_check_that_hangs_or_breaks_is_a_finding(redis_url: str) -> None:
 
 def test_a_redis_that_is_away_is_a_finding(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """What asks nobody is looked at all the same, and the exit code is 2."""
-    monkeypatch.setenv("TOOLFLEET_REDIS_URL", f"redis://127.0.0.1:{free_port()}/0")
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", f"redis://127.0.0.1:{closed_port()}/0")
     monkeypatch.setenv("TOOLFLEET_REDIS_ULR", "redis://127.0.0.1:1/0")
     ended = run("doctor")
 

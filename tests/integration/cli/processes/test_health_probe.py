@@ -9,8 +9,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from support.modules.http_executor import executor_for
+from support.programs.closed_port import closed_port
 from support.published_call import published
-from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.contracts.outcomes import Health, Outcome
 
 
@@ -52,7 +52,7 @@ async def test_an_answer_says_that_a_module_is_there(status: int, health: Health
 
 async def test_a_module_where_nobody_listens_is_away() -> None:
     """Its calls are not sent for the same reason; a module without an address is always there."""
-    async with executor_for(f"http://127.0.0.1:{free_port()}") as executor:
+    async with executor_for(f"http://127.0.0.1:{closed_port()}") as executor:
         assert await executor.probe("research", seconds=10) is Health.AWAY
         assert (await executor.execute(published(), seconds=10)).unreached is Health.AWAY
         assert await executor.probe("local", seconds=10) is Health.WELL
@@ -60,7 +60,7 @@ async def test_a_module_where_nobody_listens_is_away() -> None:
 
 async def test_a_worker_without_descriptors_knows_nothing_of_a_module() -> None:
     """It is its own trouble, and is said to be."""
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://127.0.0.1:{closed_port()}"
     async with executor_for(url) as executor:
         with no_files():
             health = await executor.probe("research", seconds=10)

@@ -7,8 +7,8 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from support.command import Run
+from support.programs.closed_port import closed_port
 from toolfleet_cli.app import command_line
-from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.system.listening import listening_socket
 
 # What each command needs beside its options. A command without a row, that can be over a gateway, fails the test below.
@@ -91,7 +91,7 @@ def test_every_command_of_operators_can_be_over_a_gateway() -> None:
 @pytest.mark.parametrize("name", NEEDED)
 def test_no_command_asks_redis_in_the_place_of_a_gateway(run: Run, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Where the gateway is away that is said, and the fleet's Redis, which is set as well, is not asked."""
-    port = free_port()
+    port = closed_port()
     monkeypatch.setenv("TOOLFLEET_GATEWAY_URL", f"http://127.0.0.1:{port}")
     monkeypatch.setenv("TOOLFLEET_GATEWAY_KEY", "tfk_x")
     monkeypatch.setenv("TOOLFLEET_AGENTS", '{"production": {}}')

@@ -166,9 +166,9 @@ async def test_a_client_that_takes_nothing_is_cut(app: ASGIApp) -> None:
         writer.transport.abort()
 
 
-@pytest.mark.usefixtures("_impatient")
-async def test_a_client_that_takes_little_is_left() -> None:
+async def test_a_client_that_takes_little_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is slow, and takes something in each while, gets all of it."""
+    monkeypatch.setattr(protocol, "_FLUSH_SECONDS", 1.0)
     async with serving(whole) as server:
         reader, writer = await connected(server)
         writer.write(request("GET", "/", headers=("Connection: close",)))

@@ -157,7 +157,7 @@ async def test_a_tool_that_holds_the_loop_is_ended_with_its_call(tmp_path: Path)
     """When its time is over: calls that wait behind it get a clear result, and the next ones another process."""
     note = tmp_path / "note"
     async with hosted(tmp_path / "tools", {"look.py": LOOK, "owls.py": GREET}, security="off") as folder:
-        blocked = asyncio.ensure_future(folder.client.send("owls.block", {"note": str(note)}, seconds=1))
+        blocked = asyncio.ensure_future(folder.client.send("owls.block", {"note": str(note)}, seconds=3))
         await wait_until(note.exists, "it is at work")
         waiting = asyncio.ensure_future(folder.client.send("owls.greet", {"name": "Ada"}, seconds=20))
 

@@ -184,8 +184,8 @@ async def test_a_call_is_stopped_when_nobody_waits(tmp_path: Path) -> None:
     async with hosted(tmp_path / "tools", {"owls.py": STOPPED}) as folder:
         notes = {name: tmp_path / name for name in ("nap", "look")}
         *_, spun = await asyncio.gather(
-            *(folder.client.send(f"owls.{name}", {"note": str(note)}, seconds=0.5) for name, note in notes.items()),
-            folder.client.send("owls.spin", {}, seconds=0.5),
+            *(folder.client.send(f"owls.{name}", {"note": str(note)}, seconds=3) for name, note in notes.items()),
+            folder.client.send("owls.spin", {}, seconds=3),
         )
 
         assert (spun.success, spun.effect_state) == (False, "unknown")

@@ -153,7 +153,7 @@ async def test_a_connection_is_lost_after_the_request(tmp_path: Path) -> None:
         base = f"http://127.0.0.1:{site.port}"
         async with hosted_document(tmp_path, document(PATHS), base=base) as birds:
             lost = [await birds.call(f"{method}_slow") for method in METHODS]
-            late = await birds.client.send("birds.post_silent", {}, seconds=0.3)
+            late = await birds.client.send("birds.post_silent", {}, seconds=1)
             body = {"tool_name": "birds.post_slow", "arguments": {}}
             said = (await birds.client.http.post("/execute", json=body)).json()
 
@@ -169,7 +169,7 @@ async def test_a_connection_is_lost_after_the_request(tmp_path: Path) -> None:
 async def test_a_call_that_is_given_up_ends_its_request(service: BirdService, tmp_path: Path) -> None:
     """The host waits for nothing that nobody wants."""
     async with hosted_document(tmp_path, document(PATHS), base=service.url) as birds:
-        calling = asyncio.ensure_future(birds.client.send("birds.post_slow", {}, seconds=1))
+        calling = asyncio.ensure_future(birds.client.send("birds.post_slow", {}, seconds=3))
         await wait_until(lambda: "POST /slow" in service.asked(), "the request has come")
         ended = await calling
 

@@ -224,7 +224,7 @@ async def test_a_process_that_cannot_import_them_is_told_so_and_goes_on() -> Non
 
 async def test_a_program_that_is_not_imported_in_time_holds_nobody_up(elsewhere: Path) -> None:
     """It may wait for something that never comes."""
-    (elsewhere / "slow_owls.py").write_text("import threading\nthreading.Event().wait(1)\ntools = []\n")
+    (elsewhere / "slow_owls.py").write_text("import threading\nthreading.Event().wait(60)\ntools = []\n")
     looks = await probe_local(settings_of("slow_owls:tools", discovery_timeout_seconds=0.1))
 
     assert isinstance(looks["local"], ManifestFailure)

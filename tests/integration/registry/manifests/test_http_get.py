@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from support.modules.raw_modules import Behaviour, answering, raw_module, writing
-from toolfleet_cli.local.tcp_ports import free_port
+from support.programs.closed_port import closed_port
 from toolfleet_registry.manifests import http_get
 from toolfleet_registry.manifests.http_get import NoAnswer, requested
 
@@ -116,7 +116,7 @@ async def test_certificates_are_verified(tmp_path: Path, monkeypatch: pytest.Mon
 )
 async def test_why_there_is_no_connection_is_told_in_words(host: str, reason: str) -> None:
     """Where people read it: in listings of modules."""
-    port = free_port()
+    port = closed_port()
     with pytest.raises(NoAnswer) as caught:
         await got(f"http://user:s3cret@{host}:{port}")
     assert str(caught.value) == reason.format(port=port)

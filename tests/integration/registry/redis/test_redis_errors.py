@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from toolfleet_cli.local.tcp_ports import free_port
+from support.programs.closed_port import closed_port
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.redis_errors import answering, reason_of
 from toolfleet_registry.redis.servers import async_client
@@ -14,7 +14,7 @@ from toolfleet_registry.store.redis import RedisToolRegistry
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])  # the second perhaps at several addresses
 async def test_where_nobody_listens_that_is_said(host: str) -> None:
     """Asked with a loop or in a thread."""
-    port = free_port()
+    port = closed_port()
     url, said = f"redis://{host}:{port}/0", f"^Redis at {host}:{port} does not answer: nobody listens there$"
     async with async_client(url) as redis:
         with pytest.raises(FleetUnavailable, match=said):

@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
+from support.programs.closed_port import closed_port
 from support.servers.postgres import PostgresServer, connections_to
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.servers.redis_setups import SETUPS
 from toolfleet import FleetUnavailable
 from toolfleet.stores import RedisToolRegistry, SQLToolRegistry, ToolFinding, ToolRegistry, ToolSpec
-from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.redis.keys import Keys
 
 LONGEST_SECONDS = 8  # 5, and a margin for a busy machine
@@ -77,7 +77,7 @@ def faulty(tmp_path: Path) -> Generator[FaultyRedis]:
 @pytest.mark.parametrize("scheme", ["redis", "postgresql+pg8000"])
 def test_a_server_that_is_away_is_named(scheme: str) -> None:
     """By its address, never with the password; every method says so."""
-    port = free_port()
+    port = closed_port()
     url = f"{scheme}://ada:hunter2@127.0.0.1:{port}/0"
     registry: ToolRegistry = RedisToolRegistry(url) if scheme == "redis" else SQLToolRegistry(url)
     with opened(registry):

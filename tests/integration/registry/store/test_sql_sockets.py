@@ -11,8 +11,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from support.programs.closed_port import closed_port
 from support.servers.postgres import connections_to
-from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.store.sql_sockets import close_failed, let_go
 
 SECONDS = 0.2
@@ -81,6 +81,6 @@ def test_tls_is_spoken_where_it_is_offered(monkeypatch: pytest.MonkeyPatch, answ
 
 def test_a_server_that_is_away_is_the_drivers_error() -> None:
     """As SQLAlchemy wraps it, with the reason."""
-    engine = close_failed(create_engine(f"postgresql+pg8000://owl@127.0.0.1:{free_port()}/owls"))
+    engine = close_failed(create_engine(f"postgresql+pg8000://owl@127.0.0.1:{closed_port()}/owls"))
     with pytest.raises(SQLAlchemyError, match="refused"), engine.connect():
         pass

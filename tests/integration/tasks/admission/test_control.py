@@ -9,10 +9,10 @@ import pytest
 from redis.asyncio import Redis
 
 from support.module_server import ModuleServer
+from support.programs.closed_port import closed_port
 from support.waiting import wait_until
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.fairness.wait_queue import WaitQueue
@@ -252,7 +252,7 @@ def fleet_session_calls(fleet: ToolFleet) -> int:
 
 async def test_a_call_that_is_not_published_counts_for_nobody(make: Make, redis: Redis) -> None:
     """The broker is away: share and idempotency key are given back, and the next try is not taken for a repeat."""
-    settings = make(broker_url=f"redis://127.0.0.1:{free_port()}/0")
+    settings = make(broker_url=f"redis://127.0.0.1:{closed_port()}/0")
     async with ToolFleet(settings=settings) as fleet:
         for _ in range(2):
             result = await fleet.call(echo(1, idempotency_key="k"), ADA, timeout=1)

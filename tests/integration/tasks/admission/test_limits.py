@@ -13,15 +13,17 @@ from redis.asyncio import Redis
 
 from support.module_server import ModuleServer, serve
 from support.owls import echo
+from support.programs.closed_port import closed_port
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.contracts import Terms
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.limits import Limit, refused_by
 from toolfleet_tasks.ledger.ledger import ANY_DATA
 from toolfleet_tasks.messages import fleet_results, json_text
+
+pytestmark = pytest.mark.usefixtures("same_day")
 
 KEYS = Keys()
 DAY = 86_400
@@ -76,7 +78,7 @@ def limited_by(result: ToolResult) -> str:
     text, _, again = (result.error or "").partition(" Try again at ")
     at = datetime.strptime(again, "%Y-%m-%dT%H:%M:%SZ.").replace(tzinfo=UTC).timestamp()
     assert result.retry_after_seconds is not None
-    assert -0.5 < at - time.time() - result.retry_after_seconds < 1.5
+    assert -0.5 < at - result.audit.ts - result.retry_after_seconds < 1.5
     assert f"after {math.ceil(result.retry_after_seconds)} s" in (result.hint or "")
     return text
 
@@ -229,7 +231,7 @@ async def test_a_call_that_is_not_let_in_counts_nowhere(make: Make, redis: Redis
         await fleet.submit(FREE, ADA)
         assert (await (await fleet.submit(RARE, ADA)).result(5)).error_code == "busy"
         assert await used(fleet) == 0
-    async with ToolFleet(settings=make(broker_url=f"redis://127.0.0.1:{free_port()}/0")) as fleet:
+    async with ToolFleet(settings=make(broker_url=f"redis://127.0.0.1:{closed_port()}/0")) as fleet:
         assert (await fleet.call(RARE, BOB, timeout=1)).effect_state == "none"
         assert await used(fleet, BOB) == 0
     assert await redis.keys("toolfleet:limit:*") == []

@@ -10,10 +10,10 @@ from redis.asyncio import Redis
 
 from support.module_server import ModuleServer, serve
 from support.owls import echo
+from support.programs.closed_port import closed_port
 from support.waiting import wait_until
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, GateDecision, ToolCall, ToolFleet, ToolResult
-from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags.tags import ToolContext
@@ -21,6 +21,8 @@ from toolfleet_tasks.admission.limits import Limit
 from toolfleet_tasks.client.quota import refusal_now
 from toolfleet_tasks.lua.limits import JUDGE
 from toolfleet_tasks.redis.connection import PipelinedConnection
+
+pytestmark = pytest.mark.usefixtures("same_day")
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 RARE, FREE, OPEN, DEAR = (ToolCall(tool_name=f"owls.{name}") for name in ("rare", "free", "open", "dear"))
@@ -168,7 +170,7 @@ async def test_calls_without_a_gate_or_without_limits_cost_no_look(fleet: ToolFl
 
 async def test_a_look_that_nobody_answers_lets_the_gate_be_asked() -> None:
     """Within its time: whoever would publish the call finds out the same."""
-    line = PipelinedConnection(connection_factory(f"redis://127.0.0.1:{free_port()}/0"), name="away")
+    line = PipelinedConnection(connection_factory(f"redis://127.0.0.1:{closed_port()}/0"), name="away")
     limits = [Limit("owls.rare", "toolfleet:limit:x", 1, 0)]
     line.start()
     try:

@@ -18,6 +18,8 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.limits import Within, limits_of
 from toolfleet_tasks.worker.refusals import refusal_of
 
+pytestmark = pytest.mark.usefixtures("same_day")
+
 DAY = 86_400
 ADA, BOB = (
     Caller(user_id=name, permission="owner", allowed_modules="*", agent="production") for name in ("ada", "bob")

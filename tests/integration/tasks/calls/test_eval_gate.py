@@ -20,6 +20,8 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags.tags import ToolContext, ToolDef
 from toolfleet_tasks.calls.eval_gate import Circumstances, GateDecision
 
+pytestmark = pytest.mark.usefixtures("same_day")
+
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 GATED, ONCE, OPEN = (ToolCall(tool_name=f"owls.{name}", arguments={"n": 1}) for name in ("gated", "once", "open"))
 YES, NO = GateDecision(approved=True), GateDecision(approved=False, reason="Not before lunch.")

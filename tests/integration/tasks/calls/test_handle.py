@@ -146,7 +146,7 @@ async def test_at_the_deadline_the_ledger_decides(
 
 async def test_a_redis_that_lost_its_data_knows_of_no_beginning(service: Desk, redis: Redis) -> None:
     """There may have been a record: no `none` without the data that it had then, nor from another server."""
-    follow = await service.follow(seconds=0.05)
+    follow = await service.follow(seconds=1)
     await redis.flushall()
     assert (await end(follow)).effect_state == "unknown"
 
@@ -155,7 +155,7 @@ async def test_a_redis_that_lost_its_data_knows_of_no_beginning(service: Desk, r
     assert (await end(await service.follow(seconds=0.05))).effect_state == "none"
 
     await redis.delete(Keys().call("call-1"), RESULT)
-    follow = await service.follow(seconds=0.2)
+    follow = await service.follow(seconds=1)
     service.listener.identity._run_id = b"that of another one"
     await service.listener.identity.recognise()
     assert (await end(follow)).effect_state == "unknown"
@@ -163,7 +163,7 @@ async def test_a_redis_that_lost_its_data_knows_of_no_beginning(service: Desk, r
 
 async def test_a_result_that_nobody_announced_is_found_at_the_deadline(service: Desk) -> None:
     """A call that has ended has the result that it ended with, whenever its caller hears of it."""
-    follow = await service.follow(seconds=0.3)
+    follow = await service.follow(seconds=1)
     service.line.tell("UNSUBSCRIBE", RESULT)
     done = ToolResult.ok("research.search_docs", "owls")
     await service.worker.finish(await service.begin(), done)
@@ -173,7 +173,7 @@ async def test_a_result_that_nobody_announced_is_found_at_the_deadline(service: 
 
 async def test_at_the_deadline_a_silent_redis_says_unknown(service: Desk) -> None:
     """An answer comes all the same, a second later."""
-    follow = await service.follow(seconds=0.05)
+    follow = await service.follow(seconds=1)
     await service.line.aclose()
     result = await end(follow)
 

@@ -11,11 +11,11 @@ from redis.asyncio import Redis
 
 from support.clocks import fleet_clock_ahead
 from support.module_server import ModuleServer
+from support.programs.closed_port import closed_port
 from support.published_call import published
 from support.waiting import wait_until
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.contracts import EffectState, PublishedCall
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
@@ -143,8 +143,9 @@ async def test_a_repeats_own_deadline_ends_only_its_waiting(
 ) -> None:
     """It is told that the same key brings the result later; the first call goes on."""
     handle = await fleet.submit(FIRST, ADA)
+    await other.modules.refresh()
     for one in (fleet, other):
-        result = await asyncio.wait_for(one.call(SAME, ADA, timeout=0.2), 10)
+        result = await asyncio.wait_for(one.call(SAME, ADA, timeout=1), 20)
         assert (result.error_code, result.effect_state, result.retryable) == ("timed_out", "unknown", True)
         assert "same key" in (result.error or "")
         assert "does no harm" in (result.hint or "")
@@ -165,7 +166,7 @@ async def test_cancelling_a_repeat_ends_only_its_waiting(
         waiting.cancel()
         await joined.cancel()
         await asyncio.wait([waiting])
-        assert (await joined.result(1)).error_code == "cancelled"
+        assert (await joined.result(10)).error_code == "cancelled"
         await wait_until(partial(are_waiting, one, 1), "the others have left")
     await worker.finish(await worker.take())
 
@@ -225,7 +226,7 @@ async def test_only_the_same_key_makes_a_repeat_of_a_once_only_call_harmless(
     for one in (fleet, other):
         handle = await one.submit(once, ADA)
         await handle.cancel()
-        for result in (await one.call(once, ADA, timeout=0.2), await handle.result(5)):
+        for result in (await one.call(once, ADA, timeout=1), await handle.result(5)):
             assert (result.effect_state, result.retryable) == ("unknown", False)
             assert "same idempotency key" in (result.hint or "")
             assert "no harm" not in f"{result.hint} {result.error}"
@@ -252,7 +253,7 @@ async def next_claim(worker: HandWorker) -> Claim:
 
 async def test_who_joins_a_call_that_is_not_published_hears_of_it(redis_url: str, owls: ModuleServer) -> None:
     """The broker is away: the first call has its result then, and so have those that joined it meanwhile."""
-    broker = f"redis://127.0.0.1:{free_port()}/0"
+    broker = f"redis://127.0.0.1:{closed_port()}/0"
     settings = Settings(
         redis_url=redis_url, module_services={"owls": owls.url}, broker_url=broker, broker_patience_seconds=5
     )

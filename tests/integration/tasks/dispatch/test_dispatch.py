@@ -11,12 +11,12 @@ import pytest
 from redis.asyncio import Redis
 
 from support.module_server import ModuleServer
+from support.programs.closed_port import closed_port
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.servers.tcp_proxy import TcpProxy, tcp_proxy
 from support.waiting import wait_until
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.dispatch import dispatcher
@@ -239,7 +239,7 @@ def unavailable(result: ToolResult) -> bool:
 def taking_nothing(faulty: FaultyRedis, how: str) -> Generator[None]:
     """A Redis that reads and does not write."""
     if how == "READONLY":
-        faulty.look.replicaof("127.0.0.1", free_port())
+        faulty.look.replicaof("127.0.0.1", closed_port())
     elif how == "OOM":
         faulty.look.config_set("maxmemory", 1)
     else:
@@ -255,7 +255,7 @@ def taking_nothing(faulty: FaultyRedis, how: str) -> Generator[None]:
 @pytest.mark.parametrize("how", WRITES)
 async def test_a_redis_that_takes_nothing_is_named(settings: Settings, faulty: FaultyRedis, how: str) -> None:
     """The call surely did nothing, and the result says when to come back; once Redis is well, calls get in again."""
-    settings = settings.model_copy(update={"broker_patience_seconds": 0.5})
+    settings = settings.model_copy(update={"broker_patience_seconds": 1.0})
     async with ToolFleet(settings=settings) as fleet:
         await fleet.modules.refresh()
         await (await fleet.submit(ECHO, ADA)).cancel()

@@ -24,7 +24,7 @@ from toolfleet_tasks.redis.connection import Part
 
 LATER = time.time() + 3600  # however long other tests take before
 CALL, READ, ONCE = (published(effect=effect, deadline_at=LATER) for effect in (None, "read", "once"))
-SHORT_SECONDS = 0.6
+SHORT_SECONDS = 2.0
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ async def ledger(redis: Redis, redis_url: str) -> AsyncIterator[Ledger]:
 
 @pytest.fixture
 async def hasty(redis: Redis, redis_url: str) -> AsyncIterator[Ledger]:
-    """A worker's, with leases of 0.6 s."""
+    """A worker's, with leases of 2 s."""
     async with worker_ledger(redis_url) as ledger:
         ledger.claims = Claims(ledger.claims._connection, lease_seconds=SHORT_SECONDS)
         yield ledger

@@ -16,6 +16,8 @@ from toolfleet_tasks.admission.refusal import Refusal
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.messages import fleet_results
 
+pytestmark = pytest.mark.usefixtures("same_day")
+
 TOOL = "research.search_docs"
 KEY, BUDGET = Keys().limit("ada", TOOL), Keys().limit("ada", "cheap")
 TWICE = Terms(daily_limit=2)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from support.programs.closed_port import closed_port
 from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until_sync
-from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.access.api_key import KeyDraft
 from toolfleet_registry.access.grants import COMMAND_LINE
 from toolfleet_registry.errors import FleetUnavailable, OperationRefused
@@ -104,7 +104,9 @@ def test_a_process_that_dies_leaves_its_line(redis_url: str) -> None:
 
 async def test_a_leaked_key_is_revoked_while_redis_is_away(tmp_path: Path) -> None:
     """The audit fails open: keys that are in a database are changed, and the lines count as missed."""
-    settings = Settings(redis_url=f"redis://127.0.0.1:{free_port()}", registry_url=f"sqlite:///{tmp_path}/registry.db")
+    settings = Settings(
+        redis_url=f"redis://127.0.0.1:{closed_port()}", registry_url=f"sqlite:///{tmp_path}/registry.db"
+    )
     async with KeyChanges.of(settings, ADA) as changes:
         made = await changes.create(KeyDraft(user_id="ada"), COMMAND_LINE)
         revoked = await changes.revoke([made.key.id])

@@ -8,7 +8,7 @@ from collections.abc import Generator
 import pytest
 from redis.asyncio import Redis
 
-from toolfleet_cli.local.tcp_ports import free_port
+from support.programs.closed_port import closed_port
 from toolfleet_registry.contracts import Caller, PublishedCall
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.settings import Settings
@@ -68,14 +68,14 @@ async def test_who_has_gone_is_not_published(redis: Redis, redis_url: str) -> No
 @pytest.mark.parametrize("broker", ["redis://127.0.0.1:{}/0", "amqp://guest:guest@127.0.0.1:{}//"])
 async def test_without_a_broker_nothing_is_published(broker: str) -> None:
     """A refused connection is told apart from a lost answer: nothing can have been sent. Its reason is for people to read."""
-    url = broker.format(free_port())
+    url = broker.format(closed_port())
     with publisher("redis://127.0.0.1:1/0", url) as ours, pytest.raises(NotPublished, match=r"^nobody listens there$"):
         await ours.publish(CALL, seconds=10)
 
 
 async def test_without_a_broker_revoking_gives_up() -> None:
     """A revocation is tried once: no thread of ours waits for a broker that stays away."""
-    with publisher(f"redis://127.0.0.1:{free_port()}/0") as ours:
+    with publisher(f"redis://127.0.0.1:{closed_port()}/0") as ours:
         await asyncio.wait_for(ours.revoke("c1"), 10)
 
 

@@ -14,10 +14,10 @@ import pytest
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 
+from support.programs.closed_port import closed_port
 from support.published_call import published as published_call
 from support.waiting import wait_until
 from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
 from toolfleet_registry.redis.keys import Keys
@@ -72,7 +72,7 @@ async def test_a_prefix_stands_before_every_name(redis: Redis, redis_url: str) -
 
 async def test_without_redis_nothing_is_published() -> None:
     """A line that never stood has sent nothing; and a revocation gives up quietly."""
-    async with publisher(f"redis://127.0.0.1:{free_port()}/0") as ours:
+    async with publisher(f"redis://127.0.0.1:{closed_port()}/0") as ours:
         with pytest.raises(NotPublished, match="does not answer"):
             await ours.publish(published(), seconds=0.2)
 

@@ -37,6 +37,7 @@ class Ear:
     def __init__(self, redis: Redis, pattern: str = "/0.celeryev/*") -> None:
         self._heard = redis.pubsub(ignore_subscribe_messages=True)
         self._heard.psubscribe(pattern)
+        self._heard.get_message(timeout=20)  # Redis's word that it listens
         self.messages: list[dict[str, Any]] = []
 
     def listen(self) -> None:

@@ -11,24 +11,26 @@ from redis import Redis
 from structlog.testing import capture_logs
 
 from support.waiting import wait_until
-from support.workers.fetching_worker import OTHER, FetchingWorker, Taker, working
+from support.workers.fetching_worker import OTHER, FetchingWorker, Taker, wait_until_waiting, working
 from support.workers.held_messages import KEYS, QUEUE, STORE, cut, evals, message, publish, start_reading, stop_reading
 from toolfleet_tasks.aio.greenlet_bridge import await_
 from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.transport import fetcher as intake_module
-from toolfleet_tasks.transport import reservations
+from toolfleet_tasks.transport import ready_queues, reservations
 from toolfleet_tasks.transport.delivery import Message
 from toolfleet_tasks.transport.fetcher import BATCH
+from toolfleet_tasks.transport.notify_keys import MOST_CONNECTIONS
 
 
 @pytest.fixture
 def redis(redis_url: str) -> Iterator[Redis]:
     with Redis.from_url(redis_url, decode_responses=True) as redis:
+        redis.script_load(scripts.RESERVE.text)  # a Redis that does not know it has to be asked once more
         yield redis
 
 
 @pytest.fixture
-async def worker(redis_url: str) -> AsyncIterator[FetchingWorker]:
+async def worker(redis: Redis, redis_url: str) -> AsyncIterator[FetchingWorker]:
     async with working(redis_url, Taker()) as worker:
         yield worker
 
@@ -51,9 +53,9 @@ async def test_everything_is_taken_in_order(worker: FetchingWorker, redis: Redis
 
 async def test_a_message_without_a_ring_is_found(worker: FetchingWorker, redis: Redis) -> None:
     """Somebody who knows no bells pushes into the list: the worker looks by itself, once a second."""
-    await asyncio.sleep(0.1)
+    await wait_until_waiting(redis)
     redis.lpush(QUEUE, message("silent"))
-    await wait_until(lambda: worker.taker.ids, "it was found", seconds=5)
+    await wait_until(lambda: worker.taker.ids, "it was found")
 
 
 async def test_an_idle_worker_asks_rarely(worker: FetchingWorker, redis: Redis) -> None:
@@ -108,13 +110,12 @@ MANY = [f"tools.silent-{number}" for number in range(2998)]
 @pytest.mark.parametrize("ring", [True, False])
 async def test_a_turn_asks_for_the_queues_that_hold_something(ring: bool, redis_url: str, redis: Redis) -> None:
     """Of 3,000 only for the one whose bell has rung, or that was found by itself: what a call costs is not their number."""
-    redis.script_load(scripts.RESERVE.text)
     async with working(redis_url, Taker(names=[QUEUE, *MANY, OTHER])) as worker:
-        await asyncio.sleep(0.1)
+        await wait_until_waiting(redis, MOST_CONNECTIONS)
         sent, send = list[tuple[Any, ...]](), worker.connection.send
         worker.connection.send = lambda *command: sent.append(command) or send(*command)  # type: ignore[method-assign, func-returns-value]
         publish(redis, message("1")) if ring else redis.lpush(QUEUE, message("1"))
-        await wait_until(lambda: worker.taker.ids == ["1"], "it was taken", seconds=5)
+        await wait_until(lambda: worker.taker.ids == ["1"], "it was taken")
         reserves = [command for command in sent if command[1] == scripts.RESERVE.digest]
 
     assert [command[2] for command in reserves] == [5], "two keys of its own"
@@ -139,7 +140,7 @@ async def test_long_queues_among_thousands_take_turns(redis_url: str, redis: Red
         for slots in range(1, 9):
             worker.taker.slots = slots
             worker.fetcher.wake()
-            await wait_until(lambda: len(worker.taker.taken) == slots, "one more is here", seconds=5)  # noqa: B023 - awaited
+            await wait_until(lambda: len(worker.taker.taken) == slots, "one more is here")  # noqa: B023 - awaited
 
     assert worker.taker.ids.count(QUEUE) == worker.taker.ids.count(OTHER) == 4
 
@@ -152,7 +153,7 @@ async def test_a_lost_reserve_gives_its_messages_back_at_once(
 
     The first one comes with the notification, over the connection that waits for it.
     """
-    await asyncio.sleep(0.05)
+    await wait_until_waiting(redis)
     stop_reading(getattr(worker, which))
     redis.lpush(QUEUE, *[message(f"{number}") for number in range(4)])
     publish(redis, message("4"))
@@ -171,7 +172,7 @@ async def test_an_intake_that_ends_keeps_no_message(
     which: str, taken: int, worker: FetchingWorker, redis: Redis
 ) -> None:
     """Cancelled between the reserve and its answer: the messages go back into their queue."""
-    await asyncio.sleep(0.05)
+    await wait_until_waiting(redis)
     stop_reading(getattr(worker, which))
     redis.lpush(QUEUE, message("1"))
     publish(redis, message("2"))
@@ -400,14 +401,17 @@ async def test_a_full_module_makes_nobody_spin(redis_url: str, redis: Redis) -> 
         assert evals(redis) - before <= 6
 
 
-async def test_a_place_that_becomes_free_is_used_at_once(redis_url: str, redis: Redis) -> None:
+async def test_a_place_that_becomes_free_is_used_at_once(
+    redis_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By whichever worker hears of it: the call that had the place never claimed it, or has left it."""
+    monkeypatch.setattr(ready_queues, "_POLL_SECONDS", 600.0)  # no look finds it
     first, second = Taker(), Taker(slots=0)
     async with working(redis_url, first, bound=1) as worker, working(redis_url, second, bound=1) as other:
         publish(redis, *[message(f"{number}") for number in range(4)])
         await wait_until(lambda: first.ids == ["0"], "one is here")
         worker.fetcher.release_slot(QUEUE, "0")
-        await wait_until(lambda: first.ids == ["0", "1"], "the next one is here", seconds=0.7)
+        await wait_until(lambda: first.ids == ["0", "1"], "the next one is here")
         redis.zadd("toolfleet:running:owls", {"1": 2**41})  # claimed
         first.slots, second.slots = 0, 9
         other.fetcher.wake()

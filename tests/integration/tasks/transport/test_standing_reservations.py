@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from support.waiting import wait_until
-from support.workers.fetching_worker import OTHER, FetchingWorker, Taker, working
+from support.workers.fetching_worker import OTHER, FetchingWorker, Taker, wait_until_waiting, working
 from support.workers.held_messages import KEYS, QUEUE, STORE, cut, message, publish
 from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.transport import reservations
@@ -29,12 +29,8 @@ def redis(redis_url: str) -> Iterator[Redis]:
 @pytest.fixture
 async def worker(redis: Redis, redis_url: str) -> AsyncIterator[FetchingWorker]:
     async with working(redis_url, Taker()) as worker:
-        await waits(redis)
+        await wait_until_waiting(redis)
         yield worker
-
-
-async def waits(redis: Redis, *, workers: int = 1) -> None:
-    await wait_until(lambda: redis.info("clients")["blocked_clients"] == workers, "they wait")
 
 
 def reservations_sent(worker: FetchingWorker) -> list[Any]:
@@ -54,7 +50,7 @@ def reservations_sent(worker: FetchingWorker) -> list[Any]:
 async def test_a_message_is_taken_as_it_is_published(names: list[str], redis_url: str, redis: Redis) -> None:
     """Redis has moved it by the time at which the publisher has its answer, and the worker asks for nothing more."""
     async with working(redis_url, Taker(names=names)) as worker:
-        await waits(redis)
+        await wait_until_waiting(redis)
         sent = reservations_sent(worker)
         publish(redis, message("1"))
         assert redis.hlen(STORE.unacked) == 1
@@ -71,7 +67,7 @@ async def test_workers_that_wait_get_one_message_each(redis_url: str, redis: Red
     async with AsyncExitStack() as stack:
         for taker in takers:
             await stack.enter_async_context(working(redis_url, taker))
-        await waits(redis, workers=4)
+        await wait_until_waiting(redis, 4)
         redis.lpush(QUEUE, message("1"), message("2"), message("3"))
         publish(redis, message("4"))
         await wait_until(lambda: all(taker.taken for taker in takers), "each has one")
@@ -86,7 +82,7 @@ async def test_a_worker_that_is_full_by_then_gives_the_message_back(redis_url: s
     """Another one that has room gets it, as one that was never begun."""
     first, second = Taker(), Taker(slots=0)
     async with working(redis_url, first) as worker, working(redis_url, second) as other:
-        await waits(redis)
+        await wait_until_waiting(redis)
         first.slots = 0
         publish(redis, message("1"))
         await wait_until(lambda: redis.llen(QUEUE) == 1 and not worker.leases.held, "it is back")

@@ -28,6 +28,8 @@ from toolfleet_tasks.worker import rejected
 from toolfleet_tasks.worker.execute import _claimed, _Execution
 from toolfleet_tasks.worker.health_checks import checks_of
 
+pytestmark = pytest.mark.usefixtures("same_day")
+
 CALL = published(user_id="ada", effect="once", deadline_at=time.time() + 3600)  # however long other tests take before
 TWICE = Terms(daily_limit=2)
 KEY = Keys().limit("ada", CALL.tool_name)

@@ -90,7 +90,7 @@ async def test_who_stands_still_while_it_looks_is_replaced(
     redis: Redis, worker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When its time is over another one looks, whose word counts; the first one's comes too late and changes nothing."""
-    monkeypatch.setattr(prober_module, "_LOCK_SECONDS", 0.3)
+    monkeypatch.setattr(prober_module, "_LOCK_SECONDS", 2)
     one, two = await worker("one"), await worker("two")
     await due(redis)
     one.modules.go.clear()

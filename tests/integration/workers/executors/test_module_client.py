@@ -6,8 +6,8 @@ import pytest
 
 from support.module_server import ModuleServer
 from support.modules.httpx_client import HttpxClient
+from support.programs.closed_port import closed_port
 from support.published_call import published
-from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.contracts.outcomes import Health, Outcome
 from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.http.module_client import HttpClientPort
@@ -19,7 +19,7 @@ SECONDS = 10
 @pytest.fixture(params=[HttpClient, HttpxClient])
 async def executor(request: pytest.FixtureRequest, owls: ModuleServer) -> AsyncIterator[HttpExecutor]:
     make: Callable[[], HttpClientPort] = request.param
-    services = {"owls": owls.url, "away": f"http://127.0.0.1:{free_port()}"}
+    services = {"owls": owls.url, "away": f"http://127.0.0.1:{closed_port()}"}
     executor = HttpExecutor(services, client=make(), max_reply_bytes=2**20)
     yield executor
     await executor.aclose()

@@ -93,7 +93,7 @@ def test_a_child_that_swallows_its_cancellation_does_not_lift_the_soft_limit(
 async def test_the_soft_limit_ends_requests_of_a_task_group(calls: Calls, worker: WorkerProcess) -> None:
     """The group's children are cancelled, and the server sees their connections close."""
     async with silent_server() as server:
-        call = calls.send("pool.group", server.url, soft_time_limit=1)
+        call = calls.send("pool.group", server.url, soft_time_limit=3)
         await wait_until(lambda: server.waiting == 4, "all children have asked")
         await wait_until(lambda: server.gone == 4, "all children have hung up")
     (end,) = calls.wait(call)
@@ -103,8 +103,8 @@ async def test_the_soft_limit_ends_requests_of_a_task_group(calls: Calls, worker
 
 def test_limits_do_not_outlive_their_call(calls: Calls, worker: WorkerProcess) -> None:
     """A call that has ended well stays so when its limits have passed."""
-    call = calls.send("pool.sleep", 0.1, soft_time_limit=0.2, time_limit=0.3)
-    calls.wait(call, calls.send("pool.sleep", 0.5))
+    call = calls.send("pool.sleep", 0.1, soft_time_limit=1, time_limit=1.2)
+    calls.wait(call, calls.send("pool.sleep", 1.5))
 
     assert calls.status(call) == "SUCCESS"
     assert f"exceeded for pool.sleep[{call}]" not in worker.said()
@@ -113,7 +113,7 @@ def test_limits_do_not_outlive_their_call(calls: Calls, worker: WorkerProcess) -
 async def test_the_hard_limit_ends_a_request(calls: Calls, worker: WorkerProcess) -> None:
     """The failure is stored, the message acked, and the request cancelled."""
     async with silent_server() as server:
-        call = calls.send("pool.request", server.url, time_limit=0.5)
+        call = calls.send("pool.request", server.url, time_limit=2)
         await wait_until(lambda: server.gone == 1, "the request is cancelled")
     (end,) = calls.wait(call)
 
@@ -146,7 +146,7 @@ async def test_revoking_a_running_call_cancels_its_request(calls: Calls, worker:
 
 def test_a_revoked_call_stays_revoked(calls: Calls, worker: WorkerProcess) -> None:
     """Whatever a body that swallows its cancellation comes to, it is not stored."""
-    call = calls.send("pool.stubborn", time_limit=1.5)
+    call = calls.send("pool.stubborn", time_limit=20)
     calls.wait_for({"STARTED"}, call)
     calls.app.control.revoke(call, terminate=True)
     wait_until_sync(lambda: calls.pool()["in-flight"] == 0, "the slot is free")
@@ -156,7 +156,7 @@ def test_a_revoked_call_stays_revoked(calls: Calls, worker: WorkerProcess) -> No
 
 def test_a_call_that_waits_for_a_slot_can_be_revoked(calls: Calls, worker: WorkerProcess) -> None:
     """It never starts, though the worker has it already."""
-    running = [calls.send("pool.doze", 2) for _ in range(CONCURRENCY)]
+    running = [calls.send("pool.doze", 5) for _ in range(CONCURRENCY)]
     waiting = calls.send("pool.doze", 0)
     wait_until_sync(lambda: f"pool.doze[{waiting}] received" in worker.said(), "the worker has it")
     assert calls.status(waiting) == "PENDING"
@@ -206,11 +206,12 @@ def test_wrong_arguments_fail_the_call(calls: Calls, worker: WorkerProcess) -> N
 
 def test_inspect_shows_running_calls(calls: Calls, worker: WorkerProcess) -> None:
     """`inspect active` lists them, `inspect stats` counts them."""
-    ids = [calls.send("pool.sleep", 1) for _ in range(5)]
+    ids = [calls.send("pool.sleep", 60) for _ in range(5)]
     calls.wait_for({"STARTED"}, *ids)
 
     assert {request["id"] for request in calls.ask("active")} == set(ids)
     assert calls.pool()["in-flight"] == 5
+    calls.app.control.revoke(ids, terminate=True)
     calls.wait(*ids)
 
 
@@ -218,7 +219,7 @@ def test_the_pool_grows_and_shrinks(calls: Calls, worker: WorkerProcess) -> None
     """`pool_grow` and `pool_shrink` change how many calls run at a time."""
     calls.app.control.pool_shrink(CONCURRENCY - 2)
     wait_until_sync(lambda: calls.pool()["max-concurrency"] == 2, "the pool has shrunk")
-    ids = [calls.send("pool.sleep", 0.5) for _ in range(4)]
+    ids = [calls.send("pool.sleep", 1.5) for _ in range(4)]
     calls.wait_for({"STARTED"}, *ids[:2])
     assert calls.pool()["in-flight"] == 2
 

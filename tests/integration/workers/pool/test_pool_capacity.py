@@ -33,7 +33,7 @@ def test_a_thousand_calls_are_in_flight_in_one_process(calls: Calls, redis_url: 
 def test_autoscale_follows_the_calls(calls: Calls, redis_url: str, tmp_path: Path) -> None:
     """From 2 slots it grows to as many as there are calls, but not past its maximum."""
     with pool_worker(redis_url, tmp_path, "--autoscale=20,2") as worker:
-        ids = [calls.send("pool.sleep", 0.5) for _ in range(10)]
+        ids = [calls.send("pool.sleep", 3) for _ in range(10)]
         calls.wait_for({"STARTED"}, *ids)
         assert calls.pool()["in-flight"] == 10
 

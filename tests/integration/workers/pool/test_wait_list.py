@@ -21,6 +21,7 @@ from support.workers.held_messages import (
     stop_reading,
 )
 from toolfleet_tasks.fairness.fair_slots import FairSlots
+from toolfleet_tasks.lua.queues import RESERVE
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.transport.delivery import Message
 from toolfleet_tasks.transport.fetcher import Fetcher
@@ -135,6 +136,7 @@ async def turn(redis_url: str) -> AsyncIterator[Turn]:
     worker = Worker(2)
     worker.slots.take(QUEUE)
     with Redis.from_url(redis_url) as redis:
+        redis.script_load(RESERVE.text)  # a Redis that does not know it would have to be asked once more
         async with open_connection(redis_url) as connection, open_leases(connection) as leases:
             intake = Fetcher(
                 worker,

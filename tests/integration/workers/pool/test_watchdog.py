@@ -12,7 +12,7 @@ from support.waiting import wait_until_sync
 from support.worker_process import Calls, WorkerProcess
 from support.workers.pool_worker import pool_calls, pool_worker
 
-STALL_SECONDS = 0.25
+STALL_SECONDS = 0.6
 SHOWN = "(most recent call first)"
 
 

@@ -12,11 +12,11 @@ from redis.asyncio import Redis
 
 from support.clocks import HandClock
 from support.modules.http_executor import executor_for
+from support.programs.closed_port import closed_port
 from support.published_call import published
 from support.servers.silent_server import silent_server
 from support.waiting import wait_until
 from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.contracts import Caller, ModuleManifest, PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
@@ -195,7 +195,7 @@ async def looks(redis: Redis) -> int:
 async def test_a_redis_that_is_away_opens_nothing(clock: HandClock) -> None:
     """The failure is logged; a worker that has never read anything looks again after a second."""
     known = ToolCache(
-        Settings(redis_url=f"redis://127.0.0.1:{free_port()}/0", module_services={"owls": "http://owls.test"}),
+        Settings(redis_url=f"redis://127.0.0.1:{closed_port()}/0", module_services={"owls": "http://owls.test"}),
         clock=clock,
     )
     with structlog.testing.capture_logs() as lines:
@@ -239,7 +239,7 @@ async def test_a_redis_that_is_silent_delays_few_calls_and_those_a_second() -> N
 
 async def test_a_worker_is_prepared_when_manifests_and_registry_are_read(redis: Redis, redis_url: str) -> None:
     """Where a module's manifest has expired, what the registry keeps is read; a registry that is away is asked again."""
-    away = f"redis://127.0.0.1:{free_port()}/0"
+    away = f"redis://127.0.0.1:{closed_port()}/0"
     services = {"owls": "http://owls.test"}
     known = ToolCache(Settings(redis_url=redis_url, registry_url=away, module_services=services))
     with structlog.testing.capture_logs() as lines:

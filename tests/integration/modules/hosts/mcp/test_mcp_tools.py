@@ -47,7 +47,7 @@ async def test_a_server_is_a_module(tmp_path: Path, kind: str) -> None:
         assert counted.success
         assert (0.25, "egg 1") in counted.progress
 
-        late = await served.client.send("nest.wait", {}, seconds=0.5)
+        late = await served.client.send("nest.wait", {}, seconds=2)
         assert (late.success, late.effect_state) == (False, "unknown")
         await wait_until(lambda: "cancelled" in served.noted(), "the server was told")
         assert (await served.settled("echo", text="on")).success
