@@ -196,7 +196,7 @@ async def test_what_is_not_healthy_does_not_take_over(folder: Path, words: list[
 
 async def test_a_first_release_that_fails_can_be_looked_at(folder: Path) -> None:
     """It is shown as failed, with its reason and its log; the next one may do better."""
-    with deployer_here(folder, start_seconds=4) as module:
+    with deployer_here(folder, start_seconds=2) as module:
         await refusal(module, "deploy", project_path=program(folder, "t1", "owls", "500"), name="owls")
         (failed,) = await result(module, "list_deployments")
         log = await result(module, "deployment_logs", deployment_id=failed["deployment_id"])
