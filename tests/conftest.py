@@ -4,7 +4,6 @@ import asyncio
 import gc
 import os
 import signal
-import time
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from support.schemas.examples import PROFILE, examples
-from support.waiting import wait_until, wait_until_sync
+from support.waiting import wait_for_a_whole_day, wait_until
 from support.worker_process import WorkerProcess
 from tiers import is_apart, mark_tier
 from toolfleet import Caller, ToolFleet
@@ -169,7 +168,7 @@ async def fleet(bed: TestBed, worker: WorkerProcess) -> AsyncIterator[ToolFleet]
 @pytest.fixture
 def same_day() -> None:
     """No day of UTC ends within half a minute: daily limits begin anew then."""
-    wait_until_sync(lambda: time.time() % 86_400 < 86_400 - 30, "the day has ended", seconds=60)
+    wait_for_a_whole_day()
 
 
 @pytest.fixture

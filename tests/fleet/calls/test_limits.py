@@ -15,7 +15,7 @@ from support.fleet_calls import FleetCalls
 from support.module_server import ModuleServer, serve
 from support.owls import echo, nap
 from support.processes import next_line, python_program
-from support.waiting import wait_for_a_whole_day, wait_until
+from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
@@ -26,11 +26,11 @@ LIMIT, AGENTS, EACH = 7, 4, 10
 RARE = ToolCall(tool_name="owls.rare", arguments={"n": 1})
 CHEAP = ToolCall(tool_name="owls.cheap", arguments={"n": 1})
 
+pytestmark = pytest.mark.usefixtures("same_day")
+
 AGENT = """
 import asyncio, os, sys
 from toolfleet import Caller, ToolCall, ToolFleet
-
-pytestmark = pytest.mark.usefixtures("same_day")
 
 async def main():
     async with ToolFleet() as fleet:
@@ -56,11 +56,6 @@ def make_module() -> ModuleServer:
     module.add("rare_nap_once", nap, daily_limit=2, effect="once")
     module.add("cheap", echo, cost="cheap")
     return module
-
-
-@pytest.fixture(autouse=True)
-def _on_one_day() -> None:
-    wait_for_a_whole_day(seconds=60)
 
 
 @pytest.fixture
