@@ -29,7 +29,7 @@ class Attempted(Protocol):
 
 async def processed(task: RunningTask, claim: Claim, execution: Attempted) -> str:
     """Run a claimed call of `task` in the span of its attempt."""
-    tracing, request, system = task.app.tracing, task.request, system_of(task.app.settings.broker)
+    tracing, request = task.app.tracing, task.request
     parent = trace_of(request)
     if tracing.skips(parent):
         token = carry(parent)
@@ -37,7 +37,7 @@ async def processed(task: RunningTask, claim: Claim, execution: Attempted) -> st
             return await execution.run()
         finally:
             drop(token)
-    started = _start(tracing, request, claim, parent, system)
+    started = _start(tracing, request, claim, parent, system_of(task.app.settings.broker))
     with tracing.within(started):
         if isinstance(started, TraceContext):
             return await execution.run()
