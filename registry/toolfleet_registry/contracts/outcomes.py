@@ -99,7 +99,7 @@ class Attempt:
     `unreached`: where no connection could be made, whether the module may be the reason (`AWAY`) or not (`UNKNOWN`).
     `acceptance`: the module goes on with the call by itself; for whoever cannot follow it there, its outcome is unknown.
     `question`: the module goes on once that is answered; for whoever cannot ask, the call has failed.
-    `is_stopped`: the module has answered that the time was over, so that the end is unknown, and the module is there.
+    `is_stopped`: the module has answered that it has stopped or lost the call, so that the end is unknown, and the module is there.
     """
 
     outcome: Outcome

@@ -18,10 +18,12 @@ def is_away(attempt: Attempt, call: PublishedCall, *, seconds: float) -> bool | 
     """
     if attempt.unreached is not None:
         return None
+    if attempt.is_stopped:
+        return False
     if attempt.result.error_code not in _MET:
         return None
     if attempt.result.error_code == "timed_out" and seconds < _WHOLE * call.limit_seconds:
         return None  # its caller's deadline was shorter: nobody's hurry closes a module for others
     if attempt.outcome is Outcome.UNKNOWN:
-        return not attempt.is_stopped and attempt.result.error_code in {"timed_out", "module_error"}
+        return attempt.result.error_code in {"timed_out", "module_error"}
     return attempt.outcome is Outcome.NOT_SENT

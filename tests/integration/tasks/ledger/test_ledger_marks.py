@@ -279,6 +279,10 @@ async def test_failures_are_counted_in_a_row_and_once_each(ledger: Ledger) -> No
         (AWAY, True),
         (attempt(Outcome.UNKNOWN, "timed_out"), True),
         (attempt(Outcome.UNKNOWN, "timed_out", is_stopped=True), False),  # it says so itself
+        (
+            attempt(Outcome.UNKNOWN, "outcome_unknown", is_stopped=True),
+            False,
+        ),  # what ran it is gone, and not the module
         (attempt(Outcome.UNKNOWN, "module_error"), True),  # 502, 504, a connection that broke
         (attempt(Outcome.UNKNOWN, "invalid_response"), False),  # somebody is there
         (attempt(Outcome.UNKNOWN, "result_too_large"), False),
