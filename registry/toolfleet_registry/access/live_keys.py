@@ -56,7 +56,7 @@ class LiveKeys:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="toolfleet-keys")
         self._known = StoredKeys("", {})
         self._entries = dict[str, KeyEntry | None]()  # those that were asked for
-        self._confirmed_at = self._failed_at = -math.inf
+        self._confirmed_at = self._failed_at = self._failed_asked_at = -math.inf
         self._is_away = False
         self._changes = 0  # that were made here
         self._asking: asyncio.Task[None] | None = None
@@ -129,9 +129,13 @@ class LiveKeys:
             now = fleet_clock.suspend_aware()
             is_known = now - self._confirmed_at <= is_good
             left = began + (_SHORT_PATIENCE_SECONDS if is_known else _PATIENCE_SECONDS) - now
-            if left <= 0 or now - self._failed_at < _PAUSE_SECONDS:
+            pause = self._failed_at + _PAUSE_SECONDS - now
+            if left <= 0 or (pause > 0 and (is_known or self._failed_asked_at >= began)):
                 break
-            await self._ask(left)
+            if pause > 0:  # the store may be back: nobody is refused for what was asked before they came
+                await asyncio.sleep(min(pause, left) + _EARLY_SECONDS)
+            else:
+                await self._ask(left)
         if not self._is_confirmed(began, max(fresh, is_good)):
             raise FleetUnavailable("The store of API keys does not answer: nothing can be said about a key.")
 
@@ -153,7 +157,7 @@ class LiveKeys:
         try:
             found = await loop.run_in_executor(self._threads, self._store.read, self._known.revision)
         except FleetUnavailable as exc:
-            self._failed_at = fleet_clock.suspend_aware()
+            self._failed_at, self._failed_asked_at = fleet_clock.suspend_aware(), began
             if not self._is_away:
                 self._is_away = True
                 _log.warning("api_keys_not_confirmed", error=str(exc))
