@@ -20,7 +20,7 @@ from support.clocks import WallClock, libfaketime
 from support.servers.plain_http import PLAIN
 from support.servers.rabbitmq import RabbitMq, rabbitmq
 from support.servers.redis_faults import FaultyRedis, faulty_redis, faulty_redis_with_a_clock
-from support.servers.tcp_proxy import TcpProxy, tcp_proxy
+from support.streams.tcp_proxy import TcpProxy, tcp_proxy
 from support.worker_process import READY as WORKER_READY
 from support.worker_process import TESTS
 from toolfleet_cli.local.commands import beat_command, worker_command

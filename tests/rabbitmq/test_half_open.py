@@ -17,7 +17,7 @@ from kombu.messaging import Consumer, Producer
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer
 from support.servers.rabbitmq import RabbitMq
-from support.servers.tcp_proxy import TcpProxy, tcp_proxy
+from support.streams.tcp_proxy import TcpProxy, tcp_proxy
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet

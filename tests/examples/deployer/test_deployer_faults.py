@@ -42,6 +42,7 @@ from support.modules.workshop import (
 )
 from support.processes import is_gone
 from support.servers.plain_http import PLAIN
+from support.streams.stream_server import stream_server
 from support.waiting import wait_until, wait_until_sync
 
 SERVER = """
@@ -431,24 +432,20 @@ async def test_who_says_nothing_takes_nobodys_place() -> None:
     """A client that sends nothing, and a pair that has gone silent, are ended; then there is room."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.closing(writer):
-            while data := await reader.read(100):
-                writer.write(data)
+        while data := await reader.read(100):
+            writer.write(data)
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    front = Front(connections=1, first_byte_seconds=0.1, idle_seconds=0.2)
-    front.backend = Port(server.sockets[0].getsockname()[1])
-    port = await front.open(None)
-    async with asyncio.timeout(10):
+    async with stream_server(answer) as behind, asyncio.timeout(10):
+        front = Front(connections=1, first_byte_seconds=0.1, idle_seconds=0.2)
+        front.backend = Port(behind)
+        port = await front.open(None)
         for words in (b"", b"hello"):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(words)
             assert await reader.read() == words
             writer.close()
             await wait_until(lambda: not front._open, "there is room")
-
-    await front.close()
-    server.close()
+        await front.close()
 
 
 async def test_a_front_carries_both_ways_and_ends_what_is_left() -> None:
@@ -460,29 +457,27 @@ async def test_a_front_carries_both_ways_and_ends_what_is_left() -> None:
         while received < size and (data := await reader.read(65536)):
             received += len(data)
         writer.write(b"y" * received)
+
+    async with stream_server(answer) as behind:
+        front = Front(connections=2, first_byte_seconds=30, idle_seconds=30)
+        port = await front.open(None)
+        nobody = await asyncio.open_connection("127.0.0.1", port)
+        assert (await nobody[0].readline()).startswith(b"HTTP/1.1 503 ")
+        nobody[1].close()
+        backend = front.backend = Port(behind)
+
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"x" * size)
+        assert len(await reader.read(-1)) == size
         writer.close()
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        await wait_until(lambda: len(front._open) == 2, "both are connected")
+        late = await asyncio.open_connection("127.0.0.1", port)
+        assert (await late[0].readline()).startswith(b"HTTP/1.1 503 ")
+        late[1].close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    front = Front(connections=2, first_byte_seconds=30, idle_seconds=30)
-    port = await front.open(None)
-    nobody = await asyncio.open_connection("127.0.0.1", port)
-    assert (await nobody[0].readline()).startswith(b"HTTP/1.1 503 ")
-    nobody[1].close()
-    backend = front.backend = Port(server.sockets[0].getsockname()[1])
-
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"x" * size)
-    assert len(await reader.read(-1)) == size
-    writer.close()
-    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-    await wait_until(lambda: len(front._open) == 2, "both are connected")
-    late = await asyncio.open_connection("127.0.0.1", port)
-    assert (await late[0].readline()).startswith(b"HTTP/1.1 503 ")
-    late[1].close()
-
-    await front.drain(backend, 0.1)
-    assert [await each[0].read() for each in idle] == [b"", b""]
-    for each in idle:
-        each[1].close()
-    await front.close()
-    server.close()
+        await front.drain(backend, 0.1)
+        assert [await each[0].read() for each in idle] == [b"", b""]
+        for each in idle:
+            each[1].close()
+        await front.close()

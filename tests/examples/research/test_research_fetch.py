@@ -16,6 +16,7 @@ from modules.research.fetch import resolve as system_resolve
 from modules.research.page import readable
 from support.modules.example_modules import Module, running
 from support.servers.web_site import WebSite, web_site
+from support.streams.stream_server import stream_server
 from toolfleet.sdk import ToolError
 
 HTML = "Content-Type: text/html; charset=utf-8"
@@ -304,12 +305,10 @@ async def test_tls_is_spoken_with_the_host_that_was_asked_for(fetcher: PageFetch
     """The handshake names the host and not its address, so it is the host's certificate that is checked."""
     hello = asyncio.Queue[bytes]()
 
-    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def listen(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         hello.put_nowait(await reader.read(2000))
-        writer.close()
 
-    async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
+    async with stream_server(listen) as port:
         with pytest.raises(ToolError, match="cannot be fetched"):
             await replace(fetcher, resolve=known_as(owls="127.0.0.1")).fetch(f"https://owls.example:{port}/")
     assert b"owls.example" in hello.get_nowait()

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from support.fleet import TestBed, program
 from support.fleet_calls import FleetCalls
 from support.module_server import ModuleServer, serve
-from support.servers.tcp_proxy import tcp_proxy
+from support.streams.tcp_proxy import tcp_proxy
 from support.waiting import wait_until_sync
 from support.worker_process import READY
 from toolfleet_cli.local.commands import worker_command

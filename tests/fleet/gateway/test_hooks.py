@@ -18,7 +18,7 @@ from support.gateways.event_streams import EventReader
 from support.gateways.gateway_process import Gateway, gateway_process
 from support.gateways.hook_requests import SECRET, signed
 from support.servers.redis_faults import FaultyRedis, faulty_redis
-from support.servers.tcp_proxy import TcpProxy, tcp_proxy
+from support.streams.tcp_proxy import TcpProxy, tcp_proxy
 from support.waiting import wait_until
 from toolfleet_registry.access.key_text import new_key_text
 

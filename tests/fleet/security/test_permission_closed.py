@@ -14,7 +14,7 @@ from support.fleet import TestBed
 from support.fleet_calls import FleetCalls
 from support.module_server import ModuleServer, serve
 from support.owls import echo
-from support.servers.tcp_proxy import tcp_proxy
+from support.streams.tcp_proxy import tcp_proxy
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.catalog.operator import operating

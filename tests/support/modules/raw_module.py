@@ -1,7 +1,6 @@
 """A module that does what a test tells it, down to the byte: any reply, half of one, none at all."""
 
 import asyncio
-import contextlib
 import json
 import ssl
 import struct
@@ -10,6 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from socket import SO_LINGER, SOL_SOCKET
 from typing import Any
+
+from support.streams.stream_server import stream_server
 
 
 @dataclass(frozen=True)
@@ -85,35 +86,17 @@ async def raw_module(
 ) -> AsyncGenerator[RawModule]:
     """Run `behaviour` for each connection; when it returns, the connection is closed."""
     module = RawModule()
-    running: set[asyncio.Task[Any]] = set()
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        running.add(task)
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         module.connections += 1
         try:
             await behaviour(Peer(reader, writer, module, module.connections))
         except (asyncio.IncompleteReadError, ConnectionError):
             module.departures += 1
-        except asyncio.CancelledError:  # the test is over
-            pass
-        finally:
-            writer.close()
-            with contextlib.suppress(ConnectionError, ssl.SSLError):
-                await writer.wait_closed()
-            running.discard(task)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", port, ssl=tls, backlog=1000)
-    scheme = "https" if tls else "http"
-    module.url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
+    async with stream_server(answer, port=port, tls=tls, backlog=1000) as bound:
+        module.url = f"{'https' if tls else 'http'}://127.0.0.1:{bound}"
         yield module
-    finally:
-        server.close()
-        for task in list(running):
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
 
 
 def http(body: bytes, status: str = "200 OK", *headers: str) -> bytes:

@@ -6,6 +6,8 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
+from support.streams.stream_server import stream_server
+
 Behaviour = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 """Gets the request's head and answers it; the connection closes when it returns."""
 
@@ -13,30 +15,12 @@ Behaviour = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 @contextlib.asynccontextmanager
 async def raw_module(behave: Behaviour) -> AsyncGenerator[str]:
     """Serve `behave`; yields the base URL. Ends every answer that is still being written."""
-    running = set[asyncio.Task[None]]()
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        running.add(task)
-        try:
-            await behave(await reader.readuntil(b"\r\n\r\n"), writer)
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the client went away, or the test is over
-        finally:
-            writer.close()
-            running.discard(task)
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await behave(await reader.readuntil(b"\r\n\r\n"), writer)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=1000)
-    port = server.sockets[0].getsockname()[1]
-    try:
+    async with stream_server(answer, backlog=1000) as port:
         yield f"http://127.0.0.1:{port}"
-    finally:
-        server.close()
-        tasks = list(running)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def answering(body: bytes, *, status: str = "200 OK", headers: Mapping[str, str] | None = None) -> Behaviour:

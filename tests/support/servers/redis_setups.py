@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import socket
 import ssl
 import subprocess
@@ -213,7 +214,13 @@ async def _accept(listener: socket.socket, port: int, context: ssl.SSLContext) -
     while True:
         connection, _ = await loop.sock_accept(listener)
         connections.add(task := loop.create_task(_pass_on(connection, port, context)))
-        task.add_done_callback(connections.discard)
+        task.add_done_callback(functools.partial(_forget, connections, connection))
+
+
+def _forget(connections: set[asyncio.Task[None]], connection: socket.socket, task: asyncio.Task[None]) -> None:
+    """Also of a task that was cancelled before its first step."""
+    connections.discard(task)
+    connection.close()
 
 
 async def _end_all() -> None:
@@ -224,28 +231,28 @@ async def _end_all() -> None:
 
 
 async def _pass_on(connection: socket.socket, port: int, context: ssl.SSLContext) -> None:
-    loop = asyncio.get_running_loop()
-    with connection:
-        readable = asyncio.Event()
-        loop.add_reader(connection, readable.set)
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(connection, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(connection)
+    is_tls = connection.recv(1, socket.MSG_PEEK) == b"\x16"  # a handshake; Redis's commands begin with `*`
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    with contextlib.suppress(OSError):  # the client wants another authority
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol, connection.dup(), ssl=context if is_tls else None
+        )
         try:
-            await readable.wait()
-        finally:
-            loop.remove_reader(connection)
-        is_tls = connection.recv(1, socket.MSG_PEEK) == b"\x16"  # a handshake; Redis's commands begin with `*`
-        reader = asyncio.StreamReader()
-        protocol = asyncio.StreamReaderProtocol(reader)
-        with contextlib.suppress(OSError):  # the client wants another authority
-            transport, _ = await loop.connect_accepted_socket(
-                lambda: protocol, connection.dup(), ssl=context if is_tls else None
-            )
-            writer = asyncio.StreamWriter(transport, protocol, reader, loop)
             there = await asyncio.open_connection("127.0.0.1", port)
             try:
+                writer = asyncio.StreamWriter(transport, protocol, reader, loop)
                 await asyncio.gather(_pump(reader, there[1]), _pump(there[0], writer))
             finally:
-                writer.transport.abort()
                 there[1].transport.abort()
+        finally:
+            transport.abort()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

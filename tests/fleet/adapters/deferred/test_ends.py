@@ -21,7 +21,7 @@ from support.module_server import ModuleServer, serve
 from support.modules.works import QUICK, Works
 from support.servers.hatchery import Hatchery, make_hatchery
 from support.servers.redis_faults import faulty_redis
-from support.servers.tcp_proxy import tcp_proxy
+from support.streams.tcp_proxy import tcp_proxy
 from support.waiting import wait_until
 from toolfleet import Caller, Poll, ToolDefinition, ToolFleet
 from toolfleet.adapters.claude import fleet_server

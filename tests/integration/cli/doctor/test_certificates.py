@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from support.programs.closed_port import closed_port
+from support.streams.stream_server import stream_server
 from toolfleet_cli.doctor.check import Patient
 from toolfleet_cli.doctor.checks.certificates import CertificateCheck
 from toolfleet_cli.doctor.finding import CheckResult
@@ -48,11 +49,11 @@ async def serving(certificate: Path) -> AsyncGenerator[int]:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
 
-    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.close()
+    async def hang_up(_: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
+        """Say nothing."""
 
-    async with await asyncio.start_server(hang_up, LOOPBACK, 0, ssl=context) as server:
-        yield server.sockets[0].getsockname()[1]
+    async with stream_server(hang_up, tls=context) as port:
+        yield port
 
 
 async def examined(url: str) -> CheckResult:

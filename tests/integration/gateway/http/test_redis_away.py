@@ -16,7 +16,7 @@ from support.gateways.gateway_process import Gateway, gateway_process
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from support.servers.redis_faults import FaultyRedis, faulty_redis
-from support.servers.tcp_proxy import tcp_proxy
+from support.streams.tcp_proxy import tcp_proxy
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 ECHO = {"tool_name": "owls.echo", "arguments": {"text": "hoo"}, "timeout_seconds": 3}

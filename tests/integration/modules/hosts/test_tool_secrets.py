@@ -7,6 +7,7 @@ import pytest
 
 from support.documents import programs
 from support.hosts.tool_folder import HEAD, hosted
+from support.streams.stream_server import stream_server
 from support.waiting import wait_until
 from toolfleet_modules.hosts.serving.secrets import Secrets
 
@@ -110,14 +111,11 @@ async def test_the_guides_file_sends_its_secret(tmp_path: Path) -> None:
         said = next(line for line in head.splitlines() if line.startswith("Authorization"))
         seen.append(said)
         writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(said)}\r\n\r\n{said}".encode())
-        writer.close()
 
     seen: list[str] = []
     guide = programs("docs/guides/tool-folders.md")["tool-secrets"]
     secrets = Secrets({"GITHUB_TOKEN": VALUE})
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server, hosted(tmp_path, {"owls.py": guide}, secrets=secrets) as folder:
-        port = server.sockets[0].getsockname()[1]
+    async with stream_server(answer) as port, hosted(tmp_path, {"owls.py": guide}, secrets=secrets) as folder:
         fetched = await folder.call("fetch", url=f"http://127.0.0.1:{port}/")
 
     assert seen == [f"Authorization: Bearer {VALUE}"]

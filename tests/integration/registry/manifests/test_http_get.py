@@ -11,6 +11,7 @@ import uvloop
 
 from support.modules.raw_modules import Behaviour, answering, raw_module, writing
 from support.programs.closed_port import closed_port
+from support.streams.stream_server import stream_server
 from toolfleet_registry.manifests import http_get
 from toolfleet_registry.manifests.http_get import NoAnswer, requested
 
@@ -95,10 +96,9 @@ async def test_certificates_are_verified(tmp_path: Path, monkeypatch: pytest.Mon
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await answering(b"hello")(await reader.readuntil(b"\r\n\r\n"), writer)
-        writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as server:
-        url = f"https://localhost:{server.sockets[0].getsockname()[1]}"
+    async with stream_server(serve, tls=context) as port:
+        url = f"https://localhost:{port}"
         with pytest.raises(NoAnswer, match=r"(?i)certificate"):
             await got(url)
         trusting = ssl.create_default_context(cafile=str(certificate))

@@ -12,6 +12,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from support.streams.stream_server import stream_server
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis import servers
 from toolfleet_registry.redis.servers import async_client, connection_factory, sentinel_options, tls_options
@@ -35,11 +36,9 @@ async def sentinel(redis_url: str) -> AsyncIterator[Sentinel]:
                 found = b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%s\r\n" % (len(port), port)
                 asks = command[0] == b"SENTINEL"
                 writer.write((found if command[-1] == b"owl" else b"*-1\r\n") if asks else b"+OK\r\n")
-        writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        yield server.sockets[0].getsockname()[1], commands
+    async with stream_server(answer) as found_at:
+        yield found_at, commands
 
 
 async def test_a_client_takes_and_gives_commands(redis_url: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.module_server import ModuleServer
-from support.servers.tcp_proxy import tcp_proxy
+from support.streams.tcp_proxy import tcp_proxy
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.contracts.dead_letters import DeadLetter
 from toolfleet_registry.redis.keys import Keys

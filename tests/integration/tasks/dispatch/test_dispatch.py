@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from support.module_server import ModuleServer
 from support.programs.closed_port import closed_port
 from support.servers.redis_faults import FaultyRedis, faulty_redis
-from support.servers.tcp_proxy import TcpProxy, tcp_proxy
+from support.streams.tcp_proxy import TcpProxy, tcp_proxy
 from support.waiting import wait_until
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult

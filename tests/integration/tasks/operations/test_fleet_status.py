@@ -10,6 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.module_server import ModuleServer
+from support.streams.stream_server import stream_server
 from support.waiting import wait_until
 from toolfleet import Caller, Settings, ToolCall, ToolFleet
 from toolfleet_registry.directory.directory import ModuleDirectory
@@ -172,12 +173,10 @@ async def test_a_redis_that_is_frozen_is_an_error_in_time(monkeypatch: pytest.Mo
     assert fleet_status._SECONDS < 3  # beside what the command takes to start
     monkeypatch.setattr(fleet_status, "_SECONDS", 0.2)
 
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
-        writer.close()
 
-    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
+    async with stream_server(silent) as port:
         with pytest.raises(FleetUnavailable, match=f"Redis at 127.0.0.1:{port} does not answer"):
             await read_status(Settings(redis_url=f"redis://127.0.0.1:{port}/0"))
     with pytest.raises(FleetUnavailable, match=r"Redis at 127\.0\.0\.1:1 does not answer"):

@@ -22,6 +22,7 @@ class TcpProxy:
         self._target = target
         self._open: set[asyncio.Event] = set()
         self._writers: list[asyncio.StreamWriter] = []
+        self._serving: set[asyncio.Task[None]] = set()
         self._there, self._back = _Gate(), _Gate()
 
     def go_deaf(self) -> None:
@@ -47,7 +48,7 @@ class TcpProxy:
         self.loop.call_soon_threadsafe(self._reset)
 
     async def start(self) -> asyncio.Server:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         return server
 
@@ -76,14 +77,20 @@ class TcpProxy:
             writer.transport.abort()
         self._writers.clear()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # No coroutine: one that is cancelled before its first step, or while it connects, closes nothing.
         self.connections += 1
+        self._writers.append(writer)
+        self._serving.add(task := self.loop.create_task(self._serve(reader, writer)))
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             there, back = await asyncio.open_connection("127.0.0.1", self._target)
         except OSError:  # as if nobody were between
             writer.transport.abort()
             return
-        self._writers += (writer, back)
+        self._writers.append(back)
         passes = asyncio.Event()
         passes.set()
         self._open.add(passes)
