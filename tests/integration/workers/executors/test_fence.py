@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -160,7 +159,9 @@ async def test_a_local_function_is_not_called_on_a_lease_that_is_over() -> None:
 async def test_a_call_whose_deadline_passes_before_it_is_sent_has_expired() -> None:
     """No worker stood still: its caller gave it so little time."""
     async with raw_module(answering(http(reply()))) as module, executor_for(module.url) as executor:
-        attempt = await executor.execute(published(deadline_at=time.time() - 0.001), seconds=SECONDS, lease=over())
+        attempt = await executor.execute(
+            published(deadline_at=fleet_clock.now() - 0.001), seconds=SECONDS, lease=over()
+        )
 
     assert (attempt.outcome, attempt.result.error_code) == (Outcome.NOT_SENT, "expired")
     assert attempt.result.effect_state == "none"
