@@ -12,11 +12,13 @@ from redis.asyncio import Redis
 
 from support.clocks import HandClock
 from support.modules.http_executor import executor_for
+from support.modules.raw_module import Peer, http, raw_module
 from support.programs.closed_port import closed_port
 from support.published_call import published
 from support.servers.redis_faults import faulty_redis
 from support.servers.silent_server import silent_server
 from support.waiting import wait_until
+from toolfleet_registry.catalog import manifest_fetcher
 from toolfleet_registry.contracts import Caller, ModuleManifest, PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
@@ -221,6 +223,34 @@ async def test_what_has_changed_is_known_when_redis_is_back(tmp_path: Path, monk
             assert await asyncio.gather(*(check(asks(), run) for _ in range(10))) == [SUCCESS] * 10
             assert await looks(client) == before + 1
         await known.aclose()
+
+
+async def test_a_module_is_asked_again_when_redis_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its answer came when Redis was away, so that nobody knew that it had been asked: it was the same worker."""
+    monkeypatch.setattr(manifest_fetcher, "_MARGIN_SECONDS", 3600)
+    answer = asyncio.Event()
+
+    async def offers(peer: Peer) -> None:
+        await peer.request()
+        await answer.wait()
+        await peer.send(http(b'{"module_name": "owls", "tools": [{"name": "owls.count", "description": ""}]}'))
+
+    with faulty_redis(tmp_path / "redis") as server, structlog.testing.capture_logs() as lines:
+        async with raw_module(offers) as module:
+            known = ToolCache(Settings(redis_url=server.url, module_services={"owls": module.url}))
+            await known.prepare()
+            known.inquire("owls.count")
+            await wait_until(lambda: module.requests, "the module is asked")
+            with server.restarted():
+                answer.set()
+                await wait_until(lambda: "manifest_not_fetched" in {line["event"] for line in lines}, "it was in vain")
+
+            def is_known() -> bool:
+                known.inquire("owls.count")
+                return known.find("owls.count") is not None
+
+            await wait_until(is_known, "it was asked again")
+            await known.aclose()
 
 
 async def test_a_registry_that_is_back_says_what_is_approved(tmp_path: Path) -> None:
