@@ -17,7 +17,7 @@ from toolfleet_cli.local.child_processes import spawn, stop
 from toolfleet_cli.local.tcp_ports import LOOPBACK, free_port
 from toolfleet_registry.errors import FleetUnavailable, NoRedis
 
-START_SECONDS = 20  # a large append-only file takes its time to load
+START_SECONDS = 60  # a large append-only file takes its time to load
 STOP_SECONDS = 10
 _PORT_TRIES = 5  # another program may take the free port that we found
 
@@ -87,12 +87,16 @@ def redis_url(port: int) -> str:
     return f"redis://{LOOPBACK}:{port}/0"
 
 
-def is_ours(port: int, pid: int) -> bool:
-    """Whether our server serves this port already: another program's may sit there, but only ours has our process id."""
+def is_ours(port: int, pid: int, *, has_loaded: bool = True) -> bool:
+    """Whether our server serves this port already: another program's may sit there, but only ours has our process id.
+
+    Until it `has_loaded` its data it says who it is, and refuses everything else.
+    """
     once = Retry(NoBackoff(), 0)  # by default it would try for seconds; we ask again anyway
     with Redis(host=LOOPBACK, port=port, socket_timeout=1, socket_connect_timeout=1, retry=once) as client:
         try:
-            return bool(client.info("server")["process_id"] == pid)
+            info = client.info()
+            return bool(info["process_id"] == pid and not (has_loaded and info["loading"]))
         except RedisError:
             return False
 

@@ -18,7 +18,7 @@ REFRESH_SECONDS = 600.0
 PAUSE_SECONDS = 10.0
 """Between two questions because of an unknown key: whoever invents key ids must not have the issuer asked for each."""
 
-_FIRST_PAUSE_SECONDS = 1.0  # while there are no keys at all, and nobody can be let in
+_AWAY_SECONDS = 1.0  # after a question in vain: whoever has a key that nobody knows waits for the next one
 _PATIENCE_SECONDS = 6.0  # of a request whose key nobody knows: more than one document may take
 
 _log = get_logger(__name__)
@@ -40,6 +40,7 @@ class IssuerKeys:
         self.readings = 0
         """How often they were read: a key that has verified something may be gone after the next time."""
         self._read_at = self._asked_at = -math.inf
+        self._is_away = False
         self._asking: asyncio.Task[None] | None = None
 
     async def find(self, key_id: str | None, algorithm: str) -> IssuerKey | None:
@@ -58,7 +59,8 @@ class IssuerKeys:
 
     def refresh_old(self) -> None:
         """Have keys that are old read anew, beside whoever wants one."""
-        if self._asking is None and fleet_clock.suspend_aware() - self._read_at > REFRESH_SECONDS:
+        due_at = max(self._read_at + REFRESH_SECONDS, self._asked_at + PAUSE_SECONDS)
+        if self._asking is None and fleet_clock.suspend_aware() > due_at:
             self._ask()
 
     async def aclose(self) -> None:
@@ -73,15 +75,25 @@ class IssuerKeys:
         return fitting[0] if len(fitting) == 1 or (fitting and key_id is not None) else None
 
     async def _refresh(self) -> None:
-        """Wait for the question that is under way, or ask, unless that was done a moment ago."""
-        self._ask()
-        if self._asking is not None:
-            await asyncio.wait({self._asking}, timeout=_PATIENCE_SECONDS)
+        """Wait for a question that begins now, or has begun before and is answered; unless one was answered a moment ago."""
+        came_at, readings = fleet_clock.suspend_aware(), self.readings
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                while self.readings == readings and (self._asking is not None or self._asked_at < came_at):
+                    if self._asking is not None:
+                        await asyncio.wait({self._asking})
+                    elif (rest := self._rest()) <= 0:
+                        self._ask()
+                    elif self._is_away:  # it may be back by now
+                        await asyncio.sleep(rest)
+                    else:
+                        break
+
+    def _rest(self) -> float:
+        """For how many seconds it is not asked because of an unknown key."""
+        return self._asked_at + (_AWAY_SECONDS if self._is_away else PAUSE_SECONDS) - fleet_clock.suspend_aware()
 
     def _ask(self) -> None:
-        pause = PAUSE_SECONDS if self._keys else _FIRST_PAUSE_SECONDS
-        if self._asking is not None or fleet_clock.suspend_aware() - self._asked_at < pause:
-            return
         self._asked_at = fleet_clock.suspend_aware()
         self._asking = asyncio.create_task(self._read(), name="toolfleet-issuer-keys")
         self._asking.add_done_callback(self._forget_question)
@@ -95,7 +107,9 @@ class IssuerKeys:
             self._keys = await self._get_keys()
             self._read_at = fleet_clock.suspend_aware()
             self.readings += 1
+            self._is_away = False
         except NoDocument as exc:
+            self._is_away = True
             _log.warning("issuer_keys_unreadable", issuer=self._issuer, error=str(exc), known=len(self._keys))
 
     async def _get_keys(self) -> Sequence[IssuerKey]:

@@ -68,6 +68,7 @@ class ManifestFetcher:
         self._next_at = dict[str, float]()
         self._fetched = dict[str, ModuleManifest]()
         self._fetched_at = dict[str, float]()
+        self._held_until = dict[str, float]()  # what was begun here; Redis may be away when it has ended
         self._taking_in = asyncio.Lock()
 
     def begin(self, module: str, *, anew: bool = False) -> None:
@@ -101,12 +102,9 @@ class ManifestFetcher:
 
     async def _fetch(self, module: str) -> None:
         try:
-            longest = {"longest_ms": _ms(_LONGEST_PAUSE_SECONDS)}
-            rest = await self._ask_redis(BEGIN, module, request_ms=self._request_ms, **longest)
+            rest = await self._begun(module)
             if rest == 0:
-                is_good = await self._probe(module)
-                pauses = {"shortest_ms": _ms(_SHORTEST_PAUSE_SECONDS), "fresh_ms": _ms(_FRESH_SECONDS), **longest}
-                rest = await self._ask_redis(END, module, in_vain="01"[not is_good], **pauses)
+                rest = await self._ended(module, is_good=await self._probe(module))
             self._next_at[module] = self._clock() + rest / 1000
         except FleetUnavailable as exc:
             log.warning("manifest_not_fetched", module=module, error=str(exc))
@@ -115,9 +113,27 @@ class ManifestFetcher:
             log.exception("manifest_not_fetched", module=module)
             self._next_at[module] = self._clock() + _LONGEST_PAUSE_SECONDS
 
-    @property
-    def _request_ms(self) -> int:
-        return _ms(self._settings.discovery_timeout_seconds + _MARGIN_SECONDS)
+    async def _begun(self, module: str) -> int:
+        """Have nobody else ask the module. Returns the rest of a pause (ms) if it must not be asked."""
+        if self._clock() < self._held_until.get(module, 0):
+            return 0
+        seconds = self._settings.discovery_timeout_seconds + _MARGIN_SECONDS
+        longest_ms, until = _ms(_LONGEST_PAUSE_SECONDS), self._clock() + seconds
+        rest = await self._ask_redis(BEGIN, module, request_ms=_ms(seconds), longest_ms=longest_ms)
+        if rest == 0:
+            self._held_until[module] = until
+        return rest
+
+    async def _ended(self, module: str, *, is_good: bool) -> int:
+        """Let others ask the module again. Returns after how many ms."""
+        pauses = {
+            "shortest_ms": _ms(_SHORTEST_PAUSE_SECONDS),
+            "longest_ms": _ms(_LONGEST_PAUSE_SECONDS),
+            "fresh_ms": _ms(_FRESH_SECONDS),
+        }
+        rest = await self._ask_redis(END, module, in_vain="01"[not is_good], **pauses)
+        self._held_until.pop(module, None)
+        return rest
 
     async def _probe(self, module: str) -> bool:
         """Ask the module, and take in what it says. Returns whether there is anything."""

@@ -144,8 +144,7 @@ class BegunCalls:
         """Whether Redis answers within a second."""
         try:
             async with asyncio.timeout(PEEK_SECONDS):
-                await self._connection.connected()
-                return bool(await self._connection.send("PING"))
+                return bool(await self._connection.execute("PING"))
         except (OSError, ResponseError):
             return False
 

@@ -18,6 +18,7 @@ READ_SECONDS = 3.0
 """For one reading: Prometheus gives a scrape ten."""
 
 _FRESH_SECONDS = 1.0  # many who ask at once cost Redis one reading
+_PAUSE_SECONDS = 0.2  # after a reading in vain: whoever asks meanwhile waits for the next one, as Redis may be back
 _STATE = {"open": 0.0, "draining": 1.0, "paused": 2.0}
 _BREAKER = {"closed": 0.0, "half": 1.0, "open": 2.0}
 
@@ -33,11 +34,11 @@ class FleetMetrics:
         self._reading: asyncio.Task[FleetFacts | None] | None = None
         self._read_at = float("-inf")
         self._seconds = 0.0
+        self._is_away = False
 
     async def facts(self) -> FleetFacts | None:
         """The facts of now, or of a second ago; `None` where Redis does not answer in time."""
-        now = asyncio.get_running_loop().time()
-        if self._reading is None or (self._reading.done() and now - self._read_at > _FRESH_SECONDS):
+        if self._reading is None or (self._reading.done() and not self._is_fresh(self._reading)):
             self._reading = asyncio.create_task(self._read(), name="toolfleet-fleet-metrics")
         return await asyncio.shield(self._reading)  # others may wait for it, too
 
@@ -50,16 +51,26 @@ class FleetMetrics:
             *(() if facts is None else _samples(facts, self._settings)),
         ]
 
+    def _is_fresh(self, reading: "asyncio.Task[FleetFacts | None]") -> bool:
+        """Whether its facts are still those of now; one in vain has none."""
+        is_good = not reading.cancelled() and reading.exception() is None and reading.result() is not None
+        return is_good and asyncio.get_running_loop().time() - self._read_at <= _FRESH_SECONDS
+
     async def _read(self) -> FleetFacts | None:
         loop = asyncio.get_running_loop()
+        if self._is_away:
+            await asyncio.sleep(self._read_at + _PAUSE_SECONDS - loop.time())
         began_at = loop.time()
         try:
             async with asyncio.timeout(READ_SECONDS):
                 facts = await self._reader.read()
         except (RedisError, FleetError, OSError, TimeoutError) as exc:
-            log.warning("fleet_metrics_not_read", error=str(exc) or repr(exc))
+            if not self._is_away:
+                log.warning("fleet_metrics_not_read", error=str(exc) or repr(exc))
+            self._is_away = True
             return None
         else:
+            self._is_away = False
             if facts.broker_error is not None:
                 log.warning("queue_lengths_not_read", error=facts.broker_error)
             return facts

@@ -6,6 +6,7 @@ whenever it breaks, for as long as the connection is open.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,7 @@ log = get_logger(__name__)
 
 _CONNECT_SECONDS = 5.0
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.05, 2.0  # seconds between attempts; calls wait for them
+_WANTED_BACKOFF = 0.25  # the longest, once somebody has come who wants the connection: requests have a second
 _PATIENCE_SECONDS = 0.5  # before a command is repeated that Redis cannot take just now
 _SILENCE_SECONDS = 10.0  # between two log lines about that: a thousand calls may wait for the same thing
 _PASSING = ("LOADING", "READONLY", "MASTERDOWN", "OOM", "MISCONF", "BUSY", "NOREPLICAS", "TRYAGAIN")
@@ -49,6 +51,7 @@ class PipelinedConnection:
         self._loop = loop or asyncio.get_running_loop()
         self._protocol: RespProtocol | None = None
         self._ready = asyncio.Event()  # also set when the connection is closed, for those who wait
+        self._wanted = asyncio.Event()  # somebody has come since the last attempt
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
         self._silent_until = 0.0
@@ -83,7 +86,8 @@ class PipelinedConnection:
         self._ready.set()
 
     async def connected(self) -> None:
-        """Wait until the connection stands. Has no deadline of its own. Raises `RedisConnectionClosed`."""
+        """Wait until the connection stands; it is tried soon. Has no deadline of its own. Raises `RedisConnectionClosed`."""
+        self._wanted.set()
         await self._ready.wait()
         if self._is_closed:
             raise RedisConnectionClosed(f"the line to Redis was closed ({self._name})", sent=True)
@@ -144,6 +148,7 @@ class PipelinedConnection:
         backoff = 0.0
         while is_wanted():
             began_at = self._loop.time()
+            self._wanted.clear()
             try:
                 await self._live(await self._open())
             except (RedisError, OSError, TimeoutError) as exc:
@@ -154,7 +159,15 @@ class PipelinedConnection:
             # again stands for at least half of the time, and a server that hangs up at once is tried ever more seldom.
             lived = self._loop.time() - began_at
             backoff = _FIRST_BACKOFF if lived > backoff else min(backoff * 2, _LONGEST_BACKOFF)
-            await asyncio.sleep(backoff)
+            await self._rest(backoff)
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait before the next attempt. Those who have waited since before the last one have it made no sooner."""
+        await asyncio.sleep(min(seconds, _WANTED_BACKOFF))
+        if seconds > _WANTED_BACKOFF:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds - _WANTED_BACKOFF):
+                    await self._wanted.wait()
 
     async def _open(self) -> "RespProtocol":
         connection = self._connect()

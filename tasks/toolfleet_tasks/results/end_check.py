@@ -10,7 +10,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.results.reader import ResultReader
-from toolfleet_tasks.results.verifier import Verifier, signed_part, stored_meta
+from toolfleet_tasks.results.verifier import Verdict, Verifier, signed_part, stored_meta
 
 FORGED = "ForgedResult"
 """In the place of an exception's name: the call has ended, and what is stored of it is not what the fleet has signed."""
@@ -75,19 +75,38 @@ class EndCheck:
             self._verifier.refuse(call_id, subject, is_signed=meta.get("signature") is not None)
 
     async def _check(self, channel: bytes, call_id: str, meta: Meta, *, is_unsure: bool) -> None:
-        try:
-            if is_unsure:
-                await self._verifier.check_workers()
-                if self._verifier.judge_end(call_id, meta) == "believed":
-                    self._ended(channel, meta)
-                    return
-                self._drop(channel, call_id, meta)
-            stored = await self._reader.end_of(self._keys.call(call_id), channel)
-        except (OSError, ResponseError) as exc:  # the next sweep finds the forgery again, or the truth
-            log.warning("ledger_not_asked", call_id=call_id, error=str(exc) or "no answer in time")
-            stored = None
-        if stored is not None:
-            found = stored_meta(stored)
-            is_true = self._verifier.judge_end(call_id, found) == "believed"
-            self._ended(channel, found if is_true else {"status": "FAILURE", "result": {"exc_type": FORGED}})
+        verdict: Verdict = await self._verdict(call_id, meta) if is_unsure else "refused"
+        if verdict == "believed":
+            self._ended(channel, meta)
+            return
+        if is_unsure and verdict == "refused":
+            self._drop(channel, call_id, meta)
+        if (end := await self._stored(channel, call_id)) is not None:
+            self._ended(channel, end)
         await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _stored(self, channel: bytes, call_id: str) -> Meta | None:
+        """The end that the ledger has; `None` for none, and where nobody says what is to be thought of it: the next sweep finds it again."""
+        try:
+            stored = await self._reader.end_of(self._keys.call(call_id), channel)
+        except (OSError, ResponseError) as exc:
+            log.warning("ledger_not_asked", call_id=call_id, error=str(exc) or "no answer in time")
+            return None
+        if stored is None:
+            return None
+        found = stored_meta(stored)
+        match await self._verdict(call_id, found):
+            case "believed":
+                return found
+            case "refused":
+                return {"status": "FAILURE", "result": {"exc_type": FORGED}}
+            case "unsure":
+                return None
+
+    async def _verdict(self, call_id: str, meta: Meta) -> Verdict:
+        """What is to be thought of an end; `unsure` where Redis does not say who is at work."""
+        verdict = self._verifier.judge_end(call_id, meta)
+        if verdict == "unsure":
+            await self._verifier.check_workers()
+            verdict = self._verifier.judge_end(call_id, meta)
+        return verdict

@@ -62,10 +62,10 @@ class ResultReader:
                 self._found(key, content)
 
     async def peek(self, key: bytes) -> bytes | None:
-        """What is stored now. Raises `OSError` or `ResponseError` if Redis does not answer in a second."""
+        """What is stored now, also over a connection that is lost meanwhile. Raises `OSError` or `ResponseError` if Redis does not answer in a second."""
         async with asyncio.timeout(PEEK_SECONDS):
             await self._opened()
-            content: bytes | None = await self._connection.send("GET", key)
+            content: bytes | None = await self._connection.execute("GET", key)
             return content
 
     async def end_of(self, record: str, key: bytes) -> str | None:
@@ -73,7 +73,7 @@ class ResultReader:
         async with asyncio.timeout(PEEK_SECONDS):
             await self._opened()
             (state, result), value = await asyncio.gather(
-                self._connection.send("HMGET", record, "state", "result"), self._connection.send("GET", key)
+                self._connection.execute("HMGET", record, "state", "result"), self._connection.execute("GET", key)
             )
         return (result or value or b"").decode(errors="replace") if state == b"done" else None
 

@@ -72,13 +72,13 @@ class Verifier:
         return self.judge(call_id, subject, text, meta.get("signature"))
 
     async def check_workers(self) -> None:
-        """Look up whether workers are at work that do not sign. Where Redis does not say, none are known of."""
+        """Look up whether workers are at work that do not sign. Where Redis does not say, nobody knows, and it is looked up again."""
         try:
             async with asyncio.timeout(_CHECK_PATIENCE_SECONDS):
                 notes = await asyncio.gather(*(self._connection.execute("ZRANGE", lane, 0, -1) for lane in self._lanes))
         except (TimeoutError, RedisConnectionLost, ResponseError) as exc:
             log.warning("older_workers_not_looked_up", error=str(exc) or "no answer in time")
-            notes = []
+            return
         self._checked_at = machine_clock.monotonic()
         if any(not note.endswith(SIGNS.encode()) for lane in notes for note in lane):
             self._older_at = self._checked_at

@@ -148,7 +148,7 @@ async def _set_worker_clock(stage: Stage, worker: Program, dice: random.Random) 
 
 async def _restart_redis(stage: Stage, worker: Program, dice: random.Random) -> None:
     async with stage.redis_lock:
-        with stage.redis.restarted():
+        with stage.redis.restarted(has_loaded=False):
             await asyncio.sleep(dice.choice((0, 0.3, 2)))
         async with asyncio.timeout(
             _LOADED_SECONDS

@@ -200,7 +200,7 @@ async def _cut_streams(here: Scene, _: random.Random) -> None:
 
 async def _restart_redis(here: Scene, dice: random.Random) -> None:
     async with here.redis_lock:
-        with here.redis.restarted():
+        with here.redis.restarted(has_loaded=False):
             await asyncio.sleep(dice.choice((0, 0.3, 2)))
         async with asyncio.timeout(_LOADED_SECONDS):
             while await asyncio.to_thread(here.redis.is_loading):  # noqa: ASYNC110 - nothing announces its end

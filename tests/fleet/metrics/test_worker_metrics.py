@@ -37,9 +37,15 @@ async def test_a_worker_counts_and_times_its_calls(bed: TestBed, metered: int, o
         assert not (await fleet.call(ToolCall(tool_name="owls.fail"), owner)).success
     after = scrape(metered)
 
+    def is_counted() -> bool:
+        nonlocal after
+        after = scrape(metered)
+        return grown("toolfleet_calls_total", module="owls") >= 4
+
     def grown(name: str, **labels: str) -> float:
         return sum_of(after, name, **labels) - sum_of(before, name, **labels)
 
+    await wait_until(is_counted, "the last one is counted, too")  # after its caller has heard of it
     assert grown("toolfleet_calls_total", tool="owls.echo", outcome="success", error_code="") == 3
     assert grown("toolfleet_calls_total", tool="owls.fail", outcome="success") == 0
     assert grown("toolfleet_calls_total", module="owls") == 4

@@ -2,17 +2,20 @@
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
+from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until
 from toolfleet_cli.hosting import reload_listener
-from toolfleet_cli.hosting.reload_listener import ReloadListener
+from toolfleet_cli.hosting.reload_listener import _AWAY_SECONDS, _LISTEN_SECONDS, ReloadListener
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.directory.reload_requests import ReloadAnswer, ReloadRequests
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.operations.tool_reload import reload_tools
 
 
 @dataclass
@@ -36,7 +39,7 @@ class Reloaded:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is worth waiting for here."""
+    """Nothing is worth waiting for here, in most tests."""
     monkeypatch.setattr(reload_listener, "_LISTEN_SECONDS", 0.02)
     monkeypatch.setattr(reload_listener, "_AWAY_SECONDS", 0.05)
 
@@ -83,6 +86,26 @@ async def test_a_redis_that_is_away_ends_nothing(redis: Redis, redis_url: str) -
                 await redis.client_kill_filter(_id=client["id"])
 
         assert (await _answered(requests, await requests.ask())).is_done
+
+
+async def test_who_asks_when_redis_is_back_hears_of_each_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A host is heard in the time that hosts have to begin, also if it was Redis whom it has just asked in vain."""
+    monkeypatch.setattr(reload_listener, "_LISTEN_SECONDS", _LISTEN_SECONDS)
+    monkeypatch.setattr(reload_listener, "_AWAY_SECONDS", _AWAY_SECONDS)
+    caplog.set_level("DEBUG", logger="toolfleet.host")
+    with faulty_redis(tmp_path / "redis") as server:
+        host, settings = Reloaded(), Settings(redis_url=server.url)
+        async with ReloadListener(settings, host).running(), Redis.from_url(server.url) as redis:
+            await _until_it_listens(host, ReloadRequests(redis, Keys()))
+            reloads = len(host.reloads)
+            with server.restarted():
+                await wait_until(lambda: "Nobody can ask for a reload" in caplog.text, "it has asked in vain")
+            answers = await reload_tools(settings, seconds=10)
+
+    assert [(each.module, each.is_done) for each in answers] == [("owls", True)]
+    assert len(host.reloads) == reloads + 1
 
 
 async def _until_it_listens(host: Reloaded, requests: ReloadRequests) -> None:

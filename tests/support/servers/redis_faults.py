@@ -86,26 +86,29 @@ class FaultyRedis:
             self.look.config_set("maxmemory-policy", "noeviction")
 
     @contextmanager
-    def restarted(self) -> Generator[None]:
-        """Killed at the start of the block; at its end another server stands there, with the same data, until `close`."""
+    def restarted(self, *, has_loaded: bool = True) -> Generator[None]:
+        """Killed at the start of the block; at its end another server stands there, with the same data, until `close`.
+
+        Unless it `has_loaded` them, it may refuse everything for a while: see `is_loading`.
+        """
         os.kill(self._pid, signal.SIGKILL)
         self.look.connection_pool.disconnect()
         try:
             yield
         finally:
-            self._start_again()
+            self._start_again(has_loaded=has_loaded)
 
     def is_loading(self) -> bool:
         """Whether it still reads its data, and answers nothing else."""
         return bool(self.look.info("persistence")["loading"])
 
-    def _start_again(self) -> None:
+    def _start_again(self, *, has_loaded: bool) -> None:
         port = urlsplit(self.url).port or 6379
         with redis_log(self._folder).open("ab") as output:
             process = spawn([*redis_command(self._folder, port), f"--{_REWRITES}", "0"], env=self._env, output=output)
         self._own.append(process)
         self._pid = process.pid
-        wait_until_sync(lambda: is_ours(port, process.pid), "Redis is back")
+        wait_until_sync(lambda: is_ours(port, process.pid, has_loaded=has_loaded), "Redis is back", seconds=60)
 
     def close(self) -> None:
         self.look.close()

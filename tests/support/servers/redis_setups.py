@@ -15,6 +15,7 @@ from subprocess import Popen
 from typing import Any
 
 from redis import Redis
+from redis.exceptions import RedisError
 
 from support.programs.closed_port import closed_port
 from support.waiting import wait_until_sync
@@ -87,7 +88,9 @@ def on_a_socket(folder: Path) -> Generator[RedisSetup]:
     path = folder / "r.sock"
     with _server(folder, "--unixsocket", str(path)):
         url = f"unix://{path}?db=3"
-        yield RedisSetup({"redis_url": url}, Redis.from_url(url, decode_responses=True))
+        look = Redis.from_url(url, decode_responses=True)
+        wait_until_sync(lambda: _answers(look), "Redis answers at the socket, too")  # which it opens after its port
+        yield RedisSetup({"redis_url": url}, look)
 
 
 @contextmanager
@@ -158,6 +161,13 @@ def _server(folder: Path, *options: str) -> Generator[tuple[int, Popen[bytes]]]:
             yield port, process
         finally:
             stop(process, patience_seconds=10)
+
+
+def _answers(redis: Redis) -> bool:
+    try:
+        return bool(redis.ping())
+    except RedisError:
+        return False
 
 
 def _listens(port: int) -> bool:

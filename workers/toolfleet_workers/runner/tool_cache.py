@@ -29,8 +29,12 @@ _CHECK_SECONDS = (
 _OLD_SECONDS = 60.0  # after so long everything is read again, and whoever asks should wait for it
 _PAUSE_SECONDS = 1.0  # between two looks at everything, however many calls are denied
 _CHECK_PAUSE_SECONDS = 0.1  # between two looks at that number, however many calls ask for something that is not there
-_LONG_PAUSE_SECONDS = 10.0  # the same, when Redis did not answer
-_PATIENCE_SECONDS = 1.0  # a look takes a millisecond; no call waits for more than one that fails
+_AWAY_SECONDS = 0.5  # after Redis did not answer: whoever would be refused meanwhile waits for the next look
+_TRIES = 2  # looks of which the first may be in vain: what a server that has restarted was connected to is gone
+_EARLY_SECONDS = 0.002  # by which uvloop's timers may be early
+_LONG_PAUSE_SECONDS = 10.0  # until everything is read again, when the registry did not answer
+_LONGEST_START_SECONDS = 2.0  # the same, of a worker that knows nothing yet, and is of no use
+_PATIENCE_SECONDS = 1.0  # a look takes a millisecond; no call waits for more than one that hangs
 _FIRST_WAIT_SECONDS = 0.25  # until a call comes back whose tool is not known yet: mostly Redis is only slow
 _LONGEST_WAIT_SECONDS = 15.0
 _FRESH_SECONDS = 5.0  # what a manifest that was found so recently does not offer, its module has not
@@ -59,7 +63,7 @@ class ToolCache:
         self._modules: dict[str, dict[str, SeenTool]] = {}
         self._read = dict[str, CachedManifest]()
         self._revision: int | None = None
-        self._is_complete = self._is_closed = False
+        self._is_complete = self._is_closed = self._is_away = False
         self._check_at = self._old_at = self._next_read_at = self._next_check_at = self._clock()
         self._reading: asyncio.Task[None] | None = None
         self._patient_until = 0.0
@@ -121,19 +125,24 @@ class ToolCache:
         """
         now, digest = self._clock(), digest_of(spec_of(tool))
         known = self._approved.get(digest)
-        if known is None or now >= known[1]:
-            known = self._approved[digest] = await self._ask_approval(tool, digest), now + _CHECK_SECONDS
-        return known[0]
-
-    async def _ask_approval(self, tool: ToolDefinition, digest: str) -> bool:
-        if self._sources is None:
+        if known is not None and now < known[1]:
+            return known[0]
+        is_approved = await self._ask_approval(tool, digest)
+        if is_approved is None:  # the next call asks again: it may be back by then
             return False
+        self._approved[digest] = is_approved, now + _CHECK_SECONDS
+        return is_approved
+
+    async def _ask_approval(self, tool: ToolDefinition, digest: str) -> bool | None:
+        """What the registry says; `None` if it does not answer."""
+        if self._sources is None:
+            return None
         try:
             async with self._sources.reader.registrar.registry() as registry:
                 pins = (await asked(registry.pins)).get(tool.name.partition(".")[0])
         except (FleetUnavailable, SettingsError) as exc:
             log.warning("approval_not_known", tool=tool.name, error=str(exc))
-            return False
+            return None
         return pins is None or pins.get(tool.name) == digest
 
     async def ensure_modules(self, modules: Collection[str], *, anew: bool) -> None:
@@ -162,12 +171,17 @@ class ToolCache:
     async def refresh(self, *, reads_all: bool = True) -> None:
         """Return when everything is known as it was a second ago, or Redis has not said so within a second.
 
-        Without `reads_all` it is read only if Redis says that it has changed.
+        Without `reads_all` it is read only if Redis says that it has changed. After a look in vain there is another one.
         """
-        self._begin_reading(reads_all=reads_all or self._clock() >= self._old_at)
-        patience = self._patient_until - self._clock()
-        if self._reading is not None and patience > 0:
-            await asyncio.wait({self._reading}, timeout=patience)  # neither a time-out nor our end ends the look
+        for _ in range(_TRIES):
+            if self._is_away and (rest := self._next_check_at - self._clock()) > 0:
+                await asyncio.sleep(rest + _EARLY_SECONDS)
+            self._begin_reading(reads_all=reads_all or self._clock() >= self._old_at)
+            patience = self._patient_until - self._clock()
+            if self._reading is not None and patience > 0:
+                await asyncio.wait({self._reading}, timeout=patience)  # neither a time-out nor our end ends the look
+            if not self._is_away:
+                return
 
     async def prepare(self) -> None:
         """Return when the manifests have been read, and for modules without one what the registry keeps of them."""
@@ -176,7 +190,7 @@ class ToolCache:
             await self.refresh()
             if not self._is_complete:
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONG_PAUSE_SECONDS)
+                pause = min(2 * pause, _LONGEST_START_SECONDS)
 
     async def aclose(self) -> None:
         """End a look that is under way, and the connection; there will be no other one."""
@@ -210,11 +224,12 @@ class ToolCache:
             if reads_all or revision != self._revision:
                 await self._load(self._sources)
         except FleetUnavailable as exc:
-            log.warning("manifests_not_read", error=str(exc))
-            # Until it has read anything a worker is of no use.
-            pause = _LONG_PAUSE_SECONDS if self._is_complete else _PAUSE_SECONDS
-            self._next_read_at = self._next_check_at = self._clock() + pause
+            if not self._is_away:
+                log.warning("manifests_not_read", error=str(exc))
+            self._is_away = True
+            self._next_read_at = self._next_check_at = self._clock() + _AWAY_SECONDS
             return
+        self._is_away = False
         self._revision = revision if self._is_complete else None
         self._check_at = self._clock() + _CHECK_SECONDS
 

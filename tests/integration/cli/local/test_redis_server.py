@@ -9,6 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from support.processes import is_gone, next_line, python_program
 from support.waiting import wait_until_sync
@@ -126,6 +128,14 @@ def test_the_next_one_finds_the_data_of_the_last(tmp_path: Path) -> None:
 
     with redis_server(tmp_path) as url, Redis.from_url(url) as client:
         assert client.lrange("queue", 0, -1) == [b"one", b"two"]
+
+
+def test_it_has_loaded_its_data(tmp_path: Path) -> None:
+    """However long that takes, whoever gets it is answered."""
+    with redis_server(tmp_path) as url, Redis.from_url(url) as client:
+        client.eval("for i = 1, 150000 do redis.call('SET', 'owl:' .. i, i) end", 0)
+    with redis_server(tmp_path) as url, Redis.from_url(url, retry=Retry(NoBackoff(), 0)) as client:
+        assert client.dbsize() == 150_000
 
 
 def test_its_folder_may_be_named_in_any_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

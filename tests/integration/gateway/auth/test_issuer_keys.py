@@ -1,6 +1,7 @@
 """How an issuer's keys are had: rarely, within bounds, and for longer than the issuer is there."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ import pytest
 
 from support.servers.toy_issuer import ToyIssuer, jwk_of, private_key
 from support.waiting import wait_until
-from toolfleet_gateway.auth import json_document
+from toolfleet_gateway.auth import issuer_keys, json_document
 from toolfleet_gateway.auth.issuer_keys import PAUSE_SECONDS, REFRESH_SECONDS, IssuerKeys
 from toolfleet_gateway.auth.refusals import AuthRefused
 
@@ -88,9 +89,10 @@ async def test_old_keys_are_read_anew_beside_requests(
 
 
 async def test_an_issuer_that_is_away_is_not_needed(
-    issuer: ToyIssuer, keys: IssuerKeys, later: SimpleNamespace
+    issuer: ToyIssuer, keys: IssuerKeys, later: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its known keys count as before, for as long as it takes; it is asked now and then."""
+    monkeypatch.setattr(issuer_keys, "_AWAY_SECONDS", 0.02)
     await keys.find("rsa-1", "RS256")
     issuer.go_away()
     for number in range(1, 5):
@@ -145,6 +147,24 @@ async def test_without_keys_nobody_can_say_anything(
     issuer.publish()
     later.seconds = 2
     assert await keys.find("rsa-1", "RS256")
+
+
+@pytest.mark.parametrize("has_keys", [False, True], ids=["at its start", "later"])
+async def test_an_issuer_that_is_back_is_asked(
+    issuer: ToyIssuer, keys: IssuerKeys, later: SimpleNamespace, *, has_keys: bool
+) -> None:
+    """A request of an unknown key that comes a moment after one in vain waits, and is no error; however many come, it is one question."""
+    if has_keys:
+        await keys.find("ec-1", "ES256")
+        later.seconds = PAUSE_SECONDS + 1
+    issuer.go_away()
+    with contextlib.suppress(AuthRefused):
+        assert await keys.find("rsa-2", "RS256") is None
+    issuer.add_key("rsa-2", "RS256", 2)
+    asked = issuer.asked_for(SERVER)
+
+    assert all(await asyncio.gather(*(keys.find("rsa-2", "RS256") for _ in range(20))))
+    assert issuer.asked_for(SERVER) == asked + 1
 
 
 @pytest.mark.parametrize("path", ["/silent", "/trickle"])

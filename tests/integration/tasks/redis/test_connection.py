@@ -223,6 +223,24 @@ async def test_execute_outlasts_an_outage(tmp_path: Path) -> None:
                 await line.aclose()
 
 
+async def test_who_comes_when_the_server_is_back_waits_for_no_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it was away, and the pauses between attempts are by then: a request has about a second."""
+    monkeypatch.setattr(connection, "_FIRST_BACKOFF", 3600.0)
+    monkeypatch.setattr(connection, "_LONGEST_BACKOFF", 3600.0)
+    with held_port() as port:
+        with redis_server(tmp_path, port=port) as url:
+            line = PipelinedConnection(connection_factory(url), name="test")
+            line.start()
+            await line.connected()
+        await wait_until(lambda: not line.is_connected, "the loss was noticed")
+        with redis_server(tmp_path, port=port):
+            async with asyncio.timeout(20):
+                assert await line.execute("PING") == b"PONG"
+                await line.aclose()
+
+
 async def test_a_loss_is_no_busy_loop(line: PipelinedConnection, redis: Redis) -> None:
     """Commands that are repeated wait for the new connection, from the very tick of the loss on."""
     for _ in range(3):

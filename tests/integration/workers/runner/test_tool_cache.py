@@ -12,11 +12,13 @@ from redis.asyncio import Redis
 
 from support.clocks import HandClock
 from support.modules.http_executor import executor_for
+from support.modules.raw_module import Peer, http, raw_module
 from support.programs.closed_port import closed_port
 from support.published_call import published
+from support.servers.redis_faults import faulty_redis
 from support.servers.silent_server import silent_server
 from support.waiting import wait_until
-from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_registry.catalog import manifest_fetcher
 from toolfleet_registry.contracts import Caller, ModuleManifest, PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
@@ -24,6 +26,7 @@ from toolfleet_registry.manifests.overrides import ToolOverride
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_workers.middleware.permission import PermissionCheck
+from toolfleet_workers.runner import tool_cache
 from toolfleet_workers.runner.runner import CallRunner
 from toolfleet_workers.runner.tool_cache import ToolCache
 
@@ -192,37 +195,76 @@ async def looks(redis: Redis) -> int:
     return int((await redis.info("commandstats")).get("cmdstat_mget", {"calls": 0})["calls"])
 
 
-async def test_a_redis_that_is_away_opens_nothing(clock: HandClock) -> None:
-    """The failure is logged; a worker that has never read anything looks again after a second."""
-    known = ToolCache(
-        Settings(redis_url=f"redis://127.0.0.1:{closed_port()}/0", module_services={"owls": "http://owls.test"}),
-        clock=clock,
-    )
+async def test_a_redis_that_is_away_opens_nothing() -> None:
+    """The failure is logged, once."""
+    url = f"redis://127.0.0.1:{closed_port()}/0"
+    known = ToolCache(Settings(redis_url=url, module_services={"owls": "http://owls.test"}))
     with structlog.testing.capture_logs() as lines:
-        for seconds in (0, 0.5):
-            clock.now += seconds
+        for _ in range(3):
             assert (await PermissionCheck(known, EVERYWHERE)(asks(), run)).result.error_code == "busy"
-        assert [line["event"] for line in lines].count("manifests_not_read") == 1
-        clock.now += 0.6
-        await known.refresh()
-    assert [line["event"] for line in lines].count("manifests_not_read") == 2
+    assert [line["event"] for line in lines].count("manifests_not_read") == 1
     await known.aclose()
 
 
-async def test_a_redis_that_goes_away_is_asked_each_ten_seconds(clock: HandClock, tmp_path: Path) -> None:
-    """By a worker that has read everything once, which goes on with that."""
-    with redis_server(tmp_path) as url:
-        known = ToolCache(Settings(redis_url=url, module_services={"owls": "http://owls.test"}), clock=clock)
+async def test_what_has_changed_is_known_when_redis_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that would be refused in the moment after a look in vain waits for the next one, with all that come then."""
+    monkeypatch.setattr(tool_cache, "_CHECK_PAUSE_SECONDS", 0.0)
+    with faulty_redis(tmp_path / "redis") as server:
+        known = ToolCache(Settings(redis_url=server.url, module_services={"owls": "http://owls.test"}))
+        async with Redis.from_url(server.url) as client:
+            await offer(client, "owls", count="admin")
         await known.prepare()
-    with structlog.testing.capture_logs() as lines:
-        for seconds in (2, 2, 7):
-            clock.now += seconds
-            await known.refresh()
-        assert [line["event"] for line in lines].count("manifests_not_read") == 1
-        clock.now += 2
-        await known.refresh()
-    assert [line["event"] for line in lines].count("manifests_not_read") == 2
-    await known.aclose()
+        check = PermissionCheck(known, EVERYWHERE)
+        with server.restarted():
+            assert (await check(asks(), run)).result.error_code == "permission_denied"
+        async with Redis.from_url(server.url) as client:
+            await offer(client, "owls", count="guest")
+            before = await looks(client)
+            assert await asyncio.gather(*(check(asks(), run) for _ in range(10))) == [SUCCESS] * 10
+            assert await looks(client) == before + 1
+        await known.aclose()
+
+
+async def test_a_module_is_asked_again_when_redis_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its answer came when Redis was away, so that nobody knew that it had been asked: it was the same worker."""
+    monkeypatch.setattr(manifest_fetcher, "_MARGIN_SECONDS", 3600)
+    answer = asyncio.Event()
+
+    async def offers(peer: Peer) -> None:
+        await peer.request()
+        await answer.wait()
+        await peer.send(http(b'{"module_name": "owls", "tools": [{"name": "owls.count", "description": ""}]}'))
+
+    with faulty_redis(tmp_path / "redis") as server, structlog.testing.capture_logs() as lines:
+        async with raw_module(offers) as module:
+            known = ToolCache(Settings(redis_url=server.url, module_services={"owls": module.url}))
+            await known.prepare()
+            known.inquire("owls.count")
+            await wait_until(lambda: module.requests, "the module is asked")
+            with server.restarted():
+                answer.set()
+                await wait_until(lambda: "manifest_not_fetched" in {line["event"] for line in lines}, "it was in vain")
+
+            def is_known() -> bool:
+                known.inquire("owls.count")
+                return known.find("owls.count") is not None
+
+            await wait_until(is_known, "it was asked again")
+            await known.aclose()
+
+
+async def test_a_registry_that_is_back_says_what_is_approved(tmp_path: Path) -> None:
+    """That it did not answer is not kept for an answer."""
+    with faulty_redis(tmp_path / "redis") as server:
+        known = ToolCache(Settings(redis_url=server.url, module_services={"owls": "http://owls.test"}))
+        tool = ToolDefinition(name="owls.count")
+        async with Redis.from_url(server.url) as client:
+            await offer(client, "owls", count="guest")
+        await known.prepare()
+        with server.restarted():
+            assert not await known.is_approved(tool)
+        assert await known.is_approved(tool)
+        await known.aclose()
 
 
 async def test_a_redis_that_is_silent_delays_few_calls_and_those_a_second() -> None:

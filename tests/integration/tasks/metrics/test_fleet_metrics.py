@@ -1,0 +1,47 @@
+"""What is known of the fleet in the moments after its Redis was away."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from support.servers.redis_faults import FaultyRedis, faulty_redis
+from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.metrics import fleet_metrics
+from toolfleet_tasks.metrics.fleet_facts import FleetReader
+from toolfleet_tasks.metrics.fleet_metrics import FleetMetrics
+
+
+@pytest.fixture
+async def metered(tmp_path: Path) -> AsyncIterator[tuple[FleetMetrics, FaultyRedis]]:
+    with faulty_redis(tmp_path / "redis") as redis:
+        settings = Settings(redis_url=redis.url)
+        async with async_client(redis.url) as client:
+            with contextlib.closing(FleetReader(client, settings)) as reader:
+                yield FleetMetrics(reader, settings), redis
+
+
+async def test_a_redis_that_is_back_is_read_at_once(metered: tuple[FleetMetrics, FaultyRedis]) -> None:
+    """Whoever asks a moment after a reading in vain gets what is, and not that Redis was away; the log says that once."""
+    metrics, redis = metered
+    with capture_logs() as logs:
+        with redis.restarted():
+            assert [await metrics.facts() for _ in range(3)] == [None] * 3
+        assert all(await asyncio.gather(*(metrics.facts() for _ in range(3))))
+
+    assert [line["event"] for line in logs] == ["fleet_metrics_not_read"]
+
+
+async def test_a_frozen_redis_is_read_at_once_when_it_goes_on(
+    metered: tuple[FleetMetrics, FaultyRedis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the reading before was given up in that very moment."""
+    metrics, redis = metered
+    monkeypatch.setattr(fleet_metrics, "READ_SECONDS", 0.3)
+    with redis.frozen():
+        assert await metrics.facts() is None
+    assert await metrics.facts() is not None
