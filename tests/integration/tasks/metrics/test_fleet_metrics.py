@@ -44,4 +44,5 @@ async def test_a_frozen_redis_is_read_at_once_when_it_goes_on(
     monkeypatch.setattr(fleet_metrics, "READ_SECONDS", 0.3)
     with redis.frozen():
         assert await metrics.facts() is None
+    monkeypatch.setattr(fleet_metrics, "READ_SECONDS", 20)
     assert await metrics.facts() is not None
