@@ -18,6 +18,8 @@ from toolfleet_tasks.aio.cancellation import is_wanted
 
 log = get_logger(__name__)
 
+_AGAIN_SECONDS = 1.0  # until what could not be loaded is loaded: nobody announces it twice
+
 
 def agents_catalog(redis: Redis, cache: ManifestCache, known: KnownModules, settings: Settings) -> Catalog:
     """What an agent knows of tools: out of Redis, where the fleet puts it. `known` takes over which modules there are.
@@ -45,6 +47,7 @@ class CatalogUpdates:
         self._catalog = catalog
         self._redis = redis
         self._is_announced = asyncio.Event()
+        self._is_away = False
 
     def announced(self) -> None:
         """Note that manifests have changed, or may have while nobody was listening."""
@@ -57,8 +60,13 @@ class CatalogUpdates:
             self._is_announced.clear()
             try:
                 await self._load()
+                self._is_away = False
             except FleetUnavailable as exc:
-                log.warning("manifests_not_reloaded", error=str(exc))
+                if not self._is_away:
+                    log.warning("manifests_not_reloaded", error=str(exc))
+                self._is_away = True
+                await asyncio.sleep(_AGAIN_SECONDS)
+                self._is_announced.set()
             except Exception:  # a defect of ours: an agent that hears of no tools any more would be worse
                 log.exception("manifests_not_reloaded")
 

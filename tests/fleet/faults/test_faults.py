@@ -170,8 +170,9 @@ async def test_a_killed_worker_leaves_no_caller_waiting_for_ever(
 
 async def test_sigterm_loses_no_running_call(bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer) -> None:
     """A worker that is told to stop with 100 calls running ends them first, and leaves nothing in the queues."""
+    nap = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 5})  # so that the first still runs with the last
     with bed.worker() as worker:
-        handles = [await fleet.submit(NAP, owner) for _ in range(100)]
+        handles = [await fleet.submit(nap, owner) for _ in range(100)]
         await wait_until(lambda: owls.running == 100, "the module has the calls")
         worker.send_signal(signal.SIGTERM)
         results = [await handle.result(30) for handle in handles]

@@ -1,6 +1,7 @@
 """What a gateway answers while its Redis is away, and afterwards."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -44,6 +45,9 @@ REQUESTS: list[tuple[str, str, Any]] = [
     ("POST", "/operations/queues/owls", {"action": "pause"}),
 ]
 """What cannot be answered without Redis."""
+
+UNCHANGING = REQUESTS[:-1]
+"""Those that leave all as it is."""
 
 
 async def ask(client: httpx.AsyncClient, method: str, path: str, body: Any) -> httpx.Response:
@@ -90,6 +94,37 @@ async def test_without_redis_nothing_hangs_and_all_comes_back(owls: ModuleServer
                     while not (await ask(client, "POST", "/calls", ECHO)).json().get("success"):
                         pass
             assert "Traceback" not in gateway.process.said()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["frozen", "killed"])
+async def test_who_asks_when_redis_is_back_is_answered(owls: ModuleServer, tmp_path: Path, kind: str) -> None:
+    """At the first try, whatever was asked in vain meanwhile, and however long it was away."""
+    with faulty_redis(tmp_path / "redis") as redis:
+        bed = TestBed(redis.url, (owls,), tmp_path)
+        with bed.worker(), gateway_process(bed) as gateway:
+            async with gateway.client() as client:
+                before = await statuses(client)
+                for seconds in (0.3, 1.1, 2.1, 3.2, 5.2):
+                    with outage_of(redis, kind):
+                        asking = [asyncio.create_task(ask(client, *each)) for each in UNCHANGING]
+                        await until_over(client, seconds)
+                    assert await statuses(client) == before, seconds
+                    await asyncio.gather(*asking)
+
+
+async def until_over(client: httpx.AsyncClient, seconds: float) -> None:
+    """Ask whether the gateway is ready, for so long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while True:
+                await client.get("/readyz")
+
+
+async def statuses(client: httpx.AsyncClient) -> list[int]:
+    """What everything is answered, all at once."""
+    ready = client.get("/readyz")
+    return [answer.status_code for answer in await asyncio.gather(ready, *(ask(client, *each) for each in UNCHANGING))]
 
 
 @pytest.mark.slow

@@ -2,18 +2,24 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
 from support.modules.raw_modules import manifest_of
+from support.servers.redis_faults import faulty_redis
+from support.waiting import wait_until
 from toolfleet_registry.catalog.catalog import Catalog
-from toolfleet_registry.contracts import ModuleManifest
+from toolfleet_registry.contracts import Caller, ModuleManifest
+from toolfleet_registry.manifests import manifest_cache
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.messages.catalog_updates import CatalogUpdates
 
+ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 MOMENTS = 300  # turns of the loop: a reload takes a hundred, or fewer
 
 
@@ -48,3 +54,28 @@ async def test_a_cancelled_reload_leaves_no_connection(updates: CatalogUpdates, 
         following.cancel()
         await asyncio.wait([following])
         assert connected(client) == [], moment
+
+
+async def test_what_could_not_be_loaded_is_loaded_when_redis_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change is announced once: an agent whose Redis froze just then has it all the same."""
+    monkeypatch.setattr(manifest_cache, "_PATIENCE_SECONDS", 0.2)
+    settings = Settings(module_services={"git": "http://git.test"})
+    with faulty_redis(tmp_path / "redis") as server, capture_logs() as logs:
+        async with async_client(server.url) as client:
+            cache = ManifestCache(client, ttl_seconds=60)
+            catalog = Catalog(settings, cache)
+            updates = CatalogUpdates(catalog, client)
+            await cache.save(ModuleManifest.model_validate(manifest_of("git", "push")))
+            await catalog.load()
+            following = asyncio.create_task(updates.follow())
+            await cache.save(ModuleManifest.model_validate(manifest_of("git", "pull")))
+            with server.frozen():
+                updates.announced()
+                await wait_until(lambda: logs, "it could not be loaded")
+            await wait_until(lambda: [tool.name for tool in catalog.tools(ADA)] == ["git.pull"], "it is loaded")
+            following.cancel()
+            await asyncio.wait([following])
+
+    assert [line["event"] for line in logs] == ["manifests_not_reloaded"]
