@@ -60,14 +60,15 @@ def _root_draw(provider: TracerProvider) -> Callable[[], Drawn] | None:
     if type(root) is not TraceIdRatioBased:
         return None
     limit, bound = root.TRACE_ID_LIMIT, root.bound
-    ids = RandomIdGenerator()  # nobody wants a number here: `_AttemptIds` would look for one, for each call of an agent
-    new_trace, new_span, new = ids.generate_trace_id, ids.generate_span_id, tuple.__new__
+    new_trace = RandomIdGenerator().generate_trace_id  # nobody wants a number here, for which `_AttemptIds` would look
+    new = tuple.__new__
 
     def draw() -> Drawn:
         number = new_trace()
         if number & limit < bound:
             return number
-        return new(Unrecorded, (f"00-{number:032x}-{new_span():016x}-{_RANDOM_NOT_SAMPLED}", ""))
+        text = f"{number:032x}"  # half of it will do for a span that nobody records
+        return new(Unrecorded, (f"00-{text}-{text[:16]}-{_RANDOM_NOT_SAMPLED}", ""))
 
     return draw
 
