@@ -1,8 +1,8 @@
 """Implements the port on OpenTelemetry; only imported where something is traced."""
 
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
 from opentelemetry import context as otel_context
@@ -12,20 +12,17 @@ from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, T
 from opentelemetry.trace.status import Status, StatusCode
 
 from toolfleet_registry.tracing.names import ERROR_TYPE, LINKED_AS, SCHEMA_URL, Kind
-from toolfleet_registry.tracing.port import OpenSpan, Started, Value
-from toolfleet_registry.tracing.trace_context import TraceContext, carrying
+from toolfleet_registry.tracing.port import Drawn, OpenSpan, Started, Value
+from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded, carry, drop
 
-_KINDS: Final[Mapping[Kind, SpanKind]] = {
+KINDS: Final[Mapping[Kind, SpanKind]] = {
     "internal": SpanKind.INTERNAL,
     "server": SpanKind.SERVER,
     "client": SpanKind.CLIENT,
     "producer": SpanKind.PRODUCER,
     "consumer": SpanKind.CONSUMER,
 }
-_NANO = 1_000_000_000
-
-RootDraw = Callable[[], TraceContext | int]
-"""Draws a new trace: its place if nobody records it, else its number."""
+NANO = 1_000_000_000
 
 wanted_id = threading.local()
 """The numbers of the span that is begun in this thread, and of its trace, for a provider of ours: `span` and `trace`."""
@@ -79,19 +76,21 @@ class OtelTracing:
         is_ours: bool = False,
         has_contents: bool = False,
         follows_parent: bool = False,
-        roots: RootDraw | None = None,
+        roots: Callable[[], Drawn] | None = None,
         over: Callable[[], None] = lambda: None,
     ) -> None:
-        self._tracer = provider.get_tracer("toolfleet", version, SCHEMA_URL)
+        self.tracer = provider.get_tracer("toolfleet", version, SCHEMA_URL)
         self.has_attempt_ids, self.has_contents = is_ours, has_contents
         self._follows_parent, self._roots = follows_parent, roots
         self.shut_down = over
 
-    def skips(self, parent: TraceContext | None) -> bool:
+    def unrecorded(self, parent: TraceContext | None) -> Unrecorded | None:
         """As `Tracing`."""
-        return parent is not None and self._follows_parent and not parent.is_sampled
+        if parent is None or not self._follows_parent or parent.is_sampled:
+            return None
+        return tuple.__new__(Unrecorded, parent)  # each call has one: its own `__new__` takes three times as long
 
-    def draw_root(self) -> TraceContext | int:
+    def draw_root(self) -> Drawn:
         """As `Tracing`."""
         if self._roots is None or (otel_context.get_current() and trace.get_current_span() is not trace.INVALID_SPAN):
             return 0
@@ -110,17 +109,17 @@ class OtelTracing:
         began_at: float | None = None,
     ) -> Started:
         """As `Tracing`."""
-        if parent is not None and self.skips(parent):
-            return parent
+        if (place := self.unrecorded(parent)) is not None:
+            return place
+        began = None if began_at is None else int(began_at * NANO)
         if parent is None:
             around = Context() if trace_id else None
         else:
             around = trace.set_span_in_context(_remote(parent), Context())
         linked = [trace.Link(span_context_of(each), {LINKED_AS: word}) for each, word in links]
-        began = None if began_at is None else int(began_at * _NANO)
         wanted_id.span, wanted_id.trace = span_id, trace_id
         try:
-            span = self._tracer.start_span(name, around, _KINDS[kind], attributes, linked, began)
+            span = self.tracer.start_span(name, around, KINDS[kind], attributes, linked, began)
         finally:
             wanted_id.span = wanted_id.trace = 0
         return RecordedSpan(span) if span.is_recording() else text_of(span.get_span_context())
@@ -130,17 +129,27 @@ class OtelTracing:
         found = trace.get_current_span().get_span_context()
         return text_of(found) if found.is_valid else None
 
-    @contextmanager
-    def within(self, started: Started) -> Generator[None]:
+    def within(self, started: Started) -> AbstractContextManager[None]:
         """As `Tracing`."""
         context = started if isinstance(started, TraceContext) else started.context
-        span = started.span if isinstance(started, RecordedSpan) else _remote(context)
-        token = otel_context.attach(trace.set_span_in_context(span))
-        try:
-            with carrying(context):
-                yield
-        finally:
-            otel_context.detach(token)
+        return _Within(started.span if isinstance(started, RecordedSpan) else _remote(context), context)
+
+
+class _Within:
+    """No generator, as `trace_context.carrying`."""
+
+    __slots__ = ("_attached", "_carried", "_context", "_span")
+
+    def __init__(self, span: Span, context: TraceContext) -> None:
+        self._span, self._context = span, context
+
+    def __enter__(self) -> None:
+        self._attached = otel_context.attach(trace.set_span_in_context(self._span))
+        self._carried = carry(self._context)
+
+    def __exit__(self, *exc_info: object) -> None:
+        drop(self._carried)
+        otel_context.detach(self._attached)
 
 
 def span_context_of(context: TraceContext) -> SpanContext:

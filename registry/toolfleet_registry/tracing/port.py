@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol, TypeAlias
 
 from toolfleet_registry.tracing.names import Kind
-from toolfleet_registry.tracing.trace_context import TraceContext
+from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded
 
 Value: TypeAlias = str | bool | int | float
 """What an attribute may be."""
@@ -40,6 +40,10 @@ Started: TypeAlias = OpenSpan | TraceContext
 """A span, or where nobody records one the place in the trace that is to be passed on."""
 
 
+Drawn: TypeAlias = Unrecorded | int
+"""A new trace: its place if nobody records it, else its number; 0: only its first span can decide."""
+
+
 class Tracing(Protocol):
     """Begins spans, and hands them on."""
 
@@ -53,15 +57,12 @@ class Tracing(Protocol):
         """Whether a span, and a trace, has the number that it is begun with."""
         ...
 
-    def skips(self, parent: TraceContext | None) -> bool:
-        """Whether it is known, without asking anybody, that no span below `parent` is recorded."""
+    def unrecorded(self, parent: TraceContext | None) -> Unrecorded | None:
+        """The same place, if it is known, without asking anybody, that no span below it is recorded; else `None`."""
         ...
 
-    def draw_root(self) -> TraceContext | int:
-        """Decide about a new trace as its sampler would, without its first span: its place if nobody records it, else its number.
-
-        0 where there is a span already, or where only `start` can decide.
-        """
+    def draw_root(self) -> Drawn:
+        """Decide about a new trace as its sampler would, without its first span; 0 where there is a span already, too."""
         ...
 
     def start(  # noqa: PLR0913 - what is not obvious has a default

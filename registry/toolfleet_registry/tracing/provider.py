@@ -3,6 +3,7 @@
 import atexit
 import os
 import threading
+from collections.abc import Callable
 from typing import Any, Final
 
 from opentelemetry import trace
@@ -13,8 +14,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
-from toolfleet_registry.tracing.otel_tracing import OtelTracing, RootDraw, wanted_id
-from toolfleet_registry.tracing.trace_context import TraceContext
+from toolfleet_registry.tracing.otel_tracing import OtelTracing, wanted_id
+from toolfleet_registry.tracing.port import Drawn
+from toolfleet_registry.tracing.trace_context import Unrecorded
 
 _RANDOM_NOT_SAMPLED: Final = "02"  # W3C's flags
 _LEAVING_SECONDS: Final = 2.0  # for the spans that were ended last to be sent, as a process ends
@@ -52,20 +54,21 @@ def make_tracing(service: str, version: str, *, is_global: bool, has_contents: b
     )
 
 
-def _root_draw(provider: TracerProvider) -> RootDraw | None:
+def _root_draw(provider: TracerProvider) -> Callable[[], Drawn] | None:
     """What the usual sampler decides about new traces, which it does by their numbers alone; `None` for any other sampler."""
     root = getattr(provider.sampler, "_root", None)
     if type(root) is not TraceIdRatioBased:
         return None
     limit, bound = root.TRACE_ID_LIMIT, root.bound
-    ids = RandomIdGenerator()  # nobody wants a number here: `_AttemptIds` would look for one, for each call of an agent
-    new_trace, new_span = ids.generate_trace_id, ids.generate_span_id
+    new_trace = RandomIdGenerator().generate_trace_id  # nobody wants a number here, for which `_AttemptIds` would look
+    new = tuple.__new__
 
-    def draw() -> TraceContext | int:
+    def draw() -> Drawn:
         number = new_trace()
         if number & limit < bound:
             return number
-        return TraceContext(f"00-{number:032x}-{new_span():016x}-{_RANDOM_NOT_SAMPLED}")
+        text = f"{number:032x}"  # half of it will do for a span that nobody records
+        return new(Unrecorded, (f"00-{text}-{text[:16]}-{_RANDOM_NOT_SAMPLED}", ""))
 
     return draw
 

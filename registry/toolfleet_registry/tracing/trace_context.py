@@ -54,6 +54,12 @@ class TraceContext(NamedTuple):
         return TraceContext(f"{self.traceparent[:36]}{span_id:016x}{self.traceparent[52:]}", self.tracestate)
 
 
+class Unrecorded(TraceContext):
+    """A place at which this process records nothing, nor below it: once that is known, nobody is asked again."""
+
+    __slots__ = ()
+
+
 def read_context(said: Mapping[str, object]) -> TraceContext | None:
     """What somebody has said under these names; `None` if it is nothing, or nothing that W3C allows."""
     return context_of(said.get(TRACEPARENT), said.get(TRACESTATE))
@@ -63,8 +69,13 @@ def context_of(traceparent: object, tracestate: object) -> TraceContext | None:
     """As `read_context`, of the two values."""
     if not isinstance(traceparent, str) or not _PARENT.fullmatch(traceparent):
         return None
-    is_fine = isinstance(tracestate, str) and len(tracestate) <= _LONGEST_STATE and _STATE.fullmatch(tracestate)
-    return TraceContext(traceparent, str(tracestate) if is_fine else "")
+    is_fine = (
+        tracestate is not None
+        and isinstance(tracestate, str)
+        and len(tracestate) <= _LONGEST_STATE
+        and _STATE.fullmatch(tracestate)
+    )
+    return tuple.__new__(TraceContext, (traceparent, str(tracestate) if is_fine else ""))
 
 
 def attempt_span_id(call_id: str, attempt: int) -> int:

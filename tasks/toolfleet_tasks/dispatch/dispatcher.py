@@ -17,7 +17,7 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.tracing.port import Tracing
-from toolfleet_registry.tracing.trace_context import TraceContext
+from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded, carry, drop
 from toolfleet_tasks.admission.control import AdmissionControl, refused
 from toolfleet_tasks.admission.refusal import Refusal
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
@@ -78,7 +78,16 @@ class Dispatcher:
         """
         needs_worker = not waits_for_worker and self._workers.needs_worker(call)
         posting = self._post(call, waits=waits, needs_worker=needs_worker)
-        return await (posting if self._tracing is None else sent(self._tracing, call, self._system, posting))
+        if self._tracing is None:
+            return await posting
+        drawn = self._tracing.draw_root()
+        if type(drawn) is not Unrecorded:
+            return await sent(self._tracing, call, self._system, posting, drawn)
+        token = carry(drawn)  # as `sent` would: nearly every call comes here
+        try:
+            return await posting
+        finally:
+            drop(token)
 
     async def _post(self, call: PublishedCall, *, waits: bool, needs_worker: bool) -> Started:
         hold = self._hold(call, waits=waits)
@@ -111,9 +120,11 @@ class Dispatcher:
         its queue, or was begun before (`BegunBefore`). `again`: it may have been published before. `origin`: where it was made in a
         trace, if not here and now.
         """
-        detaching = self._detach(call, most_waiting=most_waiting, again=again)
-        with going_on(self._tracing, origin):
-            return await (detaching if self._tracing is None else sent(self._tracing, call, self._system, detaching))
+        tracing, detaching = self._tracing, self._detach(call, most_waiting=most_waiting, again=again)
+        with going_on(tracing, origin):
+            if tracing is None:
+                return await detaching
+            return await sent(tracing, call, self._system, detaching, tracing.draw_root())
 
     async def _detach(self, call: PublishedCall, *, most_waiting: int, again: bool) -> ToolResult | Refusal | None:
         hold = self._hold(call, waits=False, seconds=_DETACHED_SECONDS)

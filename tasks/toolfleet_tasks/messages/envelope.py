@@ -233,7 +233,7 @@ def _limit(seconds: float | None) -> str:
 def _trace(trace: TraceContext) -> str:
     """Its headers, as members that follow others."""
     state = f',"{TRACESTATE}":{_quoted(trace.tracestate)}' if trace.tracestate else ""
-    return f',"{TRACEPARENT}":{_quoted(trace.traceparent)}{state}'
+    return f',"{TRACEPARENT}":"{trace.traceparent}"{state}'
 
 
 def _body(text: str, links: Links | None) -> str:

@@ -1,11 +1,21 @@
 """Reads from a call's message, or from what is stored of a call that waits for people, where the call is in a trace."""
 
+from typing import Any, Protocol
+
 from toolfleet_registry.tracing.trace_context import TRACEPARENT, TRACESTATE, TraceContext, context_of
 
 
-def trace_of(request: object) -> TraceContext | None:
+class Headers(Protocol):
+    """A request of a task: Celery's, or what stands for it."""
+
+    def get(self, name: str, /) -> Any:
+        """What its message says under a name; `None`: nothing."""
+        ...
+
+
+def trace_of(request: Headers) -> TraceContext | None:
     """Where a message says that its call is, by its task's request. The header is not signed: it decides nothing but ids in traces."""
-    return context_of(getattr(request, TRACEPARENT, None), getattr(request, TRACESTATE, None))
+    return context_of(request.get(TRACEPARENT), request.get(TRACESTATE))
 
 
 def trace_text(context: TraceContext | None) -> str:

@@ -6,22 +6,19 @@ from typing import TypeVar
 
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.tracing import names
-from toolfleet_registry.tracing.port import Started, Tracing, context_of_span
-from toolfleet_registry.tracing.trace_context import TraceContext, carry, carrying, drop
+from toolfleet_registry.tracing.port import Drawn, Started, Tracing, context_of_span
+from toolfleet_registry.tracing.trace_context import TraceContext, carrying
 from toolfleet_tasks.queues import queue_for
 
 T = TypeVar("T")
 
 
-async def sent(tracing: Tracing, call: PublishedCall, system: str, post: Awaitable[T]) -> T:
-    """What publishing comes to, within a span below the current one. `system`: the broker's kind."""
-    started = start_sending(tracing, call, system, "send")
-    if isinstance(started, TraceContext):  # nobody records it: nearly every call
-        token = carry(started)
-        try:
+async def sent(tracing: Tracing, call: PublishedCall, system: str, post: Awaitable[T], drawn: Drawn) -> T:
+    """What publishing comes to, within a span below the current one. `system`: the broker's kind. `drawn`: by `draw_root`."""
+    started = _start(tracing, call, system, "send", drawn)
+    if isinstance(started, TraceContext):
+        with carrying(started):
             return await post
-        finally:
-            drop(token)
     with carrying(started.context):
         try:
             result = await post
@@ -44,15 +41,14 @@ def going_on(tracing: Tracing | None, origin: TraceContext | None) -> AbstractCo
 
 def created(tracing: Tracing, call: PublishedCall, system: str) -> TraceContext:
     """Where a message that is made now, and sent by others later, is in its trace: in a span of its own below the current one."""
-    started = start_sending(tracing, call, system, "create")
+    started = _start(tracing, call, system, "create", tracing.draw_root())
     if not isinstance(started, TraceContext):
         started.end()
     return context_of_span(started)
 
 
-def start_sending(tracing: Tracing, call: PublishedCall, system: str, operation: str) -> Started:
+def _start(tracing: Tracing, call: PublishedCall, system: str, operation: str, drawn: Drawn) -> Started:
     """Begin the span of a message that is sent, or of one that is only made for later (`create`)."""
-    drawn = tracing.draw_root()
     if isinstance(drawn, TraceContext):
         return drawn
     queue = queue_for(call)

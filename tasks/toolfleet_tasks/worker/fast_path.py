@@ -33,8 +33,11 @@ class CallRequest:
         self.id, self.hostname = said.get("id"), said.get("hostname")  # asked of each call
         self.is_stored = self.is_parked = False
 
-    def __getattr__(self, name: str) -> Any:
+    def get(self, name: str) -> Any:
+        """What its message says under this name."""
         return self._said.get(name)
+
+    __getattr__ = get
 
 
 class FastPathTask:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable
 from contextvars import ContextVar
 from typing import Any
 
@@ -12,10 +11,11 @@ from toolfleet_registry.contracts.outcomes import Attempt
 from toolfleet_registry.policy.redaction import REDACTED, redacted
 from toolfleet_registry.tracing import names
 from toolfleet_registry.tracing.port import OpenSpan, Tracing
-from toolfleet_registry.tracing.trace_context import TraceContext, carried
+from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded, carried
 from toolfleet_workers.runner.runner import Middleware, Proceed
 
 _MOST_CONTENT = 8_192  # characters of a call's arguments, and of its result
+_LOCAL = f"{LOCAL}."
 _open: ContextVar[OpenSpan | None] = ContextVar("toolfleet_tool_span", default=None)  # where it has contents
 
 
@@ -25,23 +25,18 @@ class ToolSpan:
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
 
-    def __call__(self, call: PublishedCall, proceed: Proceed) -> Awaitable[Attempt]:
-        """As `Middleware`."""
-        parent = carried()
-        if self._tracing.skips(parent) and not call.tool_name.startswith(f"{LOCAL}."):
-            return proceed(call)
-        return self._traced(call, proceed, parent)
+    def skips(self, call: PublishedCall) -> bool:
+        """Whether nobody records a call, and no function here runs it, which may begin spans of its own."""
+        return type(carried()) is Unrecorded and not call.tool_name.startswith(_LOCAL)
 
-    async def _traced(self, call: PublishedCall, proceed: Proceed, parent: TraceContext | None) -> Attempt:
+    async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
+        """As `Middleware`."""
         tracing = self._tracing
-        if parent is not None and tracing.skips(parent):
-            with tracing.within(parent):  # a function here may begin spans of its own
-                return await proceed(call)
         started = tracing.start(
             names.execute_name(call.tool_name),
             "internal",
             {names.GEN_AI_OPERATION: names.EXECUTE_TOOL, names.GEN_AI_TOOL_NAME: call.tool_name},
-            parent=parent,
+            parent=carried(),
         )
         with tracing.within(started):
             return await (proceed(call) if isinstance(started, TraceContext) else self._run(started, call, proceed))

@@ -9,7 +9,7 @@ from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.tracing import names
 from toolfleet_registry.tracing.port import OpenSpan, Started, Tracing
-from toolfleet_registry.tracing.trace_context import TraceContext, attempt_span_id, carry, drop
+from toolfleet_registry.tracing.trace_context import TraceContext, attempt_span_id, carry
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.tracing.message_trace import trace_of
@@ -27,16 +27,18 @@ class Attempted(Protocol):
         ...
 
 
-async def processed(task: RunningTask, claim: Claim, execution: Attempted) -> str:
-    """Run a claimed call of `task` in the span of its attempt."""
+def processed(task: RunningTask, claim: Claim, execution: Attempted) -> Coroutine[Any, Any, str]:
+    """Run a claimed call of `task` in the span of its attempt, or without more ado if nobody records it."""
+    parent = trace_of(task.request)
+    place = task.app.tracing.unrecorded(parent)
+    if place is None:
+        return _recorded(task, claim, execution, parent)
+    carry(place)  # for good: each call has a context of its own
+    return execution.run()
+
+
+async def _recorded(task: RunningTask, claim: Claim, execution: Attempted, parent: TraceContext | None) -> str:
     tracing, request = task.app.tracing, task.request
-    parent = trace_of(request)
-    if tracing.skips(parent):
-        token = carry(parent)
-        try:
-            return await execution.run()
-        finally:
-            drop(token)
     started = _start(tracing, request, claim, parent, system_of(task.app.settings.broker))
     with tracing.within(started):
         if isinstance(started, TraceContext):

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Decision, ParentBased, S
 
 from toolfleet_registry.tracing.otel_tracing import OtelTracing, RecordedSpan
 from toolfleet_registry.tracing.provider import _AttemptIds, _root_draw
-from toolfleet_registry.tracing.trace_context import TraceContext, context_of
+from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded, context_of
 
 DRAWS = 2_000
 
@@ -33,7 +33,8 @@ def test_each_draw_is_what_the_sampler_decides() -> None:
         if isinstance(root, TraceContext):
             assert context_of(root.traceparent, "") == root
             assert not root.is_sampled
-            assert tracing.skips(root)
+            assert tracing.unrecorded(root) == root
+            assert isinstance(root, Unrecorded)
     assert {isinstance(root, TraceContext) for root in drawn} == {True, False}
     assert len({root.traceparent if isinstance(root, TraceContext) else root for root in drawn}) == DRAWS
 

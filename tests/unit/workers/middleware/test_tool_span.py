@@ -11,7 +11,7 @@ from support.published_call import published
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.tracing.otel_tracing import OtelTracing
-from toolfleet_registry.tracing.trace_context import TraceContext, carried, carrying
+from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded, carried, carrying
 from toolfleet_workers.middleware.tool_span import ShownArguments, ToolSpan
 from toolfleet_workers.runner.runner import Proceed
 
@@ -89,6 +89,7 @@ async def test_what_is_not_sampled_has_no_span_at_all(exported: InMemorySpanExpo
         await _run(tracer, published("owls.count"))
         seen.append(carried())
 
-    assert started is unsampled
+    assert started == unsampled
+    assert isinstance(started, Unrecorded)
     assert seen == [unsampled]
     assert exported.get_finished_spans() == ()

@@ -5,7 +5,7 @@ from typing import Any
 
 from toolfleet_registry.tracing import names
 from toolfleet_registry.tracing.port import OpenSpan, Tracing
-from toolfleet_registry.tracing.trace_context import TraceContext, carried
+from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded, carried
 from toolfleet_workers.executors.http.module_client import HttpClientPort, ModuleResponse, SendProgress
 from toolfleet_workers.executors.http.request import ModuleRequest
 from toolfleet_workers.executors.http.target import Origin
@@ -24,7 +24,7 @@ class TracedClient:
         parent = carried()
         if parent is None:
             return self._client.post(request, progress)
-        if self._tracing.skips(parent):
+        if type(parent) is Unrecorded:
             request.fields += parent.fields
             return self._client.post(request, progress)
         return self._traced(request, progress, parent)
