@@ -15,14 +15,14 @@ from toolfleet_registry.tracing.names import ERROR_TYPE, LINKED_AS, SCHEMA_URL, 
 from toolfleet_registry.tracing.port import Drawn, OpenSpan, Started, Value
 from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded, carry, drop
 
-KINDS: Final[Mapping[Kind, SpanKind]] = {
+_KINDS: Final[Mapping[Kind, SpanKind]] = {
     "internal": SpanKind.INTERNAL,
     "server": SpanKind.SERVER,
     "client": SpanKind.CLIENT,
     "producer": SpanKind.PRODUCER,
     "consumer": SpanKind.CONSUMER,
 }
-NANO = 1_000_000_000
+_NANO = 1_000_000_000
 
 wanted_id = threading.local()
 """The numbers of the span that is begun in this thread, and of its trace, for a provider of ours: `span` and `trace`."""
@@ -79,7 +79,7 @@ class OtelTracing:
         roots: Callable[[], Drawn] | None = None,
         over: Callable[[], None] = lambda: None,
     ) -> None:
-        self.tracer = provider.get_tracer("toolfleet", version, SCHEMA_URL)
+        self._tracer = provider.get_tracer("toolfleet", version, SCHEMA_URL)
         self.has_attempt_ids, self.has_contents = is_ours, has_contents
         self._follows_parent, self._roots = follows_parent, roots
         self.shut_down = over
@@ -111,7 +111,7 @@ class OtelTracing:
         """As `Tracing`."""
         if (place := self.unrecorded(parent)) is not None:
             return place
-        began = None if began_at is None else int(began_at * NANO)
+        began = None if began_at is None else int(began_at * _NANO)
         if parent is None:
             around = Context() if trace_id else None
         else:
@@ -119,7 +119,7 @@ class OtelTracing:
         linked = [trace.Link(span_context_of(each), {LINKED_AS: word}) for each, word in links]
         wanted_id.span, wanted_id.trace = span_id, trace_id
         try:
-            span = self.tracer.start_span(name, around, KINDS[kind], attributes, linked, began)
+            span = self._tracer.start_span(name, around, _KINDS[kind], attributes, linked, began)
         finally:
             wanted_id.span = wanted_id.trace = 0
         return RecordedSpan(span) if span.is_recording() else text_of(span.get_span_context())
