@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery.app.task import Context
 from redis.asyncio import Redis
 
 from toolfleet_registry.settings import Settings
@@ -39,7 +40,7 @@ def task_of(settings: Settings, **fields: Any) -> Any:
         "reply_to": None,
         "retries": 0,
     }
-    said = SimpleNamespace(**{**request, **fields})
+    said = Context(**{**request, **fields})
     return SimpleNamespace(app=SimpleNamespace(settings=settings), request=said, links=links_of(said))
 
 
