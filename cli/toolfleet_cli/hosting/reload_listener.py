@@ -18,9 +18,8 @@ _log = logging.getLogger("toolfleet.host")
 
 _REDIS_SECONDS = 5.0
 _LISTEN_SECONDS = 0.5  # between two questions
-_AWAY_SECONDS = (
-    1.0  # until Redis is asked again that did not answer: whoever wants a reload waits three for hosts to begin
-)
+# Until Redis is asked again that did not answer: whoever wants a reload waits three seconds for hosts to begin.
+_AWAY_SECONDS = 1.0
 _INSTALL_SECONDS = 40.0  # for packages that are being installed, before the answer says that they are not there
 
 

@@ -130,7 +130,8 @@ class LiveKeys:
             is_known = now - self._confirmed_at <= is_good
             left = began + (_SHORT_PATIENCE_SECONDS if is_known else _PATIENCE_SECONDS) - now
             pause = self._failed_at + _PAUSE_SECONDS - now
-            if left <= 0 or (pause > 0 and (is_known or self._failed_asked_at >= began)):
+            was_in_vain = self._failed_asked_at >= began
+            if left <= 0 or (pause > 0 and (is_known or was_in_vain)):
                 break
             if pause > 0:  # the store may be back: nobody is refused for what was asked before they came
                 await asyncio.sleep(min(pause, left) + _EARLY_SECONDS)

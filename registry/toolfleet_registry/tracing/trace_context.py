@@ -69,12 +69,7 @@ def context_of(traceparent: object, tracestate: object) -> TraceContext | None:
     """As `read_context`, of the two values."""
     if not isinstance(traceparent, str) or not _PARENT.fullmatch(traceparent):
         return None
-    is_fine = (
-        tracestate is not None
-        and isinstance(tracestate, str)
-        and len(tracestate) <= _LONGEST_STATE
-        and _STATE.fullmatch(tracestate)
-    )
+    is_fine = isinstance(tracestate, str) and len(tracestate) <= _LONGEST_STATE and _STATE.fullmatch(tracestate)
     return tuple.__new__(TraceContext, (traceparent, str(tracestate) if is_fine else ""))
 
 
