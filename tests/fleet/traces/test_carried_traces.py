@@ -78,21 +78,16 @@ def test_a_folders_function_is_in_the_trace_of_its_call(
 ) -> None:
     """Its process has a span of its own below its host's, and what the function begins itself is below that."""
     said = nests.call(tool)
-    names = (SPAN, "send tools.nests", "process tools.nests", f"execute_tool {tool}", "POST", "POST /execute")
-    collector.wait(
-        lambda: collector.named("look into it") and len(collector.trace(said["trace_id"])) > len(names),
-        "all eight spans",
-    )
-    *_, served = collector.wait_for(*names, trace_id=said["trace_id"])
-    (own,) = [span for span in collector.named(f"execute_tool {tool}") if span.parent_id == served.span_id]
-    (looked,) = [span for span in collector.trace(said["trace_id"]) if span.name == "look into it"]
+    execute = f"execute_tool {tool}"
+    names = (SPAN, "send tools.nests", "process tools.nests", execute, "POST", "POST /execute", execute, "look into it")
+    *_, served, own, looked = collector.wait_for(*names, trace_id=said["trace_id"])
 
     assert said["success"] is is_fine
     assert said["result"] == (said["trace_id"] if is_fine else None)
     assert (own.kind, own.service, served.service) == ("INTERNAL", "nests", "nests")
     assert own.error == served.error == (None if is_fine else "tool_error")
-    assert looked.parent_id == own.span_id
-    assert len(collector.trace(said["trace_id"])) == len(names) + 2
+    assert (own.parent_id, looked.parent_id) == (served.span_id, own.span_id)
+    assert len(collector.trace(said["trace_id"])) == len(names)
 
 
 @pytest.fixture

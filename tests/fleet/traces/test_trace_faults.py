@@ -63,9 +63,7 @@ def test_stock_parts_carry_a_trace_as_well(traced_bed: TestBed, collector: OtlpR
     env = {**environment_of(bed.settings), **collector.environment, "AGENT_PROVIDER": "own"}
     with bed.worker(env=collector.environment), traced_agent(env) as agent:
         said = agent.call("owls.second_time", name="stock", kind="busy")
-        collector.wait(
-            lambda: [span.name for span in collector.trace(said["trace_id"])].count("process tools.owls") == 2, "two"
-        )
+        collector.wait_for(*["process tools.owls"] * 2, trace_id=said["trace_id"])
 
     assert said["success"]
 

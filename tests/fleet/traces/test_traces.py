@@ -46,8 +46,7 @@ def test_an_attempt_says_which_one_it_is(agent: TracedAgent, collector: OtlpRece
 def test_a_retry_is_a_sibling_that_links_to_the_attempt_before(agent: TracedAgent, collector: OtlpReceiver) -> None:
     """Both are children of the message's creation; the first one has failed."""
     said = agent.call("owls.second_time", name="again", kind="busy")
-    collector.wait(lambda: len(_processed(collector, said["trace_id"])) == 2, "two attempts")
-    first, second = _processed(collector, said["trace_id"])
+    first, second = collector.wait_for(*["process tools.owls"] * 2, trace_id=said["trace_id"])
 
     assert said["success"]
     assert first.parent_id == second.parent_id
@@ -87,10 +86,11 @@ def test_a_job_and_what_it_wakes_are_in_its_makers_trace(
         wait_until_sync(lambda: core.headers, "the core is woken", seconds=60)
     collector.wait(lambda: _woken(collector, said["trace_id"], core.url), "its wake-up")
     (wake,) = _woken(collector, said["trace_id"], core.url)
-    sent = [span for span in collector.trace(said["trace_id"]) if span.name == "send tools.owls"]
+    *sent, _, _ = collector.wait_for(*["send tools.owls"] * 2, *["process tools.owls"] * 2, trace_id=said["trace_id"])
 
     assert {span.attributes["toolfleet.job_id"] for span in [*sent, wake]} == {said["result"]}
-    assert len(sent) == len(_processed(collector, said["trace_id"])) == 2
+    assert len(collector.named("send tools.owls", said["trace_id"])) == 2
+    assert len(_processed(collector, said["trace_id"])) == 2
     assert {span.parent_id for span in [*sent, wake]} == {said["span_id"]}
     assert _linked_as(wake) == {"job": said["span_id"]}
     assert core.headers[0]["traceparent"].startswith(f"00-{wake.trace_id}-{wake.span_id}-")
@@ -99,17 +99,17 @@ def test_a_job_and_what_it_wakes_are_in_its_makers_trace(
 def test_links_of_a_canvas_are_below_what_made_them(agent: TracedAgent, collector: OtlpReceiver) -> None:
     """Each has a `create` span in the place of `send`: Celery, or a worker, publishes it later."""
     said = agent.call("owls.read", {"chain": True}, name="link")
-    collector.wait(lambda: len(_processed(collector, said["trace_id"])) == 2, "both links")
-    spans = collector.trace(said["trace_id"])
-    made = [span for span in spans if span.name == "create tools.owls"]
+    names = ["create tools.owls"] * 2 + ["process tools.owls"] * 2
+    first, second, *processed = collector.wait_for(*names, trace_id=said["trace_id"])
 
     assert said["success"]
-    assert [span.parent_id for span in made] == [said["span_id"]] * 2
-    assert [span.parent_id for span in _processed(collector, said["trace_id"])] == [span.span_id for span in made]
+    assert [first.parent_id, second.parent_id] == [said["span_id"]] * 2
+    assert [span.parent_id for span in processed] == [first.span_id, second.span_id]
+    assert len(_processed(collector, said["trace_id"])) == 2
 
 
 def _processed(collector: OtlpReceiver, trace_id: str) -> list[ReceivedSpan]:
-    return [span for span in collector.trace(trace_id) if span.name == "process tools.owls"]
+    return collector.named("process tools.owls", trace_id)
 
 
 def _woken(collector: OtlpReceiver, trace_id: str, url: str) -> list[ReceivedSpan]:

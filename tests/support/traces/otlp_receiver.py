@@ -63,9 +63,10 @@ class OtlpReceiver:
         """What has a process export to it, soon after each span."""
         return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
 
-    def named(self, name: str) -> list[ReceivedSpan]:
-        """Those of this name, in the order of their beginning."""
-        return sorted((span for span in list(self.spans) if span.name == name), key=lambda span: span.began)
+    def named(self, name: str, trace_id: str | None = None) -> list[ReceivedSpan]:
+        """Those of this name, of one trace or of all, in the order of their beginning."""
+        of_trace = list(self.spans) if trace_id is None else self.trace(trace_id)
+        return sorted((span for span in of_trace if span.name == name), key=lambda span: span.began)
 
     def one(self, name: str) -> ReceivedSpan:
         (span,) = self.named(name)
@@ -87,11 +88,14 @@ class OtlpReceiver:
             raise AssertionError(f"{exc}; received: {self.shown()}") from None
 
     def wait_for(self, *names: str, trace_id: str | None = None) -> list[ReceivedSpan]:
-        """The spans of these names, once each is there; of one trace."""
+        """The spans of these names, once each is there; of one trace. A name that stands twice waits for two, the earlier one first.
+
+        Each process exports on its own: that one has come says nothing of the others.
+        """
 
         def found() -> list[ReceivedSpan]:
-            of_trace = list(self.spans) if trace_id is None else self.trace(trace_id)
-            first = [next((span for span in of_trace if span.name == name), None) for name in names]
+            left = {name: iter(self.named(name, trace_id)) for name in names}
+            first = [next(left[name], None) for name in names]
             return [span for span in first if span is not None]
 
         self.wait(lambda: len(found()) == len(names), f"spans {names}")
