@@ -63,6 +63,12 @@ async def local_tools_known(fleet: ToolFleet) -> None:
             pass
 
 
+async def local_tools_offered(bed: TestBed) -> None:
+    """Wait until every agent that opens this fleet lists them: its first look may come before a worker has imported them."""
+    async with ToolFleet(settings=bed.settings) as fleet:
+        await local_tools_known(fleet)
+
+
 @contextmanager
 def program(
     bed: TestBed,

@@ -17,6 +17,7 @@ from support.modules.workshop import (
     deployer_here,
     end,
     make_workspace,
+    printed,
     processes_of,
     refusal,
     restarted,
@@ -157,12 +158,12 @@ async def test_a_process_gets_a_port_and_little_else(folder: Path, monkeypatch: 
     with deployer(folder) as module:
         deployed = await result(module, "deploy", project_path=program(folder, "t1", "owls"))
         environment = (await get(deployed["url"], "env")).text
-        log = await result(module, "deployment_logs", deployment_id=deployed["deployment_id"])
+        log = await printed(module, deployed["deployment_id"])
 
         assert (await get(deployed["url"])).text == "owls"
         assert "kept back" not in environment
         assert "DEPLOYER_" not in environment
-        assert log["text"].startswith("serving owls\n")
+        assert log.startswith("serving owls\n")
         assert (await result(module, "stop_deployment", deployment_id=deployed["deployment_id"]))["status"] == "stopped"
         assert not [it for it in processes_of(folder).values() if "server.py" in it]
         assert (await result(module, "deploy", project_path=program(folder, "t1", "owls")))["url"] == deployed["url"]

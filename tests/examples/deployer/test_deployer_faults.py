@@ -436,7 +436,7 @@ async def test_who_says_nothing_takes_nobodys_place() -> None:
             writer.write(data)
 
     async with stream_server(answer) as behind, asyncio.timeout(10):
-        front = Front(connections=1, first_byte_seconds=0.1, idle_seconds=0.2)
+        front = Front(connections=1, first_byte_seconds=1, idle_seconds=1)
         front.backend = Port(behind)
         port = await front.open(None)
         for words in (b"", b"hello"):

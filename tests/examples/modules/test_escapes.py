@@ -34,6 +34,7 @@ from support.modules.workshop import (
     end,
     finished,
     make_workspace,
+    printed,
     processes_of,
     result,
 )
@@ -101,8 +102,7 @@ def run(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Monkey
             module = stack.enter_context(deployer_here(folder))
             deployed = await result(module, "deploy", project_path=project(folder, "t1", code + SERVE))
             assert await served(deployed["url"]) == "served"
-            log = await result(module, "deployment_logs", deployment_id=deployed["deployment_id"], offset=0)
-            return str(log["text"])
+            return await printed(module, deployed["deployment_id"])
 
         yield {"claude_code": in_agent, "code_executor": in_executor, "deployer": in_deployment}[request.param]
 
@@ -201,10 +201,10 @@ async def test_what_a_program_may_write_to_is_its_own(folder: Path) -> None:
     with deployer_here(folder) as module:
         deployed = await result(module, "deploy", project_path=project(folder, "t1", code + SERVE))
         again = await result(module, "deploy", project_path=project(folder, "t2", code + "\n" + SERVE), name="t1")
-        log = await result(module, "deployment_logs", deployment_id=again["deployment_id"])
+        log = await printed(module, again["deployment_id"])
         data = folder / "deployments" / deployed["deployment_id"] / "data" / "n"
 
-        assert (log["text"].splitlines()[0], data.read_text()) == ("xx", "xx")
+        assert (log.splitlines()[0], data.read_text()) == ("xx", "xx")
         assert (data.stat().st_uid > 2**16) == (os.geteuid() == 0)
     with claude_code_here(folder, command=agent(code.replace("'n'", "'m'"))) as claude:
         task = await result(claude, "run_task", prompt="x")
@@ -218,8 +218,7 @@ async def test_a_deployment_is_reached_by_its_address_only(folder: Path) -> None
     with deployer_here(folder) as module:
         code = "import os\nprint(os.environ['PORT'], flush=True)\n" + SERVE
         deployed = await result(module, "deploy", project_path=project(folder, "t1", code))
-        log = await result(module, "deployment_logs", deployment_id=deployed["deployment_id"])
-        port = int(log["text"].splitlines()[0])
+        port = int((await printed(module, deployed["deployment_id"])).splitlines()[0])
 
         assert await asyncio.gather(*(served(deployed["url"]) for _ in range(20))) == ["served"] * 20
         assert (await call(module, "deployment_status", deployment_id=deployed["deployment_id"]))["success"]

@@ -9,7 +9,7 @@ import pytest
 
 from support.fleet import TestBed
 from support.gateways.gateway_process import Gateway, gateway_process
-from support.module_server import ModuleServer
+from support.module_server import ModuleServer, holding
 from support.waiting import wait_until
 
 
@@ -17,14 +17,15 @@ async def test_a_killed_gateways_call_runs_once(bed: TestBed, owls: ModuleServer
     """Its client repeats itself with its key at another gateway, and has the first call's result."""
     owls.forget()
     headers = {"Idempotency-Key": str(uuid.uuid4())}
-    body = {"tool_name": "owls.nap_once", "arguments": {"seconds": 1}}
+    body = {"tool_name": "owls.nap_once", "arguments": {"seconds": 0.5}}
     with gateway_process(bed) as mortal:
         async with mortal.client() as client:
-            asking = asyncio.create_task(client.post("/calls", json=body, headers=headers))
-            await wait_until(lambda: owls.running, "the call runs")
-            mortal.process.send_signal(signal.SIGKILL)
-            with pytest.raises(httpx.HTTPError):
-                await asking
+            with holding(owls, "nap_once"):
+                asking = asyncio.create_task(client.post("/calls", json=body, headers=headers))
+                await wait_until(lambda: owls.running, "the call runs")
+                mortal.process.send_signal(signal.SIGKILL)
+                with pytest.raises(httpx.HTTPError):
+                    await asking
 
             again = await there.post("/calls", json=body, headers=headers)
 
@@ -52,17 +53,19 @@ async def test_a_gateway_that_ends_answers_whom_it_holds_open(
     bed: TestBed, owls: ModuleServer, there: httpx.AsyncClient
 ) -> None:
     """A request that waits is answered with where its call is; a stream gets a last event; both go on at another gateway."""
+    owls.forget()
     with gateway_process(bed, env={"TOOLFLEET_GATEWAY_LEAVE_SECONDS": "0.5"}) as leaving:
         async with leaving.client() as client:
-            body = {"tool_name": "owls.nap", "arguments": {"seconds": 3}}
-            asking = asyncio.create_task(client.post("/calls", json=body))
-            await wait_until(lambda: owls.running, "the call runs")
-            begun = await client.post("/calls", json=body, headers={"Prefer": "respond-async"})
-            following = asyncio.create_task(client.get(f"{begun.headers['location']}/events"))
-            await _has_streams(leaving, client)
-            leaving.process.send_signal(signal.SIGTERM)
+            body = {"tool_name": "owls.nap", "arguments": {"seconds": 0.5}}
+            with holding(owls, "nap"):
+                asking = asyncio.create_task(client.post("/calls", json=body))
+                await wait_until(lambda: owls.running, "the call runs")
+                begun = await client.post("/calls", json=body, headers={"Prefer": "respond-async"})
+                following = asyncio.create_task(client.get(f"{begun.headers['location']}/events"))
+                await _has_streams(leaving, client)
+                leaving.process.send_signal(signal.SIGTERM)
 
-            waited, followed = await asyncio.gather(asking, following)
+                waited, followed = await asyncio.gather(asking, following)
 
         assert leaving.process.wait() == 0
     assert (waited.status_code, "event: closing" in followed.text) == (202, True)

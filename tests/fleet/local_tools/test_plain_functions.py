@@ -88,7 +88,7 @@ async def test_a_deadline_ends_a_call_whose_function_goes_on(
     fleet: ToolFleet, worker: WorkerProcess, journal: Path
 ) -> None:
     """The worker's other calls are not held up, it ends though the thread is taken, and nothing of the call comes twice."""
-    late = await (await submit(fleet, "local.hold", journal, timeout=1)).result(30)
+    late = await (await submit(fleet, "local.hold", journal, timeout=4)).result(30)
     assert (late.success, late.effect_state, late.retryable) == (False, "unknown", False)
     assert late.error_code in {"timed_out", "outcome_unknown"}
     assert (await call(fleet, "local.quick")).result == "here"

@@ -1,12 +1,13 @@
 """What an agent knows of a conversation reaches the functions that take it, and no model can write it. Over each transport, signed and not."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
-from support.fleet import SIGNING_KEY, TestBed
+from support.fleet import SIGNING_KEY, TestBed, local_tools_offered
 from support.local_tools.context_tools import bare_tag, beside_tag, hidden_tag
 from support.module_server import ModuleServer
 from support.worker_process import TESTS
@@ -41,6 +42,7 @@ def bed(
         patch.setenv("PYTHONPATH", str(TESTS))
         bed = TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), more)
         with bed.worker():
+            asyncio.run(local_tools_offered(bed))
             yield bed
 
 
@@ -119,6 +121,7 @@ async def test_a_function_without_a_tag_is_told_it_too(fleet: ToolFleet) -> None
     assert (await fleet.call(forged, ADA)).error_code == "invalid_arguments"
 
 
+@pytest.mark.usefixtures("same_day")
 async def test_a_tag_that_is_not_listed_is_executed_and_shown_to_nobody(fleet: ToolFleet) -> None:
     """Its limits are told: that is for the agent's program."""
     assert "local.hidden" not in {tool.name for tool in await fleet.tools(ADA)}

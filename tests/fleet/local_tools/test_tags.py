@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from support.fleet import TestBed, local_tools_known
+from support.fleet import TestBed, local_tools_known, local_tools_offered
 from support.local_tools.tag_tools import echo_tag, explode_tag, learning_tag, refuse_tag, research_tag, tag, tools
 from support.module_server import ModuleServer
-from support.waiting import wait_for_a_whole_day, wait_until
+from support.waiting import wait_until
 from support.worker_process import TESTS, WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet.tags import TagRegistry, TagResult, ToolContext, ToolDef, ToolNotFound, ToolRateLimited, parse_response
@@ -38,6 +38,7 @@ def worker(bed: TestBed) -> Iterator[WorkerProcess]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(TESTS))
         with bed.worker() as worker:
+            asyncio.run(local_tools_offered(bed))
             yield worker
 
 
@@ -83,9 +84,9 @@ async def test_what_a_model_writes_is_executed_in_a_worker(fleet: ToolFleet, bed
 
 
 @pytest.mark.usual
+@pytest.mark.usefixtures("same_day")
 async def test_a_daily_limit_holds_for_each_user(fleet: ToolFleet) -> None:
     """The call over it raises, says when to try again, and is not executed; another user has their own."""
-    wait_for_a_whole_day()
     registry = registry_of(fleet, research_tag)
     for _ in range(3):
         assert (await registry.execute("research", said_by("@bea"))).success
@@ -98,6 +99,7 @@ async def test_a_daily_limit_holds_for_each_user(fleet: ToolFleet) -> None:
     assert (await registry.execute("research", said_by("@cy"))).success
 
 
+@pytest.mark.usefixtures("same_day")
 async def test_a_modules_tool_is_called_with_the_groups(fleet: ToolFleet, owls: ModuleServer) -> None:
     """By name, for the context's user; the tag's limits hold there, too."""
     owls.forget()
@@ -185,6 +187,7 @@ async def test_a_gate_is_asked_with_the_tag_and_its_context(bed: TestBed, worker
     assert [(tool, ctx.user, ctx.raw_arg) for tool, ctx in asked] == [(gated, "@hal", "owls"), (gated, "@hal", "mice")]
 
 
+@pytest.mark.usefixtures("same_day")
 async def test_a_registry_may_have_a_gate_of_its_own(bed: TestBed, worker: WorkerProcess) -> None:
     """Which is asked about its tags in the place of the fleet's; what it blocks is not executed and counts nowhere."""
     asked = list[str]()

@@ -1,6 +1,7 @@
 """What a gateway says of the whole fleet, to Prometheus and to whoever starts and ends workers."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -54,13 +55,11 @@ async def test_a_queue_is_counted_while_it_waits_and_while_it_runs(metered: Mete
         with metered.bed.worker():
             await wait_until(lambda: metered.says("toolfleet_queue_running", **owls) >= 4, "a worker runs four")
             await wait_until(lambda: metered.says("toolfleet_lane_slots", lane="fast") == 4, "it has four slots")
-            said = metered.scrape()
-            assert (
-                sum_of(said, "toolfleet_queue_workers", **owls)
-                == sum_of(said, "toolfleet_lane_workers", lane="fast")
-                == 1
+            await wait_until(lambda: metered.says("toolfleet_queue_workers", **owls) == 1, "it takes the queue's calls")
+            await wait_until(
+                lambda: metered.says("toolfleet_lane_workers", lane="fast") == 1, "it is the lane's only one"
             )
-            assert sum_of(said, "toolfleet_lane_workers_wanted", lane="fast") == 2
+            await wait_until(lambda: metered.says("toolfleet_lane_workers_wanted", lane="fast") == 2, "two are needed")
             for nap in naps:
                 nap.cancel()
             await asyncio.wait(naps)
@@ -83,11 +82,13 @@ async def test_while_redis_is_silent_a_scrape_says_so(metered: MeteredFleet) -> 
 
 async def test_many_scrapes_at_once_cost_redis_one_reading(metered: MeteredFleet) -> None:
     """Whoever comes within a second gets what was read for the first."""
+    began = time.monotonic()
     before = int(metered.redis.look.info("commandstats")["cmdstat_hgetall"]["calls"])
     said = await asyncio.gather(*(asyncio.to_thread(metered.scrape) for _ in range(10)))
     after = int(metered.redis.look.info("commandstats")["cmdstat_hgetall"]["calls"])
+    most = 2 + time.monotonic() - began  # one of before, one at once, and one more each second
 
-    assert len({sum_of(each, "toolfleet_fleet_read_seconds") for each in said}) <= 3
+    assert len({sum_of(each, "toolfleet_fleet_read_seconds") for each in said}) <= most
     assert after - before < 10 * 2
 
 

@@ -14,6 +14,8 @@ from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.contracts import Caller, ToolCall
 from toolfleet_registry.metrics.families import FAMILIES
 
+TIMED = ("queued", "run", "total")
+
 
 @contextmanager
 def metered_worker(bed: TestBed) -> Generator[int]:
@@ -40,7 +42,8 @@ async def test_a_worker_counts_and_times_its_calls(bed: TestBed, metered: int, o
     def is_counted() -> bool:
         nonlocal after
         after = scrape(metered)
-        return grown("toolfleet_calls_total", module="owls") >= 4
+        counters = ("calls_total", *(f"call_{family}_seconds_count" for family in TIMED))
+        return all(grown(f"toolfleet_{name}", module="owls") >= 4 for name in counters)
 
     def grown(name: str, **labels: str) -> float:
         return sum_of(after, name, **labels) - sum_of(before, name, **labels)
@@ -49,7 +52,7 @@ async def test_a_worker_counts_and_times_its_calls(bed: TestBed, metered: int, o
     assert grown("toolfleet_calls_total", tool="owls.echo", outcome="success", error_code="") == 3
     assert grown("toolfleet_calls_total", tool="owls.fail", outcome="success") == 0
     assert grown("toolfleet_calls_total", module="owls") == 4
-    for family in ("queued", "run", "total"):
+    for family in TIMED:
         assert grown(f"toolfleet_call_{family}_seconds_count", module="owls") == 4
     assert sum_of(after, "toolfleet_worker_ready") == 1
     assert sum_of(after, "toolfleet_worker_slots") >= 1
@@ -60,7 +63,7 @@ async def test_a_worker_says_how_full_it_is(bed: TestBed, metered: int, owner: C
     async with ToolFleet(settings=bed.settings) as fleet:
         nap = asyncio.create_task(fleet.call(ToolCall(tool_name="owls.nap", arguments={"seconds": 60}), owner))
         await wait_until(lambda: sum_of(scrape(metered), "toolfleet_worker_in_flight") == 1, "it runs a call")
-        assert sum_of(scrape(metered), "toolfleet_worker_leases") == 1
+        await wait_until(lambda: sum_of(scrape(metered), "toolfleet_worker_leases") == 1, "it holds it in the ledger")
         nap.cancel()
         await asyncio.wait([nap])
     await wait_until(lambda: sum_of(scrape(metered), "toolfleet_worker_in_flight") == 0, "it runs none")
@@ -99,4 +102,4 @@ def test_two_workers_of_one_machine_share_its_settings(bed: TestBed, metered: in
 def test_a_worker_that_finds_no_port_works(bed: TestBed, metered: int) -> None:
     """It says so in its log."""
     with bed.worker(metrics_port=metered, metrics_ports=1) as worker:
-        assert "metrics_not_answered" in worker.said()
+        wait_until_sync(lambda: "metrics_not_answered" in worker.said(), "it says that it does not answer")

@@ -173,7 +173,7 @@ async def test_an_idle_agent_finds_out_whether_its_news_are_old(
     agent: ToolFleet, own_bed: TestBed, module: ModuleServer, owner: Caller
 ) -> None:
     """Nobody tells it of looks that found nothing new; asked for its modules, it looks before it calls them stale."""
-    short = own_bed.settings.model_copy(update={"manifest_stale_seconds": 1})
+    short = own_bed.settings.model_copy(update={"manifest_stale_seconds": 4})
     async with ToolFleet(settings=short) as other:
         is_stale = False
         async with asyncio.timeout(20):

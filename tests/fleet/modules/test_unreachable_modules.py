@@ -14,9 +14,9 @@ from redis import Redis
 from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.modules.mortal_module import MortalModule, mortal_module
+from support.programs.closed_port import closed_port
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.local.tcp_ports import free_port
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 ECHO = ToolCall(tool_name="owls.echo", arguments={"text": "hu"})
@@ -38,7 +38,7 @@ def bed_of(url: str, module: Any, folder: Path, **settings: object) -> TestBed:
 
 def dead_address() -> dict[str, Any]:
     """Settings of a worker that looks for the owls where nobody is."""
-    return {"module_services": {"owls": f"http://127.0.0.1:{free_port()}"}}
+    return {"module_services": {"owls": f"http://127.0.0.1:{closed_port()}"}}
 
 
 def ends(results: list[ToolResult]) -> Counter[str | None]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.fleet import TestBed
-from support.module_server import serve
+from support.module_server import holding, serve
 from support.owls import make_module
 from support.servers.hatchery import HATCHED, Hatchery, make_hatchery
 from support.waiting import wait_until, wait_until_answered
@@ -43,9 +43,12 @@ async def test_a_killed_worker_is_named_and_the_other_one(redis_url: str, tmp_pa
         bed = TestBed(redis_url, (module,), tmp_path, {"visibility_timeout": 4, "fast_transport": True})
         with bed.worker() as first:
             async with ToolFleet(settings=bed.settings) as fleet, CallIndex.of(bed.settings) as index:
-                handle = await fleet.submit(ToolCall(tool_name="owls.nap", arguments={"seconds": 3}), BOB, timeout=60)
-                running = await story_when(index, handle.id, "attempt")
-                first.send_signal(signal.SIGKILL)
+                with holding(module, "nap"):
+                    nap = ToolCall(tool_name="owls.nap", arguments={"seconds": 1})
+                    handle = await fleet.submit(nap, BOB, timeout=60)
+                    running = await story_when(index, handle.id, "attempt")
+                    first.send_signal(signal.SIGKILL)
+                    first.wait()
                 with bed.worker():
                     result = await handle.result()
                     ended = await story_when(index, handle.id, "stored")

@@ -9,8 +9,8 @@ from redis.asyncio import Redis
 from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
+from support.programs.closed_port import closed_port
 from support.worker_process import WorkerProcess
-from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.operations.examination.canaries import fly
 from toolfleet_tasks.operations.examination.worker_answers import ask_workers
@@ -67,7 +67,7 @@ async def test_a_canary_is_answered_by_a_worker_that_asks_the_module(
 
 async def test_a_worker_finds_that_a_module_is_away(bed: TestBed) -> None:
     """Its canary is answered all the same."""
-    settings = bed.settings.model_copy(update={"module_services": {"larks": f"http://127.0.0.1:{free_port()}"}})
+    settings = bed.settings.model_copy(update={"module_services": {"larks": f"http://127.0.0.1:{closed_port()}"}})
     with bed.worker(module_services=settings.module_services):
         (flight,) = await fly(settings, {"tools.larks": "larks"}, seconds=_SECONDS)
 
@@ -90,7 +90,7 @@ async def test_a_worker_that_is_frozen_says_that_it_lives_and_does_not_answer(be
     with bed.worker(fast_transport=True) as well, bed.worker(fast_transport=True) as frozen:
         frozen.send_signal(signal.SIGSTOP)
         try:
-            found = await ask_workers(bed.settings.model_copy(update={"fast_transport": True}), seconds=2)
+            found = await ask_workers(bed.settings.model_copy(update={"fast_transport": True}), seconds=5)
         finally:
             frozen.send_signal(signal.SIGCONT)
 

@@ -119,7 +119,7 @@ async def test_a_lane_is_paused_with_all_its_modules(
     await fleet.queues.resume("lane:slow")
 
     assert (await calls[0]).success
-    assert await state_of(fleet, "wrens") == ("paused", 1, 0)
+    await until(fleet, ("paused", 1, 0), "wrens")
     await fleet.queues.resume("wrens")
     assert (await calls[1]).success
 

@@ -16,7 +16,7 @@ from support.module_server import ModuleServer
 from support.waiting import wait_until, wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.tcp_ports import held_port
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 BOB = Caller(user_id="bob", permission="owner", allowed_modules="*")
@@ -101,10 +101,9 @@ async def test_a_frozen_redis_resumes_nothing(bed: TestBed, agent: ToolFleet, ow
 
 async def test_a_pause_outlives_a_redis_that_is_started_again(owls: ModuleServer, tmp_path: Path) -> None:
     """On the same data, and so does what waits."""
-    port = free_port()
     (tmp_path / "logs").mkdir()
     owls.forget()
-    with contextlib.ExitStack() as servers:
+    with held_port() as port, contextlib.ExitStack() as servers:
         url = servers.enter_context(redis_server(tmp_path / "redis", port=port))
         bed = TestBed(url, (owls,), tmp_path / "logs")
         async with ToolFleet(settings=bed.settings) as agent:

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from support.fleet import TestBed
-from support.module_server import ModuleServer
+from support.module_server import ModuleServer, holding
 from support.processes import is_gone
 from support.waiting import wait_until, wait_until_answered
 from support.worker_process import WorkerProcess
@@ -42,7 +42,7 @@ async def ended(call: "asyncio.Task[ToolResult]") -> ToolResult:
     return await asyncio.wait_for(call, 40)
 
 
-async def test_a_lane_grows_from_none_and_shrinks_again(scaled: TestBed, owner: Caller) -> None:
+async def test_a_lane_grows_from_none_and_shrinks_again(scaled: TestBed, owls: ModuleServer, owner: Caller) -> None:
     """Calls wait for the first worker, more calls get a second one, and in the end there is none; each call has succeeded."""
     async with ToolFleet(settings=scaled.settings) as fleet:
         assert (await fleet.call(ECHO, owner)).error_code == "busy"
@@ -53,8 +53,9 @@ async def test_a_lane_grows_from_none_and_shrinks_again(scaled: TestBed, owner: 
 
             await wait_until_answered(is_answered, "calls wait, now that somebody starts workers for them", seconds=40)
             # However late a worker notes on a busy machine that it is there: here, such calls are refused else.
-            naps = [asyncio.create_task(fleet.call(nap(2), owner, waits_for_worker=True)) for _ in range(4)]
-            await wait_until(lambda: "to 2 workers" in process.said(), "four calls want two workers", seconds=40)
+            with holding(owls, "nap"):
+                naps = [asyncio.create_task(fleet.call(nap(0), owner, waits_for_worker=True)) for _ in range(4)]
+                await wait_until(lambda: "to 2 workers" in process.said(), "four calls want two workers", seconds=40)
             assert [(await ended(each)).success for each in naps] == [True] * 4
             await wait_until(lambda: "to 0 workers, for 0 running" in process.said(), "none is wanted", seconds=40)
 

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer, Request, Tool, serve
 from support.servers.plain_http import PLAIN
-from support.waiting import wait_until, wait_until_sync
+from support.waiting import wait_until, wait_until_answered, wait_until_sync
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.commands import flower_command
@@ -95,11 +95,13 @@ class Watched:
     flower: httpx.AsyncClient
     redis: Redis
     events: list[str] = field(default_factory=list)
+    is_listening: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def listen(self) -> None:
         async with self.redis.pubsub() as pubsub:
             await pubsub.psubscribe("*celeryev*")
             async for message in pubsub.listen():
+                self.is_listening.set()  # the first one says that Redis has us listen
                 if message["type"] == "pmessage":
                     body = json.loads(message["data"])["body"]
                     self.events.append(base64.b64decode(body).decode())
@@ -139,6 +141,7 @@ async def watched(bed: TestBed, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         ):
             watched = Watched(bed, worker, flower, redis)
             listening = asyncio.create_task(watched.listen())
+            await asyncio.wait_for(watched.is_listening.wait(), 20)
             yield watched
             listening.cancel()
 
@@ -156,7 +159,13 @@ async def test_nobody_who_watches_sees_it(watched: Watched, owner: Caller) -> No
 
     await bad_messages(watched)
     tasks = await flower_tasks(watched, len(results) - 1)
-    audit: Any = await watched.redis.xrange("toolfleet:audit")
+    audit = list[Any]()
+
+    async def is_audited() -> bool:
+        audit[:] = await watched.redis.xrange("toolfleet:audit")
+        return len(audit) >= len(results)
+
+    await wait_until_answered(is_audited, "each call has its line")
     letters = await DeadLetters(watched.redis).list()
     assert len(audit) == len(results)
     assert {letter.tool_name for letter in letters if isinstance(letter, DeadLetter)} >= {"bank.again", "bank.garble"}
@@ -190,8 +199,13 @@ async def test_flower_shows_how_a_call_ended(watched: Watched, owner: Caller) ->
         "bank.again": ("FAILURE", None, "module_error"),
     }
     assert {task["args"] for task in shown.values()} == {"(keys=…, pin=…, to=…)"}
-    retried = [event for text in watched.events for event in events_in(text) if event["type"] == "task-retried"]
-    assert [(event["exception"], event["traceback"]) for event in retried] == [("module_error", None)] * 2
+
+    def retried() -> list[tuple[Any, Any]]:
+        events = [event for text in watched.events for event in events_in(text) if event["type"] == "task-retried"]
+        return [(event["exception"], event["traceback"]) for event in events]
+
+    await wait_until(lambda: len(retried()) >= 2, "both retries are told")  # Flower may have heard of the end before us
+    assert retried() == [("module_error", None)] * 2
 
 
 async def run_all(watched: Watched, owner: Caller) -> tuple[dict[str, ToolResult], str, str]:

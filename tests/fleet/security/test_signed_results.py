@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from support.fleet import SIGNING_KEY, TestBed
 from support.module_server import ModuleServer, Request, serve
 from support.owls import make_module
-from support.waiting import wait_until
+from support.waiting import wait_until, wait_until_answered
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, CallHandle, Conversation, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.keys import Keys
@@ -247,7 +247,11 @@ async def test_an_agent_without_the_key_reads_what_is_signed(
 
 async def test_a_workers_note_says_that_it_signs(agent: ToolFleet, mallory: Redis) -> None:
     """That is how agents know of workers that do not."""
-    notes = [note for lane in ("fast", "slow") for note in await mallory.zrange(KEYS.slots(lane), 0, -1)]
+    notes = list[object]()
 
-    assert notes
+    async def are_there() -> bool:
+        notes[:] = [note for lane in ("fast", "slow") for note in await mallory.zrange(KEYS.slots(lane), 0, -1)]
+        return bool(notes)
+
+    await wait_until_answered(are_there, "a worker has left a note")
     assert all(str(note).rstrip("'").endswith(" signs") for note in notes)

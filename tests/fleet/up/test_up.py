@@ -18,6 +18,8 @@ from support.up import COMMAND, Up, call, toolfleet, up
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.examples import SLOW_EXAMPLES
 
+SEARCH = ("call", "research.search_docs", "query=redis", "--timeout", 5)
+
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
@@ -148,7 +150,7 @@ def test_a_killed_process_comes_back(fleet: Up, words: list[str]) -> None:
 
     wait_until_sync(is_back, f"it is back\n{fleet.said()}")
     wait_until_sync(
-        lambda: call("research.search_docs", "query=redis", "--timeout", "5", cwd=fleet.folder)["success"],
+        lambda: not toolfleet(*SEARCH, cwd=fleet.folder).returncode,
         f"calls work again\n{fleet.log('worker-fast')}",
         seconds=60,
     )

@@ -14,6 +14,8 @@ from support.owls import make_module
 from support.servers.plain_http import PLAIN
 from support.up import Up, toolfleet, up
 from support.waiting import wait_until_sync
+from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +72,8 @@ def test_a_fleet_has_a_gateway(owls: ModuleServer, tmp_path: Path) -> None:
     The gateway comes back when it is killed, ends with the fleet, and the next fleet in the folder has it where it was, with its key.
     """
     env = {"TOOLFLEET_MODULE_SERVICES": json.dumps({"owls": owls.url})}
-    with up(tmp_path, env) as fleet:
+    # Not at the usual port, which any other fleet of this machine would take while there is none here.
+    with held_port(DEFAULT_PORT), up(tmp_path, env) as fleet:
         key, url = key_of(fleet), url_of(fleet)
         assert f"Gateway {url}\n" in fleet.said()
         assert f"Key     {key}\n" in fleet.said()

@@ -41,7 +41,7 @@ async def explode(context: ToolContext) -> None:
     raise ValueError(f"secret words about {context.raw_arg}")
 
 
-@local_tool(effect="read", timeout_seconds=0.3)
+@local_tool(effect="read", timeout_seconds=2)
 async def nap(seconds: float, *, mood: Literal["deep", "light"] = "light") -> str:
     """Sleeps for so long."""
     await asyncio.sleep(seconds)

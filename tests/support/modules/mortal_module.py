@@ -42,11 +42,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, {"tool_name": asked["tool_name"], "success": True, "result": "hu", "error": None})
 
     def _answer(self, status: int, body: dict[str, Any]) -> None:
+        if status != 200 or self.command == "GET":
+            self._write_down("")  # first: whoever has the answer finds it there, before what they ask next
         content = json.dumps(body).encode()
         head = f"HTTP/1.1 {status} .\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         self.wfile.write(head.encode() + content)
-        if status != 200 or self.command == "GET":
-            self._write_down("")
 
     def _write_down(self, more: str) -> None:
         with self.journal.open("a") as journal:

@@ -22,13 +22,14 @@ from modules.deployer.manifest import module_for as deployer_module
 from modules.deployer.settings import DeployerSettings
 from modules.kept_commands import KeptCommand
 from support.modules.example_modules import Module, running, serving
+from support.waiting import wait_until_answered
 from toolfleet_cli.local.examples import data_environment
 
 ENDED = {"completed", "failed", "cancelled", "timed_out"}
 
 
 _CLAUDE_CODE = {"grace_seconds": 1, "outlive": True}
-_DEPLOYER = {"start_seconds": 4, "health_seconds": 0.5, "drain_seconds": 0.2, "grace_seconds": 1}
+_DEPLOYER = {"start_seconds": 15, "health_seconds": 0.5, "drain_seconds": 0.2, "grace_seconds": 1}
 
 
 @contextmanager
@@ -145,6 +146,19 @@ async def restarted(module: Module, times: int, deployment_id: str) -> dict[str,
             if status["restarts"] == times:
                 return dict(status)
             await asyncio.sleep(0.05)
+
+
+async def printed(module: Module, deployment_id: str) -> str:
+    """What a deployment's process has printed, once there is a line: its keeper writes it down, whoever is served meanwhile."""
+    text = ""
+
+    async def is_there() -> bool:
+        nonlocal text
+        text = (await result(module, "deployment_logs", deployment_id=deployment_id, offset=0))["text"]
+        return "\n" in text
+
+    await wait_until_answered(is_there, "it has printed something")
+    return text
 
 
 def make_workspace(folder: Path, name: str, files: dict[str, str], *, owner: str = "ada") -> Path:

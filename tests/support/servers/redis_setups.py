@@ -180,14 +180,14 @@ def _listens(port: int) -> bool:
 
 @contextmanager
 def _sentinel(folder: Path, master_port: int) -> Generator[int]:
-    """A sentinel that alone decides, after half a second, that the master is down."""
+    """A sentinel that alone decides, after three seconds, that the master is down."""
     with held_port() as port:
         config = folder / "sentinel.conf"  # it writes there what it learns
         config.write_text(
             f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
             f"sentinel monitor {MASTER} 127.0.0.1 {master_port} 1\n"
             f"sentinel auth-pass {MASTER} {PASSWORD}\n"
-            f"sentinel down-after-milliseconds {MASTER} 500\n"
+            f"sentinel down-after-milliseconds {MASTER} 3000\n"
             f"sentinel failover-timeout {MASTER} 5000\n"
         )
         process = spawn([str(find_redis_server()), str(config), "--sentinel"])

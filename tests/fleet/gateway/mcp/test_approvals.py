@@ -12,7 +12,7 @@ import pytest
 from mcp.client.context import ClientRequestContext
 
 from support.fleet import SIGNING_KEY, TestBed
-from support.gateways.gateway_process import Gateway, gateway_pair
+from support.gateways.gateway_process import Gateway, gateway_pair, gateway_process
 from support.gateways.mcp_clients import ERAS, Era, mcp_client
 from support.gateways.mcp_requests import TASKS, asked
 from support.module_server import ModuleServer, serve
@@ -49,10 +49,11 @@ def says(decision: str, reason: str = "") -> Json:
 
 @dataclass(frozen=True)
 class Bank:
-    """Two gateways, and who has which key."""
+    """Two gateways, one whose clients wait for two seconds only, and who has which key."""
 
     bed: TestBed
     pair: tuple[Gateway, Gateway]
+    impatient: Gateway
     keys: dict[str, str]
     module: ModuleServer
 
@@ -65,12 +66,13 @@ def bank_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
     module = ModuleServer("bank")
     module.add("pay", echo, effect="once")
     with serve(module), redis_server(tmp_path_factory.mktemp("redis")) as url:
-        more: dict[str, object] = {"agents": AGENTS, "signing_key": SIGNING_KEY, "mcp_wait_seconds": 2}
+        more: dict[str, object] = {"agents": AGENTS, "signing_key": SIGNING_KEY}
         bed = TestBed(url, (module,), tmp_path_factory.mktemp("logs"), more)
         with contextlib.closing(ApiKeys.of(bed.settings)) as keys:
             made = {who: keys.create(draft, COMMAND_LINE).text for who, draft in KEYS.items()}
-        with gateway_pair(bed) as pair:
-            yield Bank(bed, pair, made, module)
+        brief = {"TOOLFLEET_MCP_WAIT_SECONDS": "2"}
+        with gateway_pair(bed) as pair, gateway_process(bed, env=brief) as impatient:
+            yield Bank(bed, pair, impatient, made, module)
 
 
 @pytest.fixture
@@ -233,7 +235,7 @@ async def cancel(client: httpx.AsyncClient, call_id: str) -> None:
 
 async def test_who_may_not_decide_waits(bank: Bank, fleet: ToolFleet) -> None:
     """For as long as a client waits; then it has the call's id, by which its tools know the call. Taken back, it is withdrawn."""
-    async with bank.client("sam") as client:
+    async with bank.impatient.client(bank.keys["sam"]) as client:
         result = (await asked(client, "tools/call", FEED, FORMS))["result"]
         call_id = result["_meta"]["toolfleet/callId"]
         assert (result["isError"], result["_meta"]["toolfleet/running"]) == (True, True)
@@ -251,6 +253,7 @@ async def test_who_may_not_decide_waits(bank: Bank, fleet: ToolFleet) -> None:
         await own("call_cancel")
         assert (await fleet.approvals.show(call_id)).place == "done"
 
+    async with bank.client("sam") as client:
         running = asyncio.create_task(asked(client, "tools/call", FEED, FORMS))
         await fleet.approvals.approve(await waiting_id(fleet), BOSS)
         assert (await running)["result"]["structuredContent"] == {"n": 1}
@@ -266,7 +269,8 @@ async def test_the_sdks_client_is_asked_by_policy_only(bank: Bank, fleet: ToolFl
         questions.append(params.message)
         return types.ElicitResult(action="accept", content={"decision": "approve"})
 
-    async with mcp_client(bank.pair[0], era, key=bank.keys[who], elicitation_callback=answer) as client:
+    gateway = bank.impatient if who == "sam" else bank.pair[0]  # sam waits in vain
+    async with mcp_client(gateway, era, key=bank.keys[who], elicitation_callback=answer) as client:
         result = await client.call_tool("bank.pay", {"n": 1})
     assert (result.is_error, len(questions)) == (who == "sam", int(who == "ada"))
     assert len(bank.module.calls("pay")) == int(who == "ada")

@@ -11,7 +11,9 @@ from mcp.client.subscriptions import listen
 from support.fleet import TestBed
 from support.gateways.gateway_process import Gateway, gateway_process
 from support.gateways.mcp_clients import ERAS, Era, mcp_client
+from support.gateways.mcp_requests import asked
 from support.module_server import ModuleServer
+from support.waiting import wait_until_answered
 from support.worker_process import WorkerProcess
 
 SECONDS = 20
@@ -78,9 +80,16 @@ async def test_a_window_takes_an_equal_call_for_a_repeat(brief: Gateway, owls: M
 
 
 async def disabled(gateway: Gateway, tool: str, *, on: bool) -> None:
+    """Have an operator switch a tool, and wait until the gateway has heard of it."""
     async with gateway.client() as client:
         answer = await client.post(f"/operations/tools/{tool}/{'enable' if on else 'disable'}", json={})
         assert answer.is_success, answer.text
+
+        async def is_so() -> bool:
+            listed = (await asked(client, "tools/list", {}))["result"]["tools"]
+            return (tool in {each["name"] for each in listed}) == on
+
+        await wait_until_answered(is_so, f"{tool} is switched", seconds=SECONDS)
 
 
 async def test_a_newer_client_is_told_of_changed_tools(one: Gateway) -> None:

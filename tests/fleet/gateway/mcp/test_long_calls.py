@@ -10,12 +10,13 @@ import pytest
 from support.fleet import TestBed
 from support.gateways.gateway_process import Gateway, gateway_process
 from support.gateways.mcp_requests import TASKS, asked, request_of
-from support.module_server import ModuleServer
+from support.module_server import ModuleServer, holding
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 
 Json = dict[str, Any]
-NAP = {"name": "owls.nap", "arguments": {"seconds": 1}}
+NAP = {"name": "owls.nap", "arguments": {"seconds": 0}}
+LONG_NAP = {"seconds": 60}
 SECONDS = 20
 
 
@@ -23,8 +24,15 @@ SECONDS = 20
 def impatient(bed: TestBed, worker: WorkerProcess) -> Iterator[Gateway]:
     """A gateway whose clients wait a fifth of a second."""
     env = {"TOOLFLEET_MCP_WAIT_SECONDS": "0.2", "TOOLFLEET_MCP_TASK_SECONDS": "0.1", "TOOLFLEET_MCP_GRACE_SECONDS": "1"}
-    env["TOOLFLEET_MCP_TASK_TOOLS"] = "owls.brief_nap, owls.nothing"
+    env["TOOLFLEET_MCP_TASK_TOOLS"] = "owls.admin_only, owls.nothing"
     with gateway_process(bed, env=env) as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def patient(bed: TestBed, worker: WorkerProcess) -> Iterator[Gateway]:
+    """A gateway to which each call is short that does not wait for a test."""
+    with gateway_process(bed, env={"TOOLFLEET_MCP_TASK_SECONDS": "20"}) as gateway:
         yield gateway
 
 
@@ -44,16 +52,19 @@ async def ended(client: httpx.AsyncClient, task_id: str) -> Json:
                 return result
 
 
-async def test_a_long_call_is_a_task_for_who_takes_tasks(client: httpx.AsyncClient, there: httpx.AsyncClient) -> None:
-    """It is followed at any gateway, with its result at the end; a short call has its result at once."""
-    created = (await asked(client, "tools/call", NAP, TASKS))["result"]
-    working = (await asked(there, "tasks/get", {"taskId": created["taskId"]}, TASKS))["result"]
+async def test_a_long_call_is_a_task_for_who_takes_tasks(
+    client: httpx.AsyncClient, there: httpx.AsyncClient, owls: ModuleServer
+) -> None:
+    """It is followed at any gateway, with its result at the end."""
+    with holding(owls, "nap"):
+        created = (await asked(client, "tools/call", NAP, TASKS))["result"]
+        working = (await asked(there, "tasks/get", {"taskId": created["taskId"]}, TASKS))["result"]
     end = await ended(there, created["taskId"])
-    short = (await asked(client, "tools/call", {"name": "owls.echo", "arguments": {"a": 1}}, TASKS))["result"]
 
     assert (created["resultType"], created["status"]) == ("task", "working")
     assert {"createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs"} <= created.keys()
-    assert (working["resultType"], working["createdAt"]) == ("complete", created["createdAt"])
+    assert (working["resultType"], working["status"]) == ("complete", "working")
+    assert working["createdAt"] == created["createdAt"]
     assert (
         end["status"],
         end["result"]["structuredContent" if "structuredContent" in end["result"] else "content"],
@@ -62,12 +73,19 @@ async def test_a_long_call_is_a_task_for_who_takes_tasks(client: httpx.AsyncClie
         [{"type": "text", "text": "awake"}],
     )
     assert end["result"]["resultType"] == "complete"  # as without a task: the TypeScript SDK's clients insist on it
+
+
+async def test_a_short_call_has_its_result_at_once(patient: Gateway) -> None:
+    """Also for who takes tasks."""
+    async with patient.client() as client:
+        short = (await asked(client, "tools/call", {"name": "owls.echo", "arguments": {"a": 1}}, TASKS))["result"]
+
     assert (short["resultType"], short["structuredContent"]) == ("complete", {"a": 1})
 
 
 async def test_a_task_is_cancelled(client: httpx.AsyncClient, owls: ModuleServer) -> None:
     """Its call is interrupted in its module, and a second order changes nothing."""
-    created = (await asked(client, "tools/call", {"name": "owls.nap", "arguments": {"seconds": 60}}, TASKS))["result"]
+    created = (await asked(client, "tools/call", {"name": "owls.nap", "arguments": LONG_NAP}, TASKS))["result"]
     await wait_until(lambda: owls.running, "it is in its module")
     answers = [await asked(client, "tasks/cancel", {"taskId": created["taskId"]}, TASKS) for _ in range(2)]
     end = await ended(client, created["taskId"])
@@ -103,17 +121,20 @@ async def test_methods_of_older_tasks_are_unknown(client: httpx.AsyncClient, met
 
 async def test_a_tasks_name_header_must_be_its_id(client: httpx.AsyncClient) -> None:
     """-32020, as of every header that says something else than the body."""
-    created = (await asked(client, "tools/call", NAP, TASKS))["result"]
+    created = (await asked(client, "tools/call", {"name": "owls.nap", "arguments": LONG_NAP}, TASKS))["result"]
     body, headers = request_of("tasks/get", {"taskId": created["taskId"]}, TASKS)
     answer = await client.post("/mcp", json=body, headers={**headers, "mcp-name": "another"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, -32020)
+    await asked(client, "tasks/cancel", {"taskId": created["taskId"]}, TASKS)
 
 
-async def test_who_takes_no_tasks_is_told_that_the_call_runs(client: httpx.AsyncClient) -> None:
+async def test_who_takes_no_tasks_is_told_that_the_call_runs(client: httpx.AsyncClient, owls: ModuleServer) -> None:
     """After the wait budget, with the call's id; the tools for it say where it is, bring its result and take it back."""
-    running = (await asked(client, "tools/call", NAP))["result"]
-    call_id = running["_meta"]["toolfleet/callId"]
-    place = (await asked(client, "tools/call", {"name": "call_status", "arguments": {"call_id": call_id}}))["result"]
+    with holding(owls, "nap"):
+        running = (await asked(client, "tools/call", NAP))["result"]
+        call_id = running["_meta"]["toolfleet/callId"]
+        asks = {"name": "call_status", "arguments": {"call_id": call_id}}
+        place = (await asked(client, "tools/call", asks))["result"]
     async with asyncio.timeout(SECONDS):
         while True:
             waits = {"name": "call_wait", "arguments": {"call_id": call_id}}
@@ -129,7 +150,7 @@ async def test_who_takes_no_tasks_is_told_that_the_call_runs(client: httpx.Async
 
 async def test_a_running_call_is_taken_back_by_a_tool(client: httpx.AsyncClient, owls: ModuleServer) -> None:
     """It ends as cancelled."""
-    running = (await asked(client, "tools/call", {"name": "owls.nap", "arguments": {"seconds": 60}}))["result"]
+    running = (await asked(client, "tools/call", {"name": "owls.nap", "arguments": LONG_NAP}))["result"]
     order = {"name": "call_cancel", "arguments": {"call_id": running["_meta"]["toolfleet/callId"]}}
     result = (await asked(client, "tools/call", order))["result"]
     await wait_until(lambda: not owls.running, "it is interrupted")
@@ -144,12 +165,11 @@ async def test_a_call_that_nobody_has_begun(client: httpx.AsyncClient, tool: str
     assert answer["isError"]
 
 
-async def abandoned(client: httpx.AsyncClient, owls: ModuleServer, key: str | None) -> None:
+async def abandoned(client: httpx.AsyncClient, owls: ModuleServer, key: str | None, *, seconds: float = 60) -> None:
     """Begin a call for once, and leave it when it has begun."""
     meta = {} if key is None else {"toolfleet/idempotencyKey": key}
-    calling = asyncio.create_task(
-        asked(client, "tools/call", {"name": "owls.nap_once", "arguments": {"seconds": 3}}, {}, meta, path="/mcp")
-    )
+    nap = {"name": "owls.nap_once", "arguments": {"seconds": seconds}}
+    calling = asyncio.create_task(asked(client, "tools/call", nap, {}, meta, path="/mcp"))
     await wait_until(lambda: owls.running, "it is in its module")
     calling.cancel()
     await asyncio.wait({calling})
@@ -159,7 +179,7 @@ async def test_a_cut_stream_leaves_a_call_with_a_key_a_grace(owls: ModuleServer,
     """A repeat within it joins the call, at another gateway as well, and gets the first result: it happens once."""
     owls.forget()
     async with one.client() as here, two.client() as there:
-        await abandoned(here, owls, "grace")
+        await abandoned(here, owls, "grace", seconds=3)
         meta = {"toolfleet/idempotencyKey": "grace"}
         result = await asked(there, "tools/call", {"name": "owls.nap_once", "arguments": {"seconds": 3}}, {}, meta)
     assert (result["result"]["isError"], len(owls.calls("nap_once"))) == (False, 1)
@@ -184,11 +204,12 @@ async def test_a_call_without_a_key_is_cancelled_at_once(owls: ModuleServer, one
 
 async def test_a_tool_can_be_kept_for_who_takes_tasks(client: httpx.AsyncClient, owls: ModuleServer) -> None:
     """Others are refused before anything has happened, and told what they lack; a tool that is not there is unknown to all."""
-    nap = {"name": "owls.brief_nap", "arguments": {"seconds": 0.2}}
-    refused = (await asked(client, "tools/call", nap))["error"]
+    kept = {"name": "owls.admin_only", "arguments": {}}
+    refused = (await asked(client, "tools/call", kept))["error"]
     unknown = (await asked(client, "tools/call", {"name": "owls.nothing", "arguments": {}}))["error"]
-    assert owls.calls("brief_nap") == []
-    created = (await asked(client, "tools/call", nap, TASKS))["result"]
+    assert owls.calls("admin_only") == []
+    with holding(owls, "admin_only"):
+        created = (await asked(client, "tools/call", kept, TASKS))["result"]
 
     assert (refused["code"], unknown["code"]) == (-32021, -32602)
     assert refused["data"]["requiredCapabilities"] == {"extensions": {"io.modelcontextprotocol/tasks": {}}}

@@ -10,7 +10,7 @@ import pytest
 from support.fleet import TestBed
 from support.gateways.gateway_process import Gateway, gateway_process
 from support.gateways.mcp_requests import TASKS, asked, stream_of
-from support.module_server import ModuleServer
+from support.module_server import ModuleServer, holding
 from support.worker_process import WorkerProcess
 from toolfleet_registry.access.api_key import KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys, CreatedKey
@@ -74,9 +74,10 @@ async def test_a_task_is_told_until_its_end(client: httpx.AsyncClient, there: ht
     assert {each["_meta"][NUMBER] for each in told} == {ack["params"]["_meta"][NUMBER]}
 
 
-async def test_the_end_of_a_task_is_told_with_its_result(client: httpx.AsyncClient) -> None:
+async def test_the_end_of_a_task_is_told_with_its_result(client: httpx.AsyncClient, owls: ModuleServer) -> None:
     """As `tasks/get` has it, also to who listens too late."""
-    task_id = await begun(client, 0.3)
+    with holding(owls, "nap"):
+        task_id = await begun(client, 0)
     for _ in range(2):
         async with stream_of(client, "subscriptions/listen", listening(task_id)) as messages:
             told = (await said(messages, task_id))[-1]

@@ -119,7 +119,7 @@ async def test_a_server_that_was_started_anew_is_watched_again(fleet: WatchedFle
     async with watching(fleet.one, "oldstdio", era, ONE) as (client, heard):
         assert (await client.call_tool("die", {})).is_error
         await until(lambda: ONE in heard.uris, "it may have changed")
-        assert {"prompts", "resources"} <= {*heard.lists}
+        await until(lambda: {"prompts", "resources"} <= {*heard.lists}, "and so may its lists")
         heard.uris.clear()
         await lay(fleet.two, "oldstdio")
         await until(lambda: heard.uris == [ONE], "the update came")

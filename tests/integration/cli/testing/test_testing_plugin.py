@@ -43,10 +43,10 @@ async def count(day: int, user_id: str | None = None) -> dict[str, int | str | N
 
 
 @module.tool(effect="read")
-async def watch(context: Context) -> str:
+async def watch(context: Context, seconds: float = 0.3) -> str:
     """Watch them."""
     await context.progress(0.5, "half")
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(seconds)
     return context.permission or "nobody"
 
 
@@ -122,7 +122,8 @@ def test_the_whole_way(toolfleet_fleet):
     assert (result.result["owls"], result.audit.attempts) == (5, 1)
     assert fleet.settings.default_timeout == 7
     assert events == ["begin"]
-    handle = fleet.sync.submit(ToolCall(tool_name="owls.watch"), Caller(permission="user", allowed_modules="*"))
+    call = ToolCall(tool_name="owls.watch", arguments={"seconds": 3})
+    handle = fleet.sync.submit(call, Caller(permission="user", allowed_modules="*"))
     assert [(step.fraction, step.message) for step in handle.progress()] == [(0.5, "half")]
     assert handle.result(20).success
 

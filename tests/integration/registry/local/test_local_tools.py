@@ -71,7 +71,7 @@ def test_a_functions_parameters_are_its_schema() -> None:
     tools = {tool.name: tool for tool in offered("support.local_tools.tag_tools:tools")}
 
     nap = tools["local.nap"]
-    assert (nap.description, nap.effect, nap.timeout_seconds) == ("Sleeps for so long.", "read", 0.3)
+    assert (nap.description, nap.effect, nap.timeout_seconds) == ("Sleeps for so long.", "read", 2)
     assert nap.input_schema is not None
     assert nap.input_schema["required"] == ["seconds"]
     assert nap.input_schema["properties"]["seconds"]["type"] == "number"
