@@ -34,10 +34,14 @@ class WorkerProcess:
         """Print its log from that character on, for pytest to show if the test fails."""
         print(self.said()[since:][-10_000:])  # noqa: T201
 
+    def connections(self, redis: Redis) -> list[str]:
+        """The addresses from which it is connected to Redis."""
+        own = {f"{c.laddr.ip}:{c.laddr.port}" for c in psutil.Process(self.process.pid).net_connections() if c.raddr}
+        return [client["addr"] for client in redis.client_list() if client["addr"] in own]
+
     def cut_connections(self, redis: Redis) -> int:
         """Have Redis close every connection to the worker; returns how many there were."""
-        own = {f"{c.laddr.ip}:{c.laddr.port}" for c in psutil.Process(self.process.pid).net_connections() if c.raddr}
-        there = [client["addr"] for client in redis.client_list() if client["addr"] in own]
+        there = self.connections(redis)
         for address in there:
             redis.client_kill_filter(addr=address)
         return len(there)

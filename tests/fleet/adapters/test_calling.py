@@ -10,6 +10,7 @@ from support.module_server import ModuleServer
 from support.waiting import wait_until
 from toolfleet import Caller, ToolDefinition, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.contracts import Effect
 from toolfleet_tasks.adapters.calling import AdapterCalls
 from toolfleet_tasks.adapters.deferrals import StillRunning
@@ -87,14 +88,15 @@ async def test_without_redis_a_call_ends_as_a_result(
     ada: Caller, tmp_path: Path, owls: ModuleServer, defer_after: float | None
 ) -> None:
     """No exception ends the run: the model reads that nothing has happened."""
-    with redis_server(tmp_path) as url:
-        fleet = ToolFleet(url)
-        await fleet.open()
-    try:
-        calls = AdapterCalls(fleet, defer_after=defer_after, timeout=2)
-        result = await calls.call(asked(ada, "echo", {}, "r1"))
-    finally:
-        await fleet.close()
+    with held_port() as port:
+        with redis_server(tmp_path, port=port) as url:
+            fleet = ToolFleet(url)
+            await fleet.open()
+        try:
+            calls = AdapterCalls(fleet, defer_after=defer_after, timeout=2)
+            result = await calls.call(asked(ada, "echo", {}, "r1"))
+        finally:
+            await fleet.close()
 
     assert not result.success
     assert result.effect_state == "none"

@@ -80,7 +80,7 @@ async def test_a_call_that_is_given_up_is_taken_back(fleet: ToolFleet, ada: Call
 
 async def test_a_call_has_the_time_that_the_server_has(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
     """Claude hears that the call's time was over."""
-    async with Client(fleet_server(fleet, ada, timeout=0.2)["instance"]) as client:
+    async with Client(fleet_server(fleet, ada, timeout=3)["instance"]) as client:
         assert "error_code: timed_out" in text(await ask(client, "owls__nap", {"seconds": 60}, "late"))
     await wait_until(lambda: owls.interrupted, "the module was hung up on")
 

@@ -145,15 +145,17 @@ async def test_a_long_call_interrupts_the_graph_and_is_the_same_once_it_goes_on(
 ) -> None:
     """However often it is resumed too early, it waits for the one call."""
     talker.forget()
-    middleware = FleetMiddleware(fleet, ada, defer_after=0.1)
-    graph = agent(script(("owls__talk", {}, "c1")), middleware, checkpointer=InMemorySaver())
+    model, saver = script(("owls__talk", {}, "c1")), InMemorySaver()
+    graph, patient = (
+        agent(model, FleetMiddleware(fleet, ada, defer_after=seconds), checkpointer=saver) for seconds in (0.1, 60)
+    )
 
     (interrupted,) = (await graph.ainvoke(ASK, thread("t1")))["__interrupt__"]
     (still,) = (await graph.ainvoke(Command(resume=True), thread("t1")))["__interrupt__"]
-    talker.go_on(3)
+    await wait_until(lambda: owls.call_ids("talk"), "the module has the call")
     (call_id,) = owls.call_ids("talk")
-    await wait_until(lambda: owls.running == 0, "the call has ended")
-    state = await graph.ainvoke(Command(resume=True), thread("t1"))
+    talker.go_on(3)
+    state = await patient.ainvoke(Command(resume=True), thread("t1"))
 
     known = {"kind": "call", "toolfleet_call_id": call_id, "toolfleet_tool": "owls.talk", "tool_call_id": "c1"}
     assert interrupted.value == still.value == known

@@ -135,7 +135,7 @@ async def test_a_run_that_is_cancelled_takes_its_call_back(fleet: ToolFleet, ada
 
 async def test_a_call_has_the_time_that_the_tools_have(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
     """The model hears that the call's time was over."""
-    tools = FleetTools(fleet, ada, timeout=0.2)
+    tools = FleetTools(fleet, ada, timeout=3)
     agent = keeper(calls(("owls__nap", '{"seconds": 60}', "c1")), tools)
 
     (shown,) = outputs(await Runner.run(agent, "Sleep."))

@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 
 from support.fleet import TestBed
-from support.module_server import ModuleServer
+from support.module_server import ModuleServer, holding
 from support.programs import forking
 from support.waiting import wait_until
 from support.worker_process import TESTS, WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio import fork_safety
 from toolfleet_tasks.client.session import Session
@@ -105,16 +106,17 @@ async def test_leaving_ends_the_calls_of_other_loops(
     """Who waits on another loop gets a result; his loop goes on."""
     owls.forget()
     found: list[ToolResult] = []
-    nap = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 2})
+    nap = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 0})
     fleet = await ToolFleet(settings=bed.settings).__aenter__()
 
     async def agent() -> None:
         found.append(await fleet.call(nap, owner))
 
-    thread = in_thread(lambda: asyncio.run(agent()))
-    await wait_until(lambda: owls.running, "the module has the call")
-    await fleet.__aexit__()
-    await asyncio.to_thread(thread.join, 30)
+    with holding(owls, "nap_once"):
+        thread = in_thread(lambda: asyncio.run(agent()))
+        await wait_until(lambda: owls.running, "the module has the call")
+        await fleet.__aexit__()
+        await asyncio.to_thread(thread.join, 30)
 
     assert [result.error_code for result in found] == ["outcome_unknown"]
     with pytest.raises(RuntimeError, match="not open"):
@@ -153,23 +155,23 @@ async def test_a_fleet_may_be_entered_again(bed: TestBed, worker: WorkerProcess,
 
 async def test_a_loops_first_call_ends_by_its_deadline(owls: ModuleServer, owner: Caller, tmp_path: Path) -> None:
     """Where Redis has gone, the call that would open a connection is a result like any other."""
-    with redis_server(tmp_path / "redis") as url:
-        fleet = await ToolFleet(settings=TestBed(url, (owls,), tmp_path).settings).__aenter__()
-    result = await asyncio.to_thread(lambda: asyncio.run(fleet.call(echo(1), owner, timeout=5)))
-    await fleet.__aexit__()
+    with held_port() as port:
+        with redis_server(tmp_path / "redis", port=port) as url:
+            fleet = await ToolFleet(settings=TestBed(url, (owls,), tmp_path).settings).__aenter__()
+        result = await asyncio.to_thread(lambda: asyncio.run(fleet.call(echo(1), owner, timeout=5)))
+        await fleet.__aexit__()
 
     assert (result.error_code, result.effect_state, result.retryable) == ("fleet_unavailable", "none", True)
 
 
-async def test_entering_that_fails_leaves_it_closed(tmp_path: Path) -> None:
+async def test_entering_that_fails_leaves_it_closed() -> None:
     """A fleet that could not be opened is not open."""
-    with redis_server(tmp_path / "redis") as url:
-        pass
-    sessions = Sessions(Settings(redis_url=url))
-    with pytest.raises(Exception, match="does not answer"):
-        await sessions.enter()
-    with pytest.raises(RuntimeError, match="not open"):
-        sessions.here()
+    with held_port() as port:
+        sessions = Sessions(Settings(redis_url=f"redis://127.0.0.1:{port}/0"))
+        with pytest.raises(Exception, match="does not answer"):
+            await sessions.enter()
+        with pytest.raises(RuntimeError, match="not open"):
+            sessions.here()
 
 
 @pytest.mark.parametrize(

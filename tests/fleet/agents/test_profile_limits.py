@@ -191,8 +191,8 @@ async def test_a_worker_that_is_killed_between_two_attempts_loses_nothing(
 ) -> None:
     """The next worker goes on after the pause, with the attempts that are left."""
     module.add("flaky", Flaky(500, 500), effect="read")
-    said = profile(tool_retry={"max_retries": 2, "initial_delay_seconds": 1, "jitter": False})
-    bed = bed_of(redis_here, module, tmp_path, **said)
+    said = profile(tool_retry={"max_retries": 2, "initial_delay_seconds": 2, "jitter": False})
+    bed = bed_of(redis_here, module, tmp_path, visibility_timeout=4, **said)  # no pause is longer than half a lease
     async with ToolFleet(settings=bed.settings) as fleet:
         with bed.worker() as doomed:
             handle = await fleet.submit(ToolCall(tool_name="owls.flaky"), ADA, timeout=60)

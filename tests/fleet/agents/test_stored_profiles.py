@@ -7,9 +7,9 @@ import pytest
 from redis.asyncio import Redis
 
 from support.fleet import TestBed
-from support.module_server import serve
+from support.module_server import holding, serve
 from support.owls import make_module
-from support.waiting import wait_until_answered
+from support.waiting import wait_until, wait_until_answered
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
@@ -17,7 +17,7 @@ from toolfleet_registry.agents.stored.profiles import StoredProfiles
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
 
 ECHO = ToolCall(tool_name="owls.echo", arguments={"n": 1})
-NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 1.5})
+NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 0})
 READER = Caller(user_id="ada", permission="owner", allowed_modules="*", agent="reader")
 LENIENT: dict[str, dict[str, object]] = {"reader": {}, "other": {}}
 """What an agent's settings say, so that it publishes what only workers refuse."""
@@ -100,21 +100,19 @@ async def test_a_worker_goes_by_what_it_knows_itself(lenient: ToolFleet, stored:
 
 
 async def test_a_call_that_runs_ends_although_its_profile_goes(
-    lenient: ToolFleet, stored: StoredProfiles, worker: WorkerProcess
+    bed: TestBed, lenient: ToolFleet, stored: StoredProfiles, worker: WorkerProcess
 ) -> None:
     """It was judged when it began."""
     stored.put("reader", AgentProfile(), by="ada")
     await becomes(lenient, None, "the worker knows the profile")
-    handle = await lenient.submit(NAP, READER, timeout=20)
-
-    async def runs() -> bool:
-        return await handle.status() == "running"
-
-    await wait_until_answered(runs, "it runs")
-    stored.remove("reader", by="ada")
+    (owls,) = bed.modules
+    with holding(owls, "nap"):
+        handle = await lenient.submit(NAP, READER, timeout=40)
+        await wait_until(lambda: owls.calls("nap"), "it runs")
+        stored.remove("reader", by="ada")
+        await becomes(lenient, "permission_denied", "the worker knows that it is gone")
 
     assert (await handle.result()).success
-    await becomes(lenient, "permission_denied", "the worker knows that it is gone")
 
 
 async def test_a_redis_that_was_emptied_opens_and_closes_nothing(

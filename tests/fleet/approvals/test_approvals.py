@@ -40,7 +40,7 @@ AGENTS = {
         "middleware": [{"name": "human_in_the_loop", "approve_tools": ["owls.*"], "quorum": 2}],
     },
     "hasty": {
-        "middleware": [{"name": "human_in_the_loop", "approve_tools": ["owls.*"], "expires_seconds": 1}],
+        "middleware": [{"name": "human_in_the_loop", "approve_tools": ["owls.*"], "expires_seconds": 3}],
     },
 }
 

@@ -27,7 +27,7 @@ WAITS: dict[str, Any] = {"name": "human_in_the_loop", "approve_tools": ["bank.pa
 AGENTS = {
     "strict": {"middleware": [WAITS]},
     "careful": {"middleware": [{**WAITS, "quorum": 2}]},
-    "hasty": {"middleware": [{**WAITS, "expires_seconds": 1}]},
+    "hasty": {"middleware": [{**WAITS, "expires_seconds": 3}]},
 }
 
 

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from support.fleet import SIGNING_KEY, TestBed
 from support.module_server import ModuleServer, serve
 from support.modules import sdk_program
 from support.servers.hatchery import HATCHED, Hatchery, make_hatchery
-from support.waiting import wait_until
+from support.waiting import wait_until, wait_until_answered
 from toolfleet import Caller, CallHandle, Progress, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_tasks.messages.signing import module_key
 
 HATCH = ToolCall(tool_name="nest.hatch")
@@ -189,18 +191,18 @@ async def test_a_module_that_says_nothing_is_asked_again(
 async def test_a_module_that_is_away_is_waited_for(bed: TestBed, owner: Caller) -> None:
     """Its call goes on once it is back at its address."""
     nest, stack = make_hatchery(), ExitStack()
-    stack.enter_context(serve(nest.server))
-    port = int(nest.server.url.rpartition(":")[2])
-    bed.modules = (nest.server,)
-    with bed.worker() as worker:
-        async with ToolFleet(settings=bed.settings) as fleet:
-            handle = await fleet.submit(HATCH, owner, timeout=60)
-            await wait_until(lambda: nest.asked, "it was asked for")
-            stack.close()
-            await wait_until(lambda: "status_unanswered" in worker.said(), "nobody answers")
-            nest.answer = HATCHED
-            with serve(nest.server, port=port):
-                result = await handle.result(SECONDS)
+    with held_port() as port, stack:
+        stack.enter_context(serve(nest.server, port=port))
+        bed.modules = (nest.server,)
+        with bed.worker() as worker:
+            async with ToolFleet(settings=bed.settings) as fleet:
+                handle = await fleet.submit(HATCH, owner, timeout=60)
+                await wait_until(lambda: nest.asked, "it was asked for")
+                stack.close()
+                await wait_until(lambda: "status_unanswered" in worker.said(), "nobody answers")
+                nest.answer = HATCHED
+                with serve(nest.server, port=port):
+                    result = await handle.result(SECONDS)
     assert (result.success, result.audit.attempts, len(nest.begun)) == (True, 1, 1)
 
 
@@ -214,11 +216,18 @@ async def test_its_deadline_ends_it(fleet: ToolFleet, nest: Hatchery, owner: Cal
 
 
 @pytest.mark.parametrize("is_silent", [False, True], ids=["between two questions", "during one"])
-async def test_its_caller_can_take_it_back(fleet: ToolFleet, nest: Hatchery, owner: Caller, is_silent: bool) -> None:
+async def test_its_caller_can_take_it_back(
+    served: TestBed, fleet: ToolFleet, nest: Hatchery, owner: Caller, is_silent: bool
+) -> None:
     """The module is told, once and at once, and may end it."""
     nest.hangs, nest.poll_after = is_silent, 0.2 if is_silent else 30.0
     handle = await fleet.submit(HATCH, owner, timeout=60)
-    await wait_until(lambda: nest.asked if is_silent else nest.begun, "it goes on")
+    if is_silent:
+        await wait_until(lambda: nest.asked, "it is asked for")
+    else:  # that the module has begun says not yet that its worker has heard so
+        async with Redis.from_url(served.redis_url) as redis:
+            record = served.settings.keys.call(handle.id)
+            await wait_until_answered(lambda: redis.hexists(record, "accepted"), "it goes on")
     await handle.cancel()
     result = await handle.result(SECONDS)
 
@@ -268,7 +277,7 @@ async def test_a_module_that_was_killed_has_forgotten(
     logs.mkdir()
     bed = TestBed(redis_url, (module,), logs, {"visibility_timeout": 4, "signing_key": SIGNING_KEY})
     key = module_key(SIGNING_KEY, "owls")
-    with sdk_program.running(tmp_path, replies=where, key=key) as first:
+    with held_port() as port, sdk_program.running(tmp_path, replies=where, key=key, port=port) as first:
         module.url = first.url
         with bed.worker():
             async with ToolFleet(settings=bed.settings) as fleet:
@@ -282,7 +291,6 @@ async def test_a_module_that_was_killed_has_forgotten(
                     break
                 first.process.kill()
                 first.process.wait(20)
-                port = int(first.url.rpartition(":")[2])
                 with sdk_program.running(tmp_path, replies=where, key=key, port=port):
                     result = await handle.result(60)
     assert (result.error_code, result.effect_state) == ("outcome_unknown", "unknown")

@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.fleet import TestBed, own_bed
-from support.module_server import ModuleServer, serve
+from support.module_server import ModuleServer, holding, serve
 from support.owls import make_module
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
@@ -86,10 +86,11 @@ async def test_calls_that_a_worker_has_run(bed: TestBed, fleet: ToolFleet, owner
 async def test_a_call_whose_agent_ends_it(bed: TestBed, fleet: ToolFleet, owner: Caller, owls: ModuleServer) -> None:
     """Taken back while it runs: the agent has won its end, and its worker, who is late, adds nothing."""
     with bed.worker() as worker:
-        handle = await fleet.submit(ToolCall(tool_name="owls.nap", arguments={"seconds": 1}), owner)
-        await wait_until(lambda: owls.running, "the module has the call")
-        await handle.cancel()
-        result = await handle.result(20)
+        with holding(owls, "nap"):
+            handle = await fleet.submit(ToolCall(tool_name="owls.nap", arguments={"seconds": 0}), owner)
+            await wait_until(lambda: owls.running, "the module has the call")
+            await handle.cancel()
+            result = await handle.result(20)
         await wait_until(lambda: not owls.running, "the module is done")
     (line,) = (await audit(bed)).values()
 

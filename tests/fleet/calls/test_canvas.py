@@ -250,7 +250,7 @@ async def test_a_chain_survives_the_worker_that_ran_it(
     agent: ToolFleet, signed: TestBed, link: Link, module: ModuleServer
 ) -> None:
     """Killed in the middle of the second link: the module says what has become of that, and another worker goes on."""
-    links = [await link("one"), await link("two", seconds=1), await link("three")]
+    links = [await link("one"), await link("two", seconds=50), await link("three")]
     module.memory = lambda _: {"state": "done", "success": True, "result": "two"}
     ended = await begun(chain(*links))
     with signed.worker() as worker:
@@ -320,6 +320,7 @@ async def test_a_call_that_may_not_be_made_is_no_signature(agent: ToolFleet, lin
         await agent.canvas.signature(ToolCall(tool_name="owls.echo", idempotency_key="a"), Caller(allowed_modules="*"))
 
 
+@pytest.mark.usefixtures("same_day")
 async def test_a_limit_holds_for_a_signature(
     agent: ToolFleet, worker: WorkerProcess, link: Link, module: ModuleServer
 ) -> None:

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from support.fleet import TestBed
 from support.fleet_calls import FleetCalls
-from support.module_server import ModuleServer, serve
+from support.module_server import ModuleServer, holding, serve
 from support.owls import echo, nap
 from support.processes import next_line, python_program
 from support.waiting import wait_until
@@ -156,8 +156,8 @@ async def test_a_worker_that_is_killed_neither_frees_nor_doubles(
     more = {"fast_transport": True, "visibility_timeout": 2}  # else its message comes back after hours
     bed = TestBed(redis_here, (module,), logs_in(tmp_path), more)
     async with ToolFleet(settings=bed.settings) as fleet:
-        with bed.worker() as worker:
-            handle = await fleet.submit(ToolCall(tool_name=tool, arguments={"seconds": 1}), ADA)
+        with bed.worker() as worker, holding(module, tool.removeprefix("owls.")):
+            handle = await fleet.submit(ToolCall(tool_name=tool, arguments={"seconds": 0}), ADA)
             await wait_until(lambda: module.requests, "it runs")
             worker.send_signal(signal.SIGKILL)
             worker.wait()

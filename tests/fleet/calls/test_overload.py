@@ -11,12 +11,12 @@ import pytest
 from redis.asyncio import Redis
 
 from support.fleet import TestBed
-from support.module_server import ModuleServer, serve
+from support.module_server import ModuleServer, holding, serve
 from support.owls import make_module
+from support.programs.closed_port import closed_port
 from support.waiting import wait_until, wait_until_sync
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_tasks.presence.consumers import workers_by_queue
 
 ADA, BOB = (Caller(user_id=name, permission="owner", allowed_modules="*") for name in ("ada", "bob"))
@@ -46,10 +46,11 @@ async def test_a_full_queue_answers_at_once(redis_here: str, owls: ModuleServer,
     settings = {"backlog_limit": 3, "worker_concurrency": 1, "calls_per_caller": 100}
     with overloaded(redis_here, owls, tmp_path, **settings) as bed, bed.worker(worker_concurrency=1):
         async with ToolFleet(settings=bed.settings) as fleet:
-            first = await fleet.submit(NAP, ADA)
-            await wait_until(lambda: owls.running, "the worker is busy")
-            waiting = [await fleet.submit(NAP, ADA) for _ in range(6)]
-            ends = [handle for handle in waiting if handle._ending.done()]
+            with holding(owls, "nap"):
+                first = await fleet.submit(NAP, ADA)
+                await wait_until(lambda: owls.running, "the worker is busy")
+                waiting = [await fleet.submit(NAP, ADA) for _ in range(6)]
+                ends = [handle for handle in waiting if handle._ending.done()]
             results = await asyncio.wait_for(asyncio.gather(*(one.result() for one in [first, *waiting])), 30)
 
     # A worker takes some ahead of the one that runs.
@@ -87,11 +88,10 @@ async def test_the_flood_itself_is_served(redis_here: str, owls: ModuleServer, t
 
 async def test_a_dead_module_is_left_alone_and_found_again(redis_here: str, tmp_path: Path) -> None:
     """The breaker opens when no worker can connect; soon calls fail within the publish; when the module answers it closes."""
-    port = free_port()
     module = make_module()
     with overloaded(redis_here, module, tmp_path, breaker_seconds=3) as bed, serve(module):
         async with ToolFleet(settings=bed.settings) as fleet:
-            with bed.worker(module_services={"owls": f"http://127.0.0.1:{port}"}):
+            with bed.worker(module_services={"owls": f"http://127.0.0.1:{closed_port()}"}):
                 refused = await refused_at_once(fleet)
             with bed.worker():
                 give_up_at = time.monotonic() + 20
@@ -130,10 +130,11 @@ async def test_a_modules_bound_holds_over_all_workers(
         bed.modules = (owls, ravens)
         with bed.worker(), bed.worker():
             async with ToolFleet(settings=bed.settings) as fleet:
-                naps = asyncio.create_task(fleet.call_many([NAP] * 9, ADA, timeout=60))
-                await wait_until(lambda: owls.running, "naps are under way")
-                raven = await fleet.call(ToolCall(tool_name="ravens.echo"), ADA, timeout=20)
-                assert not naps.done()
+                with holding(owls, "nap"):
+                    naps = asyncio.create_task(fleet.call_many([NAP] * 9, ADA, timeout=60))
+                    await wait_until(lambda: owls.running == 3, "as many naps as may be are under way")
+                    raven = await fleet.call(ToolCall(tool_name="ravens.echo"), ADA, timeout=20)
+                    assert not naps.done()
                 results = await asyncio.wait_for(naps, 60)
 
     assert raven.success

@@ -1,6 +1,7 @@
 """What results take in Redis: their texts go once they were had, and no user's fill it."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -163,14 +164,17 @@ async def test_a_caller_with_too_many_bytes_is_told_busy(
 
 
 async def test_a_queue_is_full_by_its_bytes_as_well(
-    bed: TestBed, fleet: ToolFleet, redis: Redis, owner: Caller
+    fleet: ToolFleet, worker: WorkerProcess, redis: Redis, owner: Caller
 ) -> None:
     """Some dozens of large calls are as many as may wait."""
     queue = KEYS.queue("tools.owls")
-    await redis.lpush("elsewhere", *["x" * 200_000] * 20)
-    await redis.rename("elsewhere", queue)  # nobody's bell rings for it
-    refused = await fleet.call(fill(3), owner)
-    await redis.delete(queue)
+    worker.send_signal(signal.SIGSTOP)  # it would take them, as it looks into its queues every second
+    try:
+        await redis.lpush(queue, *["x" * 200_000] * 20)
+        refused = await fleet.call(fill(3), owner)
+        await redis.delete(queue)
+    finally:
+        worker.send_signal(signal.SIGCONT)
 
     assert (refused.error_code, refused.effect_state) == ("busy", "none")
     assert "bytes wait" in str(refused.error)

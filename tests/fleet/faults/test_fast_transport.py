@@ -16,12 +16,13 @@ from redis.exceptions import RedisError
 
 from support.fleet import TestBed, program
 from support.fleet_calls import FleetCalls
-from support.module_server import ModuleServer, serve
+from support.module_server import ModuleServer, holding, serve
 from support.streams.tcp_proxy import tcp_proxy
 from support.waiting import wait_until_sync
 from support.worker_process import READY
 from toolfleet_cli.local.commands import worker_command
 from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.keys import Keys
 
@@ -55,7 +56,7 @@ def own_redis(owls: ModuleServer, folder: Path) -> Generator[tuple[TestBed, Flee
     """A Redis that will be frozen or ended; where it is, a bed on it, and calls."""
     (folder / "logs").mkdir()
     owls.forget()
-    with redis_server(folder / "redis") as url:
+    with held_port() as port, redis_server(folder / "redis", port=port) as url:
         bed = TestBed(url, (owls,), folder / "logs")
         calls = FleetCalls(bed.settings)
         offer(calls.redis, "owls", *owls.definitions)
@@ -102,14 +103,14 @@ def test_a_lease_limits_no_call(bed: TestBed, calls: FleetCalls, owls: ModuleSer
 
 def test_a_killed_workers_calls_run_elsewhere(bed: TestBed, calls: FleetCalls, owls: ModuleServer) -> None:
     """After kill -9 an idle worker gets what ran and what was held for later, within about a lease."""
-    with bed.worker(visibility_timeout=2) as killed:
-        ids = [calls.call("nap", n=n, seconds=2) for n in range(5)]
+    with bed.worker(visibility_timeout=2) as killed, holding(owls, "nap"):
+        ids = [calls.call("nap", n=n, seconds=0) for n in range(5)]
         ids.append(calls.call("nap", n=5, seconds=0, countdown=4))
         wait_until_sync(lambda: owls.running == 5 and calls.unacked() == 6, "the module has the calls")
         killed.send_signal(signal.SIGKILL)
         killed.wait()
     with bed.worker(visibility_timeout=2) as other:
-        wait_until_sync(lambda: len(owls.calls("nap")) >= 10, "the calls run elsewhere", seconds=2 * 1.5 + 2)
+        wait_until_sync(lambda: len(owls.calls("nap")) >= 10, "the calls run elsewhere", seconds=2 * 1.5 + 5)
 
         assert calls.succeeded(*ids) == [True] * 6
         nothing_is_left(calls)
@@ -134,9 +135,10 @@ def test_redis_may_be_restarted(end: signal.Signals, owls: ModuleServer, tmp_pat
     """Stopped or killed, with calls running: each runs once, all results arrive, and the same worker takes new calls."""
     with own_redis(owls, tmp_path) as (bed, calls), bed.worker() as worker:
         calls.redis.config_set("appendfsync", "always")
-        ids = [calls.call("nap", n=n, seconds=1) for n in range(5)]
-        wait_until_sync(lambda: owls.running == 5, "the module has the calls")
-        os.kill(pid_of(calls.redis), end)
+        with holding(owls, "nap"):
+            ids = [calls.call("nap", n=n, seconds=1) for n in range(5)]
+            wait_until_sync(lambda: owls.running == 5, "the module has the calls")
+            os.kill(pid_of(calls.redis), end)
         with _back_again(bed.redis_url, tmp_path):
             assert calls.succeeded(*ids) == [True] * 5, worker.said()
             after = calls.call("echo", n=5)
@@ -168,11 +170,13 @@ def _is_up(stack: contextlib.ExitStack, url: str, folder: Path) -> bool:
 def test_cut_connections_repeat_no_call(bed: TestBed, calls: FleetCalls, owls: ModuleServer) -> None:
     """CLIENT KILL of every connection, three times while 50 calls run: each runs once, and all results arrive."""
     with bed.worker() as worker:
-        ids = [calls.call("nap", n=n, seconds=2) for n in range(50)]
-        wait_until_sync(lambda: owls.running == 50, "the module has the calls")
-        for _ in range(3):
-            assert worker.cut_connections(calls.redis) >= 2
-            wait_until_sync(lambda: calls.redis.client_list(_type="pubsub"), "it is back")
+        with holding(owls, "nap"):
+            ids = [calls.call("nap", n=n, seconds=0) for n in range(50)]
+            wait_until_sync(lambda: owls.running == 50, "the module has the calls")
+            for _ in range(3):
+                assert worker.cut_connections(calls.redis) >= 2
+                wait_until_sync(lambda: calls.redis.client_list(_type="pubsub"), "it listens again")
+                wait_until_sync(lambda: len(worker.connections(calls.redis)) >= 2, "it is back")
         ids += [calls.call("nap", n=n, seconds=0) for n in range(50, 60)]
 
         assert all(calls.succeeded(*ids)), worker.said()
@@ -244,10 +248,11 @@ def test_remote_control_outlasts_an_answer_that_is_lost(owls: ModuleServer, tmp_
 
 def _survives_a_freeze(owls: ModuleServer, folder: Path, seconds: float) -> str:
     with own_redis(owls, folder) as (bed, calls), bed.worker(visibility_timeout=30, loop_stall_seconds=1) as worker:
-        ids = [calls.call("nap", n=n, seconds=1) for n in range(20)]
-        wait_until_sync(lambda: owls.running == 20, "the module has the calls")
         pid = pid_of(calls.redis)
-        os.kill(pid, signal.SIGSTOP)
+        with holding(owls, "nap"):
+            ids = [calls.call("nap", n=n, seconds=0) for n in range(20)]
+            wait_until_sync(lambda: owls.running == 20, "the module has the calls")
+            os.kill(pid, signal.SIGSTOP)
         try:
             wait_until_sync(lambda: owls.running == 0, "the calls went on")
             time.sleep(seconds)  # the time is what it is about
@@ -283,9 +288,10 @@ def test_a_half_open_connection_is_noticed(owls: ModuleServer, bed: TestBed, cal
     with tcp_proxy(port_of(bed.redis_url)) as proxy:
         far = TestBed(f"redis://127.0.0.1:{proxy.port}/0", bed.modules, bed.folder)
         with far.worker() as worker:
-            ids = [calls.call("nap", n=n, seconds=1) for n in range(10)]
-            wait_until_sync(lambda: owls.running == 10, "the module has the calls")
-            proxy.go_deaf()
+            with holding(owls, "nap"):
+                ids = [calls.call("nap", n=n, seconds=0) for n in range(10)]
+                wait_until_sync(lambda: owls.running == 10, "the module has the calls")
+                proxy.go_deaf()
             ids.append(calls.call("nap", n=10, seconds=0))
 
             assert all(calls.succeeded(*ids, seconds=25)), worker.said()
@@ -340,8 +346,9 @@ def test_no_garbage_ends_a_worker(bed: TestBed, calls: FleetCalls, owls: ModuleS
             ids.append(calls.call("nap", n=number, seconds=0))
         assert all(calls.succeeded(*ids)), worker.said()
         nothing_is_left(calls)
-        naps = [calls.call("nap", n=100 + n, seconds=0.5) for n in range(4)]
-        wait_until_sync(lambda: owls.running == 4, "all slots can be used")
+        with holding(owls, "nap"):
+            naps = [calls.call("nap", n=100 + n, seconds=0) for n in range(4)]
+            wait_until_sync(lambda: owls.running == 4, "all slots can be used")
         assert all(calls.succeeded(*naps))
         assert "message_quarantined" in worker.said()
         assert worker.process.poll() is None
@@ -393,9 +400,10 @@ def test_a_pool_can_grow_and_shrink(bed: TestBed, calls: FleetCalls, owls: Modul
     with bed.worker(worker_concurrency=3, remote_control=frozenset({"pool_grow", "pool_shrink"})):
         assert calls.pool()["max-concurrency"] == 3
         calls.app.control.pool_grow(2)
-        naps = [calls.call("nap", n=n, seconds=1) for n in range(10, 15)]
-        wait_until_sync(lambda: owls.running == 5, "all five run at once")
-        calls.app.control.pool_shrink(4)
+        with holding(owls, "nap"):
+            naps = [calls.call("nap", n=n, seconds=0.5) for n in range(10, 15)]
+            wait_until_sync(lambda: owls.running == 5, "all five run at once")
+            calls.app.control.pool_shrink(4)
         wait_until_sync(lambda: calls.pool()["max-concurrency"] == 1, "it has shrunk")
         assert all(calls.succeeded(*naps))
         owls.forget()
@@ -409,10 +417,11 @@ def test_the_pool_can_scale_itself(bed: TestBed, calls: FleetCalls, owls: Module
     command = [*worker_command("all"), "--autoscale=6,2"]
     settings = bed.settings.model_copy(update={"remote_control": frozenset({"autoscale"})})
     with program(bed, command, "autoscaled", ready=READY, settings=settings):
-        ids = [calls.call("nap", n=n, seconds=2) for n in range(12)]
-        wait_until_sync(lambda: owls.running == 6, "it has grown")
-        calls.app.control.autoscale(8, 2)
-        wait_until_sync(lambda: owls.running == 8, "it has grown further")
+        with holding(owls, "nap"):
+            ids = [calls.call("nap", n=n, seconds=0) for n in range(12)]
+            wait_until_sync(lambda: owls.running == 6, "it has grown")
+            calls.app.control.autoscale(8, 2)
+            wait_until_sync(lambda: owls.running == 8, "it has grown further")
 
         assert all(calls.succeeded(*ids))
         nothing_is_left(calls)
@@ -438,10 +447,11 @@ def test_a_cold_shutdown_gives_everything_back_at_once(bed: TestBed, calls: Flee
 def test_a_worker_ends_without_redis(owls: ModuleServer, tmp_path: Path) -> None:
     """Told to stop while Redis is away, with calls running: it ends in a bounded time."""
     with own_redis(owls, tmp_path) as (bed, calls), bed.worker(drain_seconds=1) as worker:
-        for n in range(3):
-            calls.call("nap", n=n, seconds=0.5)
-        wait_until_sync(lambda: owls.running == 3, "the module has the calls")
-        os.kill(pid_of(calls.redis), signal.SIGKILL)
+        with holding(owls, "nap"):
+            for n in range(3):
+                calls.call("nap", n=n, seconds=0)
+            wait_until_sync(lambda: owls.running == 3, "the module has the calls")
+            os.kill(pid_of(calls.redis), signal.SIGKILL)
         wait_until_sync(lambda: "redis_line_away" in worker.said(), "it was noticed")
         worker.send_signal(signal.SIGTERM)
 

@@ -103,12 +103,14 @@ async def test_a_worker_that_dies_with_the_answer_loses_nothing(
 
 async def test_an_answer_counts_once(fleet: ToolFleet, nursery: Nursery, owner: Caller) -> None:
     """The same again changes nothing, another is refused, and after the end each is."""
+    nursery.is_held = True
     handle = await fleet.submit(TEND, owner, timeout=SECONDS)
     await asked(handle)
     assert await handle.answer(ADA, number=1)
     assert not await handle.answer(ADA, number=1)
     with pytest.raises(InputNotTaken):
         await handle.answer(BOB, number=1)
+    nursery.is_held = False
     assert (await handle.result(SECONDS)).success
     with pytest.raises(InputNotTaken):
         await handle.answer(ADA, number=1)
@@ -120,7 +122,7 @@ async def test_its_module_is_told_that_nobody_wants_it(
     fleet: ToolFleet, nursery: Nursery, owner: Caller, ends_by: str
 ) -> None:
     """While it waits for an answer nobody holds it; all the same its module hears of the end, once."""
-    handle = await fleet.submit(TEND, owner, timeout=3 if ends_by == "its deadline" else 60)
+    handle = await fleet.submit(TEND, owner, timeout=4 if ends_by == "its deadline" else 60)
     await asked(handle)
     if ends_by == "its caller":
         await handle.cancel()

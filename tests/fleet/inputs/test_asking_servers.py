@@ -15,7 +15,7 @@ from support.programs.fork_server import start
 from support.up import leave_nothing
 from support.waiting import wait_until
 from toolfleet import Caller, PendingInput, ToolCall, ToolFleet
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.tcp_ports import held_port
 
 ADA = Caller(user_id="ada", permission="user", allowed_modules="*")
 ASK = ToolCall(tool_name="nest.ask", arguments={"text": "2"}, takes_input=True)
@@ -28,21 +28,21 @@ async def nest_behind(
     redis_url: str, folder: Path, *options: str, words: Sequence[str] = ()
 ) -> AsyncGenerator[ToolFleet]:
     """A fleet with the nest behind a host, which has these options."""
-    url = f"http://127.0.0.1:{(port := free_port())}"
-    command = [sys.executable, "-m", "toolfleet_cli", "host", "mcp", "nest", *options, "--no-announce", "--env"]
-    command += [f"NOTES={folder / 'notes'}", "--port", str(port), "--", sys.executable, str(NEST), "stdio", *words]
-    env = {**os.environ, "TOOLFLEET_REDIS_URL": redis_url}
-    with (folder / "host.txt").open("wb") as output:
-        host = start(command, cwd=folder, env=env, output=output)
-    try:
-        await wait_until(lambda: listens(port), "the host is up")
-        bed = TestBed(redis_url, (ModuleServer("nest", url=url),), folder)
-        with bed.worker():
-            async with ToolFleet(settings=bed.settings) as fleet:
-                await until_listed(fleet, ADA, "nest")
-                yield fleet
-    finally:
-        leave_nothing(host)
+    with held_port() as port:
+        command = [sys.executable, "-m", "toolfleet_cli", "host", "mcp", "nest", *options, "--no-announce", "--env"]
+        command += [f"NOTES={folder / 'notes'}", "--port", str(port), "--", sys.executable, str(NEST), "stdio", *words]
+        env = {**os.environ, "TOOLFLEET_REDIS_URL": redis_url}
+        with (folder / "host.txt").open("wb") as output:
+            host = start(command, cwd=folder, env=env, output=output)
+        try:
+            await wait_until(lambda: listens(port), "the host is up", seconds=SECONDS)
+            bed = TestBed(redis_url, (ModuleServer("nest", url=f"http://127.0.0.1:{port}"),), folder)
+            with bed.worker():
+                async with ToolFleet(settings=bed.settings) as fleet:
+                    await until_listed(fleet, ADA, "nest")
+                    yield fleet
+        finally:
+            leave_nothing(host)
 
 
 def noted(folder: Path, *beginnings: str) -> list[str]:

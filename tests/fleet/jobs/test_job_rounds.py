@@ -30,6 +30,8 @@ RARELY = "works.state_rarely"
 MOST_FAULTS = 5  # in a row: then a job has failed
 LONG_SECONDS = 5  # of a wait that is not the interval's
 
+pytestmark = pytest.mark.usefixtures("same_day")
+
 
 @pytest.fixture(scope="module")
 def works() -> Works:

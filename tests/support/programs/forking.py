@@ -71,7 +71,7 @@ async def run_cleanup() -> dict[str, object]:
         return CALLS if writers else 0
 
     async with ToolFleet() as fleet:
-        naps = [asyncio.create_task(fleet.call(NAP, OWNER, timeout=3)) for _ in range(CALLS)]
+        naps = [asyncio.create_task(fleet.call(NAP, OWNER, timeout=30)) for _ in range(CALLS)]
         await calls(fleet)
         children = [fork(clean_up, leave=os._exit) for _ in range(CHILDREN)]
         codes = [exit_code(child) for child in children]

@@ -117,7 +117,7 @@ async def work(
             "works.begin",
             "completed",
             complete,
-            lambda: len(works.server.calls("begin")),
+            lambda: len(works.pieces),
             {"jobs": {"works.begin": STATE}},
         ),
     }
