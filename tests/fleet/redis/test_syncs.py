@@ -68,8 +68,8 @@ async def test_a_call_alone_waits_for_few_syncs(
             call_ids.append(result.audit.call_id)
 
     # Workers and agents write notes of their own now and then, and a worker looks into its queues once a second: a call that comes
-    # just then is taken by itself.
+    # just then is taken by itself. The look for the next call, which nobody waits for, may be read apart from this one's claim.
     found = [[step for step in waited_for(watch.events, call_id) if step != "another"] for call_id in call_ids]
-    assert sum(each == ["publish", *steps] for each in found) > CALLS / 2
-    by_itself = ["publish", "queues/reserve", *steps]
-    assert all(list(dict.fromkeys(each)) in (["publish", *steps], by_itself) for each in found)
+    assert sum(each == ["publish", *steps] for each in found) > CALLS / 2, found
+    own = [[step for step in dict.fromkeys(each) if step != "queues/reserve"] for each in found]
+    assert own == [["publish", *steps]] * CALLS, found

@@ -162,7 +162,8 @@ async def test_nobody_who_watches_sees_it(watched: Watched, owner: Caller) -> No
     audit = list[Any]()
 
     async def is_audited() -> bool:
-        audit[:] = await watched.redis.xrange("toolfleet:audit")
+        found: Any = await watched.redis.xrange("toolfleet:audit")
+        audit[:] = found
         return len(audit) >= len(results)
 
     await wait_until_answered(is_audited, "each call has its line")

@@ -13,7 +13,7 @@ from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.control.server_check import faults_in
 
-_TRIES = 7
+_TRIES = 25  # a machine that is busy answers a few late, one after the other
 _SLOW_MS, _VERY_SLOW_MS = 20.0, 100.0  # a call has some five round trips, one after the other
 _FULL, _NEARLY_FULL = 0.95, 0.8
 _CLIENTS = 0.8
