@@ -257,7 +257,7 @@ async def test_nobody_is_missed_in_a_redis_that_was_silent(make: Make, redis: Re
         await wait_until(lambda: session_of(fleet)._connection.is_connected, "it has connected")
         session_of(fleet)._dispatcher._workers._trusted_since -= 60  # the agent has been there for a minute
         assert is_refused(await fleet.call(ECHO, ADA))
-        await redis.client_pause(1200)
+        await redis.client_pause(3000)  # of which the call must have waited for a second
         calling = asyncio.create_task(fleet.call(ECHO, ADA))
         await wait_until(lambda: holds_back(fleet), "it waits, and is not refused")
         with noted(settings, "tools.owls"):
