@@ -156,7 +156,13 @@ class ReplicaMachine(RuleBasedStateMachine):
             assert self.called.acted_at <= {claim.replica}
 
 
-@pytest.mark.parametrize("examples", [8, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize(
+    "examples",
+    [
+        pytest.param(8, marks=pytest.mark.timeout(400)),
+        pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+    ],
+)
 def test_whatever_happens_a_call_is_where_the_ledger_says(redis_url: str, examples: int) -> None:
     """The same examples each time: what fails, fails again."""
     with asyncio.Runner() as runner, Redis.from_url(redis_url, decode_responses=True) as look:

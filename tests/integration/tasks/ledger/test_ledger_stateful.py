@@ -476,7 +476,13 @@ class LosingMachine(LedgerMachine):
 
 
 @pytest.mark.parametrize("machine", [LedgerMachine, LosingMachine])
-@pytest.mark.parametrize("examples", [15, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize(
+    "examples",
+    [
+        pytest.param(15, marks=pytest.mark.timeout(400)),
+        pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+    ],
+)
 def test_whatever_happens(redis_url: str, machine: type[LedgerMachine], examples: int) -> None:
     """The same examples each time: what fails, fails again."""
     with bench(redis_url) as place:
