@@ -41,11 +41,14 @@ JOBS ?= 4
 node-packages: $(READY)
 	@PYTHONPATH=tests $(BIN)/python -m conformance.packages
 
+# .ci/run repeats what has failed.
+PYTEST ?= $(BIN)/pytest
+
 test: node-packages ## The usual tests, with a Redis of their own for each of their processes (under ten minutes on two cores; JOBS=1: one after the other)
-	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m usual
+	@$(PYTEST) -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m usual
 
 test-fleet: node-packages ## The tests of whole fleets, and of whatever else starts many processes (a quarter of an hour)
-	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m fleet
+	@$(PYTEST) -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m fleet
 
 test-unit: $(READY) ## The tests that need no process, no Redis and no connection (less than a minute)
 	@$(BIN)/pytest -q -n $(JOBS) --dist loadfile tests/unit

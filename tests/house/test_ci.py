@@ -1,5 +1,6 @@
 """Hosted CI and the hooks of pre-commit run what anybody can run here: they only name targets that the Makefile has."""
 
+import os
 import re
 import subprocess
 import sys
@@ -110,3 +111,56 @@ def test_a_form_has_what_a_forge_asks_for(form: Path) -> None:
     assert len({field["id"] for field in inputs}) == len(inputs)
     assert all(field["attributes"]["label"] for field in inputs)
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+ONCE = """
+import os, pathlib, pytest
+
+@pytest.fixture(params=range({count}))
+def fails_once(request):
+    seen = pathlib.Path(__file__).with_name(f"seen{{request.param}}")
+    if not seen.exists():
+        seen.touch()
+        {fault}
+"""
+USED = "def test_it(fails_once): pass\ndef test_other(): pass"
+
+
+FAILING = ONCE.format(count=1, fault="assert False") + USED
+CRASHING = ONCE.format(count=1, fault="os._exit(1)") + USED
+
+
+@pytest.mark.parametrize(
+    ("program", "processes", "is_red", "flaky"),
+    [
+        ("def test_it(): pass", 1, False, 0),
+        (FAILING, 1, False, 1),
+        (FAILING, 2, False, 1),
+        (ONCE.format(count=5, fault="assert False") + USED, 2, False, 5),
+        (ONCE.format(count=6, fault="assert False") + USED, 1, True, 0),
+        (FAILING + "\ndef test_wrong(): assert False", 1, True, 0),
+        (ONCE.format(count=1, fault="assert False\n    else:\n        pytest.skip()") + USED, 1, True, 0),
+        (CRASHING, 1, True, 0),
+        (CRASHING, 2, True, 0),
+        ("import nothing_of_that_name", 2, True, 0),
+        ("", 1, True, 0),
+    ],
+)
+def test_a_failed_test_is_repeated_once(
+    tmp_path: Path, program: str, processes: int, flaky: int, *, is_red: bool
+) -> None:
+    """Up to five tests that pass when they are repeated alone fail no run, and are named; all else stays as it was."""
+    (tmp_path / "test_program.py").write_text(program)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:schemathesis"]
+    if processes > 1:
+        command += ["-n", str(processes)]
+    named = tmp_path / "named"
+    env = {**os.environ, "FLAKY": str(named)}
+
+    run = subprocess.run(
+        [str(ROOT / ".ci" / "repeat"), *command], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    lines = named.read_text().splitlines() if named.exists() else []
+
+    assert (run.returncode != 0, len(lines)) == (is_red, flaky), run.stdout + run.stderr
+    assert [line for line in lines if not line.startswith("FLAKY test_program.py::test_it[")] == []
