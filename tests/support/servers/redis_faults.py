@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from redis import Redis
 
-from support.clocks import WallClock, redis_with_a_clock
+from support.clocks import WallClock, clocked_command, redis_with_a_clock
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.child_processes import spawn, stop
 from toolfleet_cli.local.redis_server import is_ours, redis_command, redis_log, redis_server
@@ -105,7 +105,8 @@ class FaultyRedis:
     def _start_again(self, *, has_loaded: bool) -> None:
         port = urlsplit(self.url).port or 6379
         with redis_log(self._folder).open("ab") as output:
-            process = spawn([*redis_command(self._folder, port), f"--{_REWRITES}", "0"], env=self._env, output=output)
+            command = (clocked_command if self._env else redis_command)(self._folder, port)
+            process = spawn([*command, f"--{_REWRITES}", "0"], env=self._env, output=output)
         self._own.append(process)
         self._pid = process.pid
         wait_until_sync(lambda: is_ours(port, process.pid, has_loaded=has_loaded), "Redis is back", seconds=60)

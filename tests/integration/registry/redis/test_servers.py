@@ -76,7 +76,10 @@ async def test_a_factory_makes_bare_connections(redis: Redis, redis_url: str) ->
     await redis.config_resetstat()
     await first.connect()
     assert await ask(first, "HGETALL", "nothing") == {}  # RESP3: a map
-    assert set(await redis.info("commandstats")) == {"cmdstat_config", "cmdstat_hello", "cmdstat_hgetall"}
+    asked = {
+        name.partition("|")[0] for name in await redis.info("commandstats")
+    }  # Redis 7 has `cmdstat_config|resetstat`
+    assert asked == {"cmdstat_config", "cmdstat_hello", "cmdstat_hgetall"}
     await first.disconnect()
 
 

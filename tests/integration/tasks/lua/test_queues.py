@@ -15,6 +15,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.queue_keys import QueueKeys
 from toolfleet_registry.redis.script import Script
 from toolfleet_tasks.lua import queues as scripts
+from toolfleet_tasks.redis.refusals import is_one_of
 
 A, B, C = "tools.a", "tools.b", "tools.c"
 MESSAGE = {"body": "e30=", "headers": {"id": "1"}, "properties": {"delivery_info": {}}}
@@ -97,6 +98,10 @@ async def full(redis: Redis) -> AsyncGenerator[None]:
         yield
     finally:
         await redis.config_set("maxmemory", 0)
+
+
+def has_no_memory(error: ResponseError) -> bool:
+    return is_one_of(("OOM",), error)
 
 
 async def waiting(redis: Redis, keys: Keys, queue: str) -> list[str]:
@@ -253,7 +258,7 @@ async def test_a_renewal_is_refused_when_writes_are(tags: list[str], redis: Redi
     assert await redis.keys() == []
     await hold(redis, keys, "mine", "[1]", since=1)
     async with full(redis):
-        with pytest.raises(ResponseError, match="OOM"):
+        with pytest.raises(ResponseError, check=has_no_memory):
             await run(redis, scripts.RENEW, (index,), *tags)
     await run(redis, scripts.RENEW, (index,))
 
@@ -264,9 +269,9 @@ async def test_nothing_is_put_back_without_memory(redis: Redis, keys: Keys) -> N
     """It is an error, to be tried again, and the message stays as it was held."""
     await hold(redis, keys, "mine", f'["message","","{A}"]', since=1)
     async with full(redis):
-        with pytest.raises(ResponseError, match="OOM"):
+        with pytest.raises(ResponseError, check=has_no_memory):
             await put_back(redis, keys, "mine")
-        with pytest.raises(ResponseError, match="OOM"):
+        with pytest.raises(ResponseError, check=has_no_memory):
             await restore(redis, keys, before=2)
 
     assert await redis.zscore(held_keys(keys)[1], "mine") == 1
@@ -385,7 +390,7 @@ async def test_what_quarantine_does_not_take_stays_held(redis: Redis, keys: Keys
     names = (*held_keys(keys), keys.quarantine, keys.quarantined)
     await hold(redis, keys, "bad", "[]")
     async with full(redis):
-        with pytest.raises(ResponseError, match="OOM"):
+        with pytest.raises(ResponseError, check=has_no_memory):
             await run(redis, scripts.QUARANTINE, names, "bad", "bad", 3)
     assert await redis.exists(keys.quarantine, keys.quarantined) == 0
     await redis.set(keys.quarantine, "not a list")
