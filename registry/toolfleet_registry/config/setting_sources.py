@@ -16,7 +16,8 @@ TOML_NAME = "toolfleet.toml"
 
 Source: TypeAlias = Literal["environment", "file", "up", "default"]
 
-_OTHERS = {"TOOLFLEET_MODULE_KEY", "TOOLFLEET_COMMAND"}  # a module's own, and what the example modules mark theirs with
+# Variables that are no settings: a module's own, those of its host, and the mark of the example modules' processes.
+_OTHERS = {"TOOLFLEET_MODULE_KEY", "TOOLFLEET_ANNOUNCE_KEY", "TOOLFLEET_COMMAND"}
 # What Kubernetes tells every container of a service that is named so: `TOOLFLEET_REDIS_PORT_6379_TCP_ADDR`.
 _KUBERNETES = re.compile(
     r"\w+_(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?)"

@@ -33,7 +33,9 @@ _QUESTIONS = frozenset(
         "stats",
     }
 )
-_HARMLESS = frozenset({"enable_events"})  # Flower sends it every few seconds; workers send them anyway
+# Flower sends these at its start and every few seconds. Workers send events and heartbeats in any case.
+_HARMLESS = frozenset({"enable_events", "heartbeat"})
+_EXPECTED = frozenset({"conf"})  # Flower asks each worker. It is refused, as passwords are in it, and not logged
 _SHOWN = 100  # characters of a refused command's name
 
 log = get_logger(__name__)
@@ -67,8 +69,9 @@ class FleetNode(Node):  # type: ignore[misc, unused-ignore] # kombu is only part
         return answer
 
     def _refuse(self, method: str, fault: str) -> dict[str, str]:
-        self.refused += 1
-        log.error("remote_control_refused", command=method[:_SHOWN], reason=fault, so_far=self.refused)
+        if method not in _EXPECTED:
+            self.refused += 1
+            log.error("remote_control_refused", command=method[:_SHOWN], reason=fault, so_far=self.refused)
         return {"error": f"Refused: {fault}."}
 
 

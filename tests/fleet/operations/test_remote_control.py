@@ -21,11 +21,9 @@ ORDERS: dict[str, dict[str, Any]] = {
     "add_consumer": {"queue": "tools.cats"},
     "autoscale": {"max": 1, "min": 1},
     "cancel_consumer": {"queue": "tools.owls"},
-    "conf": {},
     "disable_events": {},
     "dump_conf": {},
     "election": {"id": "1", "topic": "task"},
-    "heartbeat": {},
     "hello": {"from_node": "mallory", "revoked": {"call-1": 1}},
     "memdump": {},
     "memsample": {},
@@ -62,9 +60,14 @@ def test_questions_are_answered(app: FleetApp, command: str) -> None:
     assert "error" not in order(app, command)
 
 
-def test_flower_may_ask_for_events(app: FleetApp) -> None:
-    """They are sent anyway."""
+def test_flower_leaves_no_errors_in_the_log(app: FleetApp, signed_worker: WorkerProcess) -> None:
+    """Events and heartbeats are sent anyway; the settings, which Flower asks for as well, are refused without a line."""
+    before = signed_worker.said().count("remote_control_refused")
+
     assert "ok" in order(app, "enable_events")
+    assert order(app, "heartbeat") is None
+    assert "TOOLFLEET_REMOTE_CONTROL" in order(app, "conf")["error"]
+    assert signed_worker.said().count("remote_control_refused") == before
 
 
 def test_whatever_else_is_refused_and_told(app: FleetApp, signed_worker: WorkerProcess) -> None:
