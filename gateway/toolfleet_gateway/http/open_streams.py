@@ -25,7 +25,8 @@ class OpenStreams:
         self._closing = closing
         self._authenticator = authenticator
         self._limits = limits
-        self._open: dict[str, tuple[Identity, set[asyncio.Future[End]]]] = {}
+        # By all that `is_live` judges: tokens of one subject end at times of their own.
+        self._open: dict[tuple[str, float | None], tuple[Identity, set[asyncio.Future[End]]]] = {}
         self.count = 0
 
     @asynccontextmanager
@@ -41,7 +42,8 @@ class OpenStreams:
         self.count += 1
         ending: asyncio.Future[End] = asyncio.get_running_loop().create_future()
         number = self._closing.tell(lambda: _end(ending, "closing"))
-        _, streams = self._open.setdefault(who.name, (who, set()))
+        credential = (who.name, who.expires_at)
+        _, streams = self._open.setdefault(credential, (who, set()))
         streams.add(ending)
         try:
             async with self._limits.stream(who):
@@ -50,11 +52,11 @@ class OpenStreams:
             self.count -= 1
             self._closing.forget(number)
             streams.discard(ending)
-            if not streams and self._open.get(who.name, (who, None))[1] is streams:
-                del self._open[who.name]
+            if not streams and self._open.get(credential, (who, None))[1] is streams:
+                del self._open[credential]
 
     async def watch(self) -> None:
-        """End the streams of keys that were revoked, and of tokens that have expired. Runs as long as the gateway does."""
+        """End each stream whose own key was revoked, or own token has expired. Runs as long as the gateway does."""
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             for who, streams in list(self._open.values()):

@@ -8,6 +8,7 @@ import pytest
 from starlette.types import Message
 
 from support.waiting import wait_until
+from toolfleet_gateway.auth.authenticator import Authenticator
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.auth.refusals import AuthRefused
 from toolfleet_gateway.http import streams as module
@@ -15,6 +16,7 @@ from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_gateway.http.streams import EventStream, ServerSentEvent
 from toolfleet_registry.contracts import Caller
+from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.aio.closing import Closing
 
 ADA = Identity(Caller(user_id="ada"), key_id="k")
@@ -79,7 +81,7 @@ class Events:
             self.has_ended = True
 
 
-def _streams(closing: Closing, *, keys: Keys | None = None, most: int = 1) -> OpenStreams:
+def _streams(closing: Closing, *, keys: Keys | Authenticator | None = None, most: int = 1) -> OpenStreams:
     return OpenStreams(most, closing, keys or Keys(), Limits())  # type: ignore[arg-type] # all that it asks of them
 
 
@@ -151,3 +153,32 @@ async def test_the_streams_of_a_bad_key_end(monkeypatch: pytest.MonkeyPatch, *, 
     watching.cancel()
 
     assert client.sent.endswith(b"event: revoked\ndata: {}\n\n") == (is_good is False)
+
+
+@pytest.mark.parametrize("order", [("short", "long"), ("long", "short"), ("short", "twin", "long")])
+async def test_a_stream_ends_with_its_own_token(monkeypatch: pytest.MonkeyPatch, order: tuple[str, ...]) -> None:
+    """Tokens of one subject that end at different times end their own streams only, whichever stream was opened first."""
+    monkeypatch.setattr("toolfleet_gateway.http.open_streams._WATCH_SECONDS", 0.01)
+    began, ahead = fleet_clock.now(), 0.0
+    monkeypatch.setattr(fleet_clock, "now", lambda: began + ahead)
+    ends = {"short": began + 4, "twin": began + 4, "long": began + 600}
+    streams = _streams(Closing(), keys=Authenticator(None), most=3)  # type: ignore[arg-type] # tokens need no keys
+    watching = asyncio.create_task(streams.watch())
+    clients, following = {name: Client() for name in order}, dict[str, asyncio.Task[None]]()
+    for name in order:
+        who = Identity(Caller(user_id="ada"), subject="ada", expires_at=ends[name])
+        stream = EventStream(who, Events().read(), streams, heartbeat_seconds=0.01)
+        following[name] = asyncio.create_task(clients[name].follow(stream))
+        await wait_until(lambda name=name: b"progress" in clients[name].sent, "it streams")  # type: ignore[misc]
+
+    ahead = 5.0
+    for name in set(order) - {"long"}:
+        await following[name]
+    beats = clients["long"].sent.count(b": still")
+    await wait_until(lambda: clients["long"].sent.count(b": still") > beats + 5, "it goes on")
+    ahead = 601.0
+    await following["long"]
+    watching.cancel()
+
+    assert {name: client.sent.count(b"event: revoked") for name, client in clients.items()} == dict.fromkeys(order, 1)
+    assert streams.count == 0
