@@ -61,10 +61,11 @@ def console_of(
     path = settings.gateway_root_path + CONSOLE
     files = StaticFiles()
     templates = PageTemplates(path, files.address)
-    codec = FleetCodec(redis, GatewayKeys(settings.keys), settings.signing_keys, purpose="console session")
-    sessions, cookies = ConsoleSessions(codec), ConsoleCookies(settings, path)
+    keys = GatewayKeys(settings.keys)
+    codec = FleetCodec(redis, keys, settings.signing_keys, purpose="console session")
+    sessions, cookies = ConsoleSessions(codec, redis, keys), ConsoleCookies(settings, path)
     return ConsoleFront(
-        paths=PagePaths(_pages(fleet, settings, streams, templates)),
+        paths=PagePaths(_pages(fleet, settings, streams, sessions, templates)),
         routes=GatewayRoutes(routes),
         entrance=entrance,
         sessions=sessions,
@@ -76,10 +77,12 @@ def console_of(
     )
 
 
-def _pages(fleet: ToolFleet, settings: Settings, streams: OpenStreams, templates: PageTemplates) -> list[ConsolePage]:
+def _pages(
+    fleet: ToolFleet, settings: Settings, streams: OpenStreams, sessions: ConsoleSessions, templates: PageTemplates
+) -> list[ConsolePage]:
     tools = KnownTools(fleet)
     return [
-        *overview_pages(FleetReadings(fleet, settings), streams, templates),
+        *overview_pages(FleetReadings(fleet, settings), streams, sessions, templates),
         *call_pages(),
         *conversation_pages(),
         *approval_pages(),

@@ -94,7 +94,7 @@ class ConsoleFront:
             if request.method == "POST":
                 form = await self._own_form(request, session)
                 if below == "/logout":
-                    return self._signed_out(request)
+                    return await self._signed_out(request, session)
                 if below == _THEME:
                     return self._themed(request, form)
             page, parts = self.paths.find("POST" if request.method == "POST" else "GET", below)
@@ -167,7 +167,8 @@ class ConsoleFront:
             self.cookies.sign_out(request, answer)
         return answer
 
-    def _signed_out(self, request: Request) -> Response:
+    async def _signed_out(self, request: Request, session: ConsoleSession) -> Response:
+        await self.sessions.end(session)
         answer = RedirectResponse(f"{self.templates.path}/login", 303)
         self.cookies.sign_out(request, answer)
         answer.headers["clear-site-data"] = '"cache"'

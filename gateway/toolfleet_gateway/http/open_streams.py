@@ -1,4 +1,4 @@
-"""Holds the streams that are open here: bounds how many, and ends those whose key is good no longer, or all with their gateway."""
+"""Holds the streams that are open here: bounds how many, and ends each with its own credential, and all with their gateway."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -21,6 +21,10 @@ class GatewayKeys:
         """The event streams that the holder of a key has open, by until when its gateway has said so. Expires with the last."""
         return f"{self._begin}streams:{_digest(holder)}"
 
+    def console_signed_out(self, csrf: str) -> str:
+        """That somebody has signed out of this session of the console. Expires after the session's twelve hours."""
+        return f"{self.keys.prefix}{OURS}console-signed-out:{_digest(csrf)}"
+
     def mcp_followers(self, call_id: str) -> str:
         """How many more MCP clients follow a call than have left it, and whether it was cancelled as none did. Expires."""
         return f"{self.keys.prefix}{OURS}mcp-followers:{call_id}"

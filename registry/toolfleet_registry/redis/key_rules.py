@@ -100,6 +100,7 @@ RULES = (
     KeyRule(re.compile(rf"{OURS}module-reply:.+")),
     KeyRule(re.compile(rf"{OURS}module-replies"), lasting="two values"),
     KeyRule(re.compile(rf"{OURS}gateway-(requests|streams):[0-9a-f]{{32}}"), since=2),
+    KeyRule(re.compile(rf"{OURS}console-signed-out:[0-9a-f]{{32}}"), since=3),
     KeyRule(re.compile(rf"{OURS}mcp-state-key"), lasting="one key", since=2),
     KeyRule(re.compile(rf"{OURS}mcp-answers:[0-9a-f-]{{36}}:[0-9]+"), since=2),
     KeyRule(re.compile(rf"{OURS}mcp-followers:[0-9a-f-]{{36}}"), since=2),

@@ -76,7 +76,7 @@ async def test_sessions_of_the_console_go_on(redis: Redis, mode: str) -> None:
     facts = json.loads(zlib.decompress(await codec.unseal(KEPT[mode]["console"][-1])))
     newer = await codec.seal(zlib.compress(json.dumps({**facts, "colour": "red"}).encode()))
     for text in (*KEPT[mode]["console"], newer):
-        session = await ConsoleSessions(codec).find({COOKIE: text})
+        session = await ConsoleSessions(codec, redis, KEYS).find({COOKIE: text})
         assert session is not None
         assert session.credential == CREDENTIAL
 

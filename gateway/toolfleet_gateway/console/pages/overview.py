@@ -8,24 +8,30 @@ from typing import Any
 
 from toolfleet_gateway.console.live.fleet_readings import FleetReading, FleetReadings
 from toolfleet_gateway.console.rendering.templates import PageTemplates
+from toolfleet_gateway.console.session.sessions import ConsoleSession, ConsoleSessions
 from toolfleet_gateway.console.visits.page import ConsolePage, Outcome, Shown, Visit
 from toolfleet_gateway.http.open_streams import OpenStreams
-from toolfleet_gateway.http.streams import EventStream, ServerSentEvent
+from toolfleet_gateway.http.streams import LAST, EventStream, ServerSentEvent
 from toolfleet_registry.errors import FleetUnavailable
 
 _PAUSE_SECONDS = 2.0  # between two events
 
 
-def overview_pages(readings: FleetReadings, streams: OpenStreams, templates: PageTemplates) -> list[ConsolePage]:
+def overview_pages(
+    readings: FleetReadings, streams: OpenStreams, sessions: ConsoleSessions, templates: PageTemplates
+) -> list[ConsolePage]:
     """The page, and the stream that keeps it current."""
-    about = _AboutOverview(readings, streams, templates)
+    about = _AboutOverview(readings, streams, sessions, templates)
     return [ConsolePage("GET", "/", about.shown), ConsolePage("GET", "/live", about.streamed)]
 
 
 class _AboutOverview:
-    def __init__(self, readings: FleetReadings, streams: OpenStreams, templates: PageTemplates) -> None:
+    def __init__(
+        self, readings: FleetReadings, streams: OpenStreams, sessions: ConsoleSessions, templates: PageTemplates
+    ) -> None:
         self._readings = readings
         self._streams = streams
+        self._sessions = sessions
         self._templates = templates
 
     async def shown(self, _: Visit) -> Outcome:
@@ -33,11 +39,14 @@ class _AboutOverview:
         return Shown("overview", "Overview", {**_values(reading), "series": json.dumps(reading.calls.series)})
 
     async def streamed(self, visit: Visit) -> Outcome:
-        return EventStream(visit.who, self._events(), self._streams)
+        return EventStream(visit.who, self._events(visit.session), self._streams)
 
-    async def _events(self) -> AsyncGenerator[ServerSentEvent]:
+    async def _events(self, session: ConsoleSession) -> AsyncGenerator[ServerSentEvent]:
         while True:
             try:
+                if await self._sessions.has_ended(session):
+                    yield LAST["revoked"]
+                    return
                 reading = await self._readings.current()
             except FleetUnavailable as exc:
                 yield ServerSentEvent("away", json.dumps({"text": str(exc)}))

@@ -1,1 +1,1 @@
-"""Keeps who is signed in: in a sealed cookie, so that any gateway takes it."""
+"""Keeps who is signed in: in a sealed cookie, so that any gateway takes it, until they sign out."""

@@ -1,4 +1,4 @@
-"""Seals a session into a cookie and opens it: the key or token that somebody has signed in with, and until when."""
+"""Seals a session into a cookie and opens it, until its time is over or its person has signed out."""
 
 import hmac
 import json
@@ -8,7 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from redis.asyncio import Redis
+
 from toolfleet_gateway.auth.fleet_codec import FleetCodec, NotSealedHere
+from toolfleet_registry.redis.gateway_keys import GatewayKeys
+from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.time import fleet_clock
 
 COOKIE: Final = "toolfleet_console"
@@ -19,6 +23,8 @@ LASTS_SECONDS: Final = 12 * 3600
 
 LONGEST_COOKIE: Final = 3_900
 """Characters: browsers drop a cookie of more than 4,096 bytes with its name and attributes."""
+
+_SECONDS = 2.0  # for an answer of Redis
 
 
 class CredentialTooLong(ValueError):
@@ -39,10 +45,15 @@ class ConsoleSession:
 
 
 class ConsoleSessions:
-    """Keeps nothing: a session is what its cookie says, and ends early with its key, which each request is checked by."""
+    """A session is what its cookie says. Redis has only those whose person has signed out, each until it would have ended.
 
-    def __init__(self, codec: FleetCodec) -> None:
+    It fails closed: without Redis no session is found. Its key is checked with each request, besides.
+    """
+
+    def __init__(self, codec: FleetCodec, redis: Redis, keys: GatewayKeys) -> None:
         self._codec = codec
+        self._redis = redis
+        self._keys = keys
 
     async def begin(self, credential: str) -> str:
         """The cookie of a new session. Raises `CredentialTooLong` and `FleetUnavailable`."""
@@ -59,4 +70,16 @@ class ConsoleSessions:
             session = ConsoleSession(facts["key"], facts["csrf"], facts["until"])
         except (KeyError, TypeError, ValueError, NotSealedHere, zlib.error):
             return None
-        return session if fleet_clock.now() < session.until else None
+        return None if await self.has_ended(session) else session
+
+    async def has_ended(self, session: ConsoleSession) -> bool:
+        """Whether its time is over, or its person has signed out, at any gateway. Raises `FleetUnavailable`."""
+        if fleet_clock.now() >= session.until:
+            return True
+        async with answering(self._redis, seconds=_SECONDS):
+            return bool(await self._redis.exists(self._keys.console_signed_out(session.csrf)))
+
+    async def end(self, session: ConsoleSession) -> None:
+        """End it at every gateway, whoever has a copy of its cookie. Raises `FleetUnavailable`: then it has not ended."""
+        async with answering(self._redis, seconds=_SECONDS):  # for all its hours: clocks of gateways differ
+            await self._redis.set(self._keys.console_signed_out(session.csrf), 1, ex=LASTS_SECONDS)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import zlib
+from contextlib import AsyncExitStack
 
 import httpx
 import pytest
@@ -132,13 +133,32 @@ async def test_another_gateway_takes_the_session(gateway: KeyedGateway, bed: Tes
     assert answer.status_code == 200
 
 
-async def test_signing_out_ends_it_in_the_browser(gateway: KeyedGateway) -> None:
-    """The cookie is gone."""
-    async with browsing(gateway, "vera") as browser:
-        out = await browser.send((await browser.get("/tools")).form("/logout"))
+async def test_signing_out_ends_the_session_at_every_gateway(gateway: KeyedGateway, bed: TestBed) -> None:
+    """The cookie is gone, and a copy of it counts nowhere: for no page, form or open stream. Other sessions of the key go on."""
+    with gateway_process(bed) as second:
+        async with browsing(gateway, "vera") as browser, browsing(gateway, "vera") as other, AsyncExitStack() as stack:
+            csrf = await browser.csrf()
+            copied = {"cookie": f"{COOKIE}={browser.client.cookies[COOKIE]}"}
+            client = await stack.enter_async_context(httpx.AsyncClient(trust_env=False, headers=copied, timeout=60))
+            streams = [
+                (await stack.enter_async_context(client.stream("GET", f"{url}/console/live"))).aiter_lines()
+                for url in (gateway.url, second.url)
+            ]
+            for lines in streams:
+                assert [await anext(lines) for _ in range(3)][-1] == "event: reading"
+            out = await browser.send((await browser.get("/tools")).form("/logout"))
+            pages = [await client.get(f"{url}/console/tools") for url in (gateway.url, second.url)]
+            forms = [await client.post(f"{second.url}/console/theme", data={"csrf": csrf, "theme": "dark"})]
+            ends = [[line async for line in lines if line.startswith("event: revoked")] for lines in streams]
 
-        assert "Sign in" in out.text
-        assert (await leads_to(browser)).startswith("/console/login")
+            assert "Sign in" in out.text
+            assert (await leads_to(browser)).startswith("/console/login")
+            assert await leads_to(other) == ""
+
+    assert [answer.headers.get("location", "").partition("?")[0] for answer in (*pages, *forms)] == [
+        "/console/login"
+    ] * 3
+    assert ends == [["event: revoked"]] * 2
 
 
 async def test_a_form_counts_only_with_its_mark(gateway: KeyedGateway) -> None:

@@ -40,7 +40,8 @@ def codec_of(redis: Redis, keys: GatewayKeys, mode: str, purpose: str = "") -> F
 
 async def written(redis: Redis, keys: GatewayKeys, mode: str) -> dict[str, str]:
     """One text of each kind by its name. `redis` has `OWN_KEY`."""
-    states, console = SealedStates(redis, keys, KEYS_OF[mode]), ConsoleSessions(codec_of(redis, keys, mode, CONSOLE))
+    states = SealedStates(redis, keys, KEYS_OF[mode])
+    console = ConsoleSessions(codec_of(redis, keys, mode, CONSOLE), redis, keys)
     sessions = ClientSessions(redis, keys, seconds=60)
     session = await sessions.open(VIEW, *SESSION)
     await sessions.keep_log_level(session, VIEW, "info")
