@@ -5,11 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from support.documents import ROOT, pages, programs
+from toolfleet_registry.config.setting_sources import misspelt
+from toolfleet_registry.settings import Settings
 
 MAX_LINE = 120
 # A changelog's lines are wrapped when a version is released: until then every change adds to them.
 NOT_WRAPPED = {ROOT / "CHANGELOG.md"}
 MAX_README_LINES = 150
+_SETTING = re.compile(r"TOOLFLEET_[A-Z][A-Z0-9_]*[A-Z0-9]")
 _BLOCK = re.compile(r"(?P<name><!-- program: [a-z-]+ -->\n)?^```python\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -29,6 +32,14 @@ def test_every_program_is_run() -> None:
     assert [
         name for page in pages() for name in programs(page) if f'("{name}")' not in tests and f'["{name}"]' not in tests
     ] == []
+
+
+def test_every_setting_that_a_page_names_is_one() -> None:
+    """A variable that begins as settings do is a setting, or a host's own key."""
+    named = {name for page in pages() for name in _SETTING.findall((ROOT / page).read_text())}
+
+    assert "TOOLFLEET_REDIS_URL" in named
+    assert misspelt(Settings.model_fields, dict.fromkeys(named, "")).keys() <= {"TOOLFLEET_ANNOUNCE_KEY"}
 
 
 def test_lines_are_short() -> None:

@@ -32,7 +32,8 @@ def called(  # noqa: PLR0913 - what may be said of a call
     said |= {"conversation_id": where.conversation_id, "run_id": where.run_id, "agent": agent}
     body = {field: value for field, value in said.items() if value is not None}
     headers = {"prefer": "respond-async", "idempotency-key": randomness.uuid4().hex}
-    begun = gateway.ask("POST", "/calls", seconds=_WAIT_SECONDS + _MORE_SECONDS, json=body, headers=headers)
+    patience = _WAIT_SECONDS + _MORE_SECONDS
+    begun = gateway.ask("POST", "/calls", seconds=patience, about=name, json=body, headers=headers)
     if "call_id" not in begun:  # it has ended already
         return ToolResult.model_validate(begun)
     path = place("calls", begun["call_id"])

@@ -60,9 +60,9 @@ class Gateway:
         """Have something done. Returns whether there was what it is about."""
         return self._was_there("POST", path)
 
-    def ask(self, method: str, path: str, *, seconds: float, **options: Any) -> Any:
-        """The answer as JSON, `None` if it has none. A problem ends the command with exit code 1."""
-        return self._read(self._answer(method, path, seconds=seconds, **options))
+    def ask(self, method: str, path: str, *, seconds: float, about: str = "", **options: Any) -> Any:
+        """The answer as JSON, `None` if it has none. A problem ends the command with exit code 1, and names what it is `about`."""
+        return self._read(self._answer(method, path, seconds=seconds, **options), about)
 
     def _was_there(self, method: str, path: str, **options: Any) -> bool:
         answer = self._answer(method, path, seconds=_SECONDS, **options)
@@ -89,13 +89,13 @@ class Gateway:
                 raise FleetUnavailable(f"cannot connect to {where}") from exc
             raise FleetUnavailable(f"{where} does not answer: {exc or type(exc).__name__}") from exc
 
-    def _read(self, answer: "httpx.Response") -> Any:
+    def _read(self, answer: "httpx.Response", about: str = "") -> Any:
         try:
             value = answer.json() if answer.content else None
         except ValueError as exc:
             raise FleetError(f"{self.url} is no gateway: it has answered {answer.status_code} without JSON.") from exc
         if answer.is_error:
-            _refuse(answer.status_code, value, has_key=bool(self.key))
+            _refuse(answer.status_code, value, about, has_key=bool(self.key))
         return value
 
 
@@ -121,7 +121,7 @@ def place(*parts: str) -> str:
     return "".join(f"/{quote(part, safe='')}" for part in parts)
 
 
-def _refuse(status: int, problem: Any, *, has_key: bool) -> NoReturn:
+def _refuse(status: int, problem: Any, about: str, *, has_key: bool) -> NoReturn:
     """End the command with what a problem says."""
     if status == _NO_KEY and not has_key:
         fail(f"The gateway needs a key: set {KEY_VARIABLE}.", code=1)
@@ -129,4 +129,5 @@ def _refuse(status: int, problem: Any, *, has_key: bool) -> NoReturn:
     if known.get("error_code") in _AWAY:
         raise FleetUnavailable(f"At the gateway: {known.get('detail')}")
     words = [str(known.get("detail") or f"The gateway has answered {status}."), str(known.get("hint") or "")]
-    fail(" ".join(filter(None, words)), code=1)
+    named = [f"{about}:"] if about and status == _NOT_FOUND else []
+    fail(" ".join(filter(None, [*named, *words])), code=1)

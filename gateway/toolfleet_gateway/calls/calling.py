@@ -8,7 +8,7 @@ from starlette.responses import Response
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.calls.attaching import owner_of
 from toolfleet_gateway.calls.bodies import CallBody, CallState
-from toolfleet_gateway.calls.outcomes import problem_of_refusal
+from toolfleet_gateway.calls.outcomes import problem_for
 from toolfleet_gateway.calls.preferences import Preference
 from toolfleet_gateway.http.answers import json_answer, json_text, text_answer
 from toolfleet_gateway.http.problems import Problem
@@ -46,7 +46,7 @@ class Calling:
         handle = await self.fleet.begun_calls.begin(
             call, caller, owner_of(who), conversation=where, timeout=asked.timeout_seconds
         )
-        if handle.refusal is not None and (problem := problem_of_refusal(handle.refusal)) is not None:
+        if handle.refusal is not None and (problem := await problem_for(self.fleet, who, handle.refusal)) is not None:
             raise problem
         return handle
 

@@ -1,7 +1,11 @@
-"""Decides which HTTP status a call's refusal has: one table, by error code."""
+"""Decides what a key is told of a refused call, and which HTTP status that has: one table, by error code."""
 
-from toolfleet_gateway.http.problems import Problem
+from typing import Final
+
+from toolfleet_gateway.auth.identity import Identity
+from toolfleet_gateway.http.problems import Problem, not_found
 from toolfleet_registry.contracts import ErrorCode, ToolResult
+from toolfleet_tasks.client.fleet import ToolFleet
 
 REFUSED: dict[ErrorCode, int] = {
     "invalid_tool_name": 400,
@@ -21,7 +25,39 @@ REFUSED: dict[ErrorCode, int] = {
 }
 """Of a call that is in no queue. Any other end of a call, also a tool's failure, is a 200 with its result."""
 
+_TELLING: Final = frozenset[ErrorCode | None]({"permission_denied", "unknown_module", "unknown_tool"})
+"""What tells whether there is a tool."""
+
 _SOON_SECONDS = 1.0
+
+
+async def absence_for(fleet: ToolFleet, who: Identity, refusal: ToolResult) -> ToolResult | None:
+    """What a key is told in the place of a refusal: of a tool that it does not reach, what it is told of one that does not exist.
+
+    `None`: the refusal as it is, which operators always get.
+    """
+    name = refusal.tool_name
+    if refusal.error_code not in _TELLING or who.has_role("operator"):
+        return None
+    return (
+        None if await fleet.begun_calls.reaches(name, who.caller) else await fleet.begun_calls.absence(name, who.caller)
+    )
+
+
+async def unknown_tool(fleet: ToolFleet, who: Identity, name: str) -> Problem:
+    """The problem that a tool is which does not exist, as far as this key is to know."""
+    return _absent(await fleet.begun_calls.absence(name, who.caller))
+
+
+async def problem_for(fleet: ToolFleet, who: Identity, refusal: ToolResult) -> Problem | None:
+    """As `problem_of_refusal`, of a refusal as this key may know it."""
+    absence = await absence_for(fleet, who, refusal)
+    return problem_of_refusal(refusal) if absence is None else _absent(absence)
+
+
+def _absent(absence: ToolResult) -> Problem:
+    hint = absence.hint or "GET /tools lists those that there are."
+    return not_found(str(absence.error), code="unknown_tool", hint=hint)
 
 
 def problem_of_refusal(result: ToolResult) -> Problem | None:

@@ -5,7 +5,8 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from toolfleet_gateway.calls.outcomes import problem_of_refusal
+from toolfleet_gateway.auth.identity import Identity
+from toolfleet_gateway.calls.outcomes import problem_for
 from toolfleet_gateway.calls.preferences import IDEMPOTENCY_KEY_PATTERN, idempotency_key_of
 from toolfleet_gateway.http.answers import json_answer
 from toolfleet_gateway.http.problems import Problem, not_found
@@ -113,7 +114,7 @@ def _routes_of_workflows(about: "_AboutJobs") -> list[AnyRoute]:
 
 class _AboutJobs:
     def __init__(self, fleet: ToolFleet, settings: Settings) -> None:
-        self._jobs = fleet.jobs
+        self._fleet, self._jobs = fleet, fleet.jobs
         self._root = settings.gateway_root_path
 
     async def start(self, request: RouteRequest[JobRequest, None]) -> Response:
@@ -135,7 +136,7 @@ class _AboutJobs:
                 hook=body.hook,
             )
         except JobRefused as exc:
-            raise _refused(exc.result) from exc
+            raise await self._refused(request.who, exc.result) from exc
         return json_answer(job, 201, {"location": f"{self._root}/jobs/{quote(job.job_id, safe='')}"})
 
     async def listed(self, request: RouteRequest[None, JobQuery]) -> Response:
@@ -161,13 +162,12 @@ class _AboutJobs:
         caller = request.who.caller_for(request.query.user_id)
         return json_answer(CancelledJobs(cancelled=await self._jobs.cancel_workflow(_workflow_id(request), caller)))
 
-
-def _refused(result: ToolResult) -> Problem:
-    """What is wrong with the job itself is 422; else it is as with a call."""
-    problem = problem_of_refusal(result)
-    return problem or Problem(
-        422, result.error_code or "internal", result.error or "The job is refused.", hint=result.hint
-    )
+    async def _refused(self, who: Identity, result: ToolResult) -> Problem:
+        """What is wrong with the job itself is 422; else it is as with a call."""
+        problem = await problem_for(self._fleet, who, result)
+        return problem or Problem(
+            422, result.error_code or "internal", result.error or "The job is refused.", hint=result.hint
+        )
 
 
 def _workflow_id(request: _OfUser) -> str:

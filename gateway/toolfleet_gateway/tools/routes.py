@@ -1,25 +1,19 @@
 """Lists the routes of tools: which there are, one of them, what does not load, and a reload."""
 
-import difflib
-from itertools import islice
-
 from starlette.responses import Response
 
+from toolfleet_gateway.calls.outcomes import unknown_tool
 from toolfleet_gateway.http.answers import json_answer
-from toolfleet_gateway.http.problems import Problem, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.rights.roles import require_role
 from toolfleet_gateway.tools.answers import LoadErrorList, ReloadReport, ShownLoadError, ShownTool, ToolPage, shown_tool
 from toolfleet_gateway.tools.listing import ToolPages, ToolQuery
 from toolfleet_gateway.tools.why import why_route
-from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.operations.tool_reload import reload_tools
 
 _RELOAD_SECONDS = 10.0
-_MOST_COMPARED = 500  # names; comparing two takes some 20 µs, and other requests wait
-_LONGEST_COMPARED = 64  # characters; the time grows with their square
 
 
 def tool_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
@@ -87,10 +81,9 @@ class _AboutTools:
 
     async def one(self, request: RouteRequest[None, None]) -> Response:
         name = request.path["name"]
-        tools = await self._fleet.tools(request.who.caller)
-        tool = next((tool for tool in tools if tool.name == name), None)
+        tool = next((tool for tool in await self._fleet.tools(request.who.caller) if tool.name == name), None)
         if tool is None:
-            raise _unknown(name, tools)
+            raise await unknown_tool(self._fleet, request.who, name)
         statuses = await self._fleet.modules.statuses()
         places = (place for status in statuses.values() for place in status.sources if place.tool_name == name)
         return json_answer(shown_tool(tool, next(places, None)))
@@ -115,18 +108,3 @@ class _AboutTools:
             pending=sorted({each.module for each in answers if not each.is_done}),
         )
         return json_answer(report)
-
-
-def _unknown(name: str, tools: list[ToolDefinition]) -> Problem:
-    """There is no such tool for this caller. Only names that they may use are compared."""
-    near = list[str]()
-    if len(name) <= _LONGEST_COMPARED:
-        near = difflib.get_close_matches(name, islice((tool.name for tool in _likely(name, tools)), _MOST_COMPARED))
-    hint = f"Did you mean {' or '.join(near)}?" if near else "GET /tools lists those that there are."
-    return not_found("There is no such tool for this caller.", code="unknown_tool", hint=hint)
-
-
-def _likely(name: str, tools: list[ToolDefinition]) -> list[ToolDefinition]:
-    """Those of the named module first."""
-    module = f"{name.partition('.')[0]}."
-    return sorted(tools, key=lambda tool: not tool.name.startswith(module))

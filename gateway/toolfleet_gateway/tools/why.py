@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from toolfleet_gateway.auth.identity import AgentNames, UserName
+from toolfleet_gateway.calls.outcomes import unknown_tool
 from toolfleet_gateway.http.answers import json_answer
 from toolfleet_gateway.http.problems import invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
@@ -59,8 +60,11 @@ class _Explaining:
         query, who, name = request.query, request.who, request.path["name"]
         where = Conversation(run_id=query.run_id, conversation_id=query.conversation_id)
         if not query.model_dump(exclude_none=True, exclude={"agent", "run_id", "conversation_id"}):
-            found = await self._fleet.modules.explain(name, who.caller_for(None, query.agent), conversation=where)
-            return json_answer(found if who.has_role("operator") else found.for_outsiders())
+            caller, is_operator = who.caller_for(None, query.agent), who.has_role("operator")
+            if not is_operator and not await self._fleet.begun_calls.reaches(name, who.caller):
+                raise await unknown_tool(self._fleet, who, name)
+            found = await self._fleet.modules.explain(name, caller, conversation=where)
+            return json_answer(found if is_operator else found.for_outsiders())
         require_role(who, "operator")
         caller = await self._caller(query)
         return json_answer(await self._fleet.modules.explain(name, caller, conversation=where))

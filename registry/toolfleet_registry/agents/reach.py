@@ -1,7 +1,7 @@
 """Decides whether a caller may use a tool: by its permission and modules, and by what its agent's profile leaves of them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from toolfleet_registry.agents.effective_profile import EffectiveProfile
 from toolfleet_registry.agents.known_profiles import KnownProfiles
@@ -25,6 +25,13 @@ class Reach:
         if reason is not None or self.profile is None:
             return reason
         return self.profile.denial(tool.definition)
+
+    def hides(self, tool: SeenTool) -> bool:
+        """Whether the caller must not tell the tool from one that does not exist: that one is closed to all is no secret."""
+        opened = replace(tool.access, closed=None)
+        if denial(opened, self.caller.permission, self.modules) is not None:
+            return True
+        return self.profile is not None and self.profile.denial(tool.definition) is not None
 
     def among(self, tools: Iterable[ToolDefinition]) -> list[ToolDefinition]:
         """Those of tools that the caller reaches by permission and modules that its profile takes, too."""

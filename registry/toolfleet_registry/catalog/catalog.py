@@ -1,6 +1,7 @@
 """Holds the tools that exist now, and decides which of them a caller may use: the heart of the registry."""
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -206,6 +207,18 @@ class Catalog:
         found = self._found(ToolCall(tool_name=tool_name), caller)
         return None if isinstance(found, ToolResult) else found
 
+    def reaches(self, tool_name: str, caller: Caller) -> bool:
+        """Whether the caller may know that there is this tool: they may use it, or could if it were not closed to all."""
+        tool, reach = self.find(tool_name), self._listed_for(caller)
+        return tool is not None and reach is not None and not reach.hides(tool)
+
+    def absence(self, tool_name: str, caller: Caller) -> ToolResult:
+        """The refusal of a tool that does not exist, as far as this caller is to know: it names only what they may use."""
+        call, reach, hint = ToolCall(tool_name=tool_name), self._listed_for(caller), None
+        with contextlib.suppress(InvalidToolName):
+            hint = None if reach is None else self._hint(ToolName.parse(tool_name), reach)
+        return refused(call, "unknown_tool", "There is no such tool for this caller.", hint=hint)
+
     async def search(
         self, text: str, caller: Caller, *, tags: Sequence[str] = (), limit: int = 20
     ) -> list[ToolDefinition]:
@@ -276,9 +289,11 @@ class Catalog:
             return None
 
     def _hint(self, name: ToolName, reach: Reach) -> str | None:
-        if name.module not in self._state.manifests:
+        is_theirs = name.module in self.modules and reaches(name.module, reach.modules)
+        if is_theirs and name.module not in self._state.manifests:
             return f"Module {name.module!r} is not reachable now; its tools may be there later."
-        likely = ((one, self.find(one)) for one in self._state.tools.near(name, reach.caller.permission))
+        modules = frozenset({name.module}) if is_theirs else reach.modules
+        likely = ((one, self.find(one)) for one in self._state.tools.near(name, reach.caller.permission, modules))
         near = [one for one, tool in likely if tool is not None and reach.denial(tool) is None]
         return f"Did you mean {' or '.join(near)}?" if near else None
 

@@ -51,12 +51,14 @@ class ToolSet:
         tools = self._by_name.values()
         return [tool.definition for tool in tools if denial(tool.access, permission, modules) is None]
 
-    def near(self, name: ToolName, permission: str) -> list[str]:
-        """Up to three tools of the same module with a similar name, of those that the caller may use."""
-        if len(name.method) > _LONGEST_COMPARED:
+    def near(self, name: ToolName, permission: str, modules: Modules) -> list[str]:
+        """Up to three tools in `modules` with a similar name, of those that the caller may use; in one module its name says nothing."""
+        if len(str(name)) > _LONGEST_COMPARED:
             return []
-        names = (tool.name for tool in self.usable(permission, frozenset({name.module})))
-        methods = [ToolName.parse(near).method for near in islice(names, _MOST_COMPARED)]
+        names = [tool.name for tool in islice(self.usable(permission, modules), _MOST_COMPARED)]
+        if modules != frozenset({name.module}):
+            return difflib.get_close_matches(str(name), names)
+        methods = [ToolName.parse(near).method for near in names]
         return [f"{name.module}.{method}" for method in difflib.get_close_matches(name.method, methods)]
 
 

@@ -19,7 +19,18 @@ _REFUSED = tuple(
         "192.0.0.192/32",  # metadata at Oracle
     )
 )
-_NAT64 = ip_network("64:ff9b::/96")
+# What IPv6 addresses lie in that end with the IPv4 address which they stand for.
+_ENDING = tuple(
+    ip_network(network)
+    for network in (
+        "::/96",  # compatible with IPv4
+        "::ffff:0:0/96",  # mapped
+        "::ffff:0:0:0/96",  # translated
+        "64:ff9b::/96",  # NAT64
+    )
+)
+_LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
+_NO_HOSTS = ip_network("0.0.0.0/8")
 _RESOLVE_SECONDS = 5.0
 
 
@@ -32,12 +43,12 @@ class ModuleNetworks:
     def allows(self, address: str) -> bool:
         """Whether a module may be at this IP address. What is none is not allowed."""
         try:
-            found = _plain(ip_address(address.partition("%")[0]))
+            found = _meant(ip_address(address.partition("%")[0]))
         except ValueError:
             return False
         if self._allowed:
-            return any(found in network for network in self._allowed)
-        return not any(found in network for network in _REFUSED)
+            return all(any(each in network for network in self._allowed) for each in found)
+        return not any(each in network for each in found for network in _REFUSED)
 
     def allows_literal(self, url: str) -> bool:
         """Whether a URL may be used as far as it can be judged without a name service: names are judged by their addresses."""
@@ -69,12 +80,18 @@ class ModuleNetworks:
         )
 
 
-def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """The IPv4 address that an IPv6 one stands for, if it does."""
+def _meant(address: IPv4Address | IPv6Address) -> Sequence[IPv4Address | IPv6Address]:
+    """The IPv4 addresses that an IPv6 one may stand for; itself if it stands for none. All must be allowed."""
     if isinstance(address, IPv4Address):
-        return address
-    if address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    if address in _NAT64:
-        return IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.sixtofour or address
+        return [address]
+    if address.teredo is not None:
+        return address.teredo  # its server, and itself behind its NAT
+    if address.sixtofour is not None:
+        return [address.sixtofour]
+    found, octets = list[IPv4Address](), address.packed
+    if any(address in network for network in _ENDING):
+        found = [IPv4Address(octets[12:])]
+    elif address in _LOCAL_NAT64:  # RFC 6052: behind a prefix of any length, and never in the octet 8
+        parts = octets[:8] + octets[9:]
+        found = [IPv4Address(octets[12:]), *(IPv4Address(parts[start : start + 4]) for start in (6, 7, 8))]
+    return [each for each in found if each not in _NO_HOSTS] or [address]  # `::1` stands for itself

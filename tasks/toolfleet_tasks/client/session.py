@@ -170,6 +170,14 @@ class Session:
         usable = self._catalog.usable(ToolCall(tool_name=name), caller)
         return None if isinstance(usable, ToolResult) else usable
 
+    def reaches(self, name: str, caller: Caller) -> bool:
+        """As `FleetBegunCalls.reaches`."""
+        return self._catalog.reaches(name, caller)
+
+    def absence(self, name: str, caller: Caller) -> ToolResult:
+        """As `FleetBegunCalls.absence`."""
+        return self._catalog.absence(name, caller)
+
     async def search(self, text: str, caller: Caller, *, tags: Sequence[str], limit: int) -> list[ToolDefinition]:
         """As `ToolFleet.search`."""
         return await self._catalog.search(text, caller, tags=tags, limit=limit)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from mcp.shared.exceptions import MCPError
 
 from toolfleet_gateway.calls.attaching import owner_of
+from toolfleet_gateway.calls.outcomes import absence_for
 from toolfleet_gateway.mcp.approvals.client_approvals import CallApproval, ClientApprovals
 from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
 from toolfleet_gateway.mcp.calls.call_keys import call_key, client_key
@@ -118,7 +119,7 @@ class ToolCalls:
         for left in reversed(range(_TIMES)):
             handle = await self._begun(view, name, asked, key)
             if handle.refusal is not None:
-                return _refused(view, asked.name, handle.id, handle.refusal)
+                return await self._refused(view, asked.name, handle.id, handle.refusal)
             if handle.has_joined:
                 await self._abandoned.joined(handle.id)
             with contextlib.suppress(_TakenBack):
@@ -189,6 +190,13 @@ class ToolCalls:
         )
         where = conversation_in(asked.meta, who.conversation_id)
         return await self._fleet.begun_calls.begin(call, who.caller, owner_of(who), conversation=where)
+
+    async def _refused(self, view: McpView, shown: str, call_id: str, refusal: ToolResult) -> dict[str, Any]:
+        result = await absence_for(self._fleet, view.who, refusal) or refusal
+        if result.error_code in _NO_SUCH_TOOL:
+            hint = f" {result.hint}" if result.hint and view.module is None else ""
+            raise UnknownTool(f"Unknown tool: {shown[:200]}.{hint}")
+        return call_result(result, call_id)
 
     async def _stop(self, view: McpView, handle: BegunHandle, asked: McpCall, report: Report) -> Stop:
         """Where the call has come to: its end, or what it asks; `None` while it goes on for longer than a client waits."""
@@ -273,13 +281,6 @@ def _ended(handle: BegunHandle, result: ToolResult) -> dict[str, Any]:
     if (error := passed_failure(result)) is not None:
         raise error
     return call_result(result, handle.id)
-
-
-def _refused(view: McpView, shown: str, call_id: str, result: ToolResult) -> dict[str, Any]:
-    if result.error_code in _NO_SUCH_TOOL:
-        hint = f" {result.hint}" if result.hint and view.module is None else ""
-        raise UnknownTool(f"Unknown tool: {shown[:200]}.{hint}")
-    return call_result(result, call_id)
 
 
 def _unconfirmed(handle: BegunHandle, *, has_key: bool) -> ToolResult:

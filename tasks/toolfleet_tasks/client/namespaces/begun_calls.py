@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDefinition
+from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.errors import FleetUnavailable, InputNotTaken
 from toolfleet_tasks.calls.begun_calls import Owner
 from toolfleet_tasks.calls.begun_handle import BegunHandle
@@ -40,6 +40,14 @@ class FleetBegunCalls:
         """The tool of this name that the caller may call, listed or not; `None` if there is none. From memory."""
         session = self._sessions.here() or await self._sessions.opened()
         return session.tool(name, caller)
+
+    async def reaches(self, name: str, caller: Caller) -> bool:
+        """Whether the caller may know that there is this tool, also one that is closed to all. From memory."""
+        return (self._sessions.here() or await self._sessions.opened()).reaches(name, caller)
+
+    async def absence(self, name: str, caller: Caller) -> ToolResult:
+        """The refusal of a tool that looks to the caller like one that does not exist. From memory."""
+        return (self._sessions.here() or await self._sessions.opened()).absence(name, caller)
 
     async def attach(self, call_id: str, owner: Owner) -> BegunHandle | None:
         """Follow a call that some process has begun for the owner; `None` for one that is unknown, or another's.

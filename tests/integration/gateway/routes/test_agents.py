@@ -137,7 +137,7 @@ async def test_a_key_of_an_agent_takes_no_other_one(gateway: KeyedGateway) -> No
         await wait_until_answered(are_known, "the profiles are known")
         assert await status("owls.echo", None) == (200, None)
         assert await status("owls.echo", "sixth") == (200, None)
-        assert await status("owls.nap", None) == (403, "permission_denied")
+        assert await status("owls.nap", None) == (404, "unknown_tool")
         for other in ("helper", "sixths", "other/sixth"):
             assert await status("owls.echo", other) == (403, "agent_of_key")
         listed = [tool["name"] for tool in (await bot.get("/tools")).json()["tools"]]
@@ -148,8 +148,9 @@ async def test_a_key_of_an_agent_takes_no_other_one(gateway: KeyedGateway) -> No
 
 
 async def test_why_is_answered_about_oneself_and_to_operators_about_others(gateway: KeyedGateway) -> None:
-    """Who is none learns nothing behind the rule that decides, and nothing of others."""
-    own = (await gateway.get("gus", "/tools/owls.echo/why")).json()
+    """Who is none learns nothing behind the rule that decides, nothing of others, and of what they do not reach not that it is there."""
+    unreached = await gateway.get("gus", "/tools/owls.echo/why")
+    own = (await gateway.get("bob", "/tools/owls.echo/why", params={"agent": "nobody"})).json()
     other = await gateway.get("gus", "/tools/owls.echo/why", params={"user_id": "ada", "permission": "owner"})
     asked = {"key": gateway.key_id("gus")}
     same = (await gateway.get("olga", "/tools/owls.echo/why", params=asked)).json()
@@ -158,8 +159,9 @@ async def test_why_is_answered_about_oneself_and_to_operators_about_others(gatew
     both = await gateway.get("olga", "/tools/owls.echo/why", params={**asked, "permission": "owner"})
     unnamed = await gateway.get("olga", "/tools/owls.echo/why", params={"user_id": ""})
 
-    assert (own["is_allowed"], own["rules"][-1]["about"], own["rules"][-1]["passes"]) == (False, "reach", False)
-    assert (same["reason"], same["rules"][: len(own["rules"])]) == (own["reason"], own["rules"])
-    assert len(same["rules"]) > len(own["rules"])
+    assert (unreached.status_code, unreached.json()["error_code"]) == (404, "unknown_tool")
+    assert (own["is_allowed"], own["rules"][-1]["about"], own["rules"][-1]["passes"]) == (False, "agent", False)
+    assert (same["is_allowed"], [rule["passes"] for rule in same["rules"]][:2]) == (False, [True, False])
+    assert (same["rules"][1]["about"], len(same["rules"]) > 2) == ("reach", True)
     assert allowed.json()["is_allowed"]
     assert [other.status_code, absent.status_code, both.status_code, unnamed.status_code] == [403, 404, 400, 400]

@@ -72,7 +72,7 @@ async def test_a_workflow_is_ended_as_a_whole(gateway: KeyedGateway, talk: str) 
     ("body", "status", "code"),
     [
         (job_of("nest", start={"tool_name": "owls.nothing"}), 404, "unknown_tool"),
-        (job_of("nest", start={"tool_name": "owls.admin_only"}), 403, "permission_denied"),
+        (job_of("nest", start={"tool_name": "owls.admin_only"}), 404, "unknown_tool"),
         ({"schedule": {"cron": "never"}}, 422, "invalid_arguments"),
         ({"start": {"tool_name": "owls.echo"}, "deadline_seconds": -1}, 400, "invalid_request"),
         ({"surprise": 1}, 400, "invalid_request"),

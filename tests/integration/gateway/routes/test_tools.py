@@ -1,8 +1,14 @@
 """Tools over HTTP: which there are, one of them, in a provider's form, page by page."""
 
+import json
+from typing import Any
+
 import pytest
+from mcp.shared.exceptions import MCPError
 
 from support.gateways.keyed_gateway import KeyedGateway
+from support.gateways.mcp_clients import ERAS, Era, mcp_client
+from support.waiting import wait_until_answered
 
 pytestmark = pytest.mark.usefixtures("worker")
 
@@ -123,3 +129,89 @@ async def test_a_misspelt_tool_is_not_found_and_near_ones_are_named(gateway: Key
     assert "owls.echo" in misspelt.json()["hint"]
     assert {**closed.json(), "instance": ""} == {**absent.json(), "instance": ""}
     assert "admin" not in closed.json().get("hint", "")
+
+
+DOORS: list[tuple[str, str, Any]] = [
+    ("GET", "/tools/{tool}", None),
+    ("GET", "/tools/{tool}/why", None),
+    ("POST", "/calls", {"tool_name": "{tool}"}),
+    ("POST", "/calls/batch", {"calls": [{"tool_name": "{tool}"}]}),
+    ("POST", "/api/modules/{module}/execute", {"tool_name": "{tool}"}),
+    ("POST", "/jobs", {"start": {"tool_name": "{tool}"}, "conversation": {"conversation_id": "nest"}}),
+    ("POST", "/jobs", {"poll": {"tool_name": "{tool}"}, "conversation": {"conversation_id": "nest"}}),
+]
+"""The routes that take the name of a tool, with what a request to each says."""
+
+
+async def at_door(gateway: KeyedGateway, who: str, door: tuple[str, str, Any], tool: str) -> tuple[int, Any]:
+    """The status and the problem that a door answers about a tool, without its place and the tool's name."""
+    module = tool.partition(".")[0]
+    method, path, body = json.loads(json.dumps(door).replace("{tool}", tool).replace("{module}", module))
+    async with gateway.client(who) as client:
+        answer = await client.request(method, path, **({} if body is None else {"json": body}))
+    told = answer.json()
+    problem = told["calls"][0]["problem"] if path == "/calls/batch" else told
+    text = json.dumps({**problem, "instance": ""}).replace(tool, "{tool}")
+    return problem.get("status", answer.status_code), json.loads(text)
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: f"{door[0]} {door[1]} {' '.join(door[2] or ())}")
+@pytest.mark.parametrize(
+    ("who", "there", "absent"),
+    [
+        ("bob", "owls.admin_only", "owls.admin_onlx"),
+        ("gus", "owls.echo", "owls.ecxo"),
+        ("gus", "owls.echo", "jays.echo"),
+        ("vera", "owls.echo", "jays.echo"),
+    ],
+)
+async def test_no_door_tells_what_is_out_of_reach_from_what_is_not_there(
+    gateway: KeyedGateway, door: tuple[str, str, Any], who: str, there: str, absent: str
+) -> None:
+    """For a key that does not reach a tool, or its module, each answer is the 404 of a tool that does not exist."""
+    told = await at_door(gateway, who, door, there)
+
+    assert told == await at_door(gateway, who, door, absent)
+    assert told == await at_door(gateway, who, DOORS[0], there)
+    assert (told[0], told[1]["error_code"]) == (404, "unknown_tool")
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_mcp_tells_no_more_than_the_other_doors(gateway: KeyedGateway, era: Era) -> None:
+    """A tool that the client's key does not reach is the error of an unknown one, at the fleet's endpoint and a module's."""
+    told = dict[tuple[str, str], tuple[int, str]]()
+    for path, start in (("/mcp", "owls."), ("/mcp/owls", "")):
+        async with mcp_client(gateway.gateway, era, path=path, key=gateway.keys["bob"].text) as client:
+            for name in ("admin_only", "admin_onlx"):
+                with pytest.raises(MCPError) as refused:
+                    await client.call_tool(start + name, {})
+                told[path, name] = (refused.value.code, refused.value.message.replace(name, ""))
+
+    assert {path: told[path, "admin_only"] == told[path, "admin_onlx"] for path, _ in told} == {
+        "/mcp": True,
+        "/mcp/owls": True,
+    }
+    assert "Unknown tool" in told["/mcp", "admin_only"][1]
+
+
+async def test_operators_and_who_reaches_a_tool_are_told_why(gateway: KeyedGateway) -> None:
+    """An operator's key reads the truth; a tool that is only disabled is no secret to those who could use it."""
+    denied = await gateway.post("olga", "/calls", {"tool_name": "owls.echo"})
+    explained = await gateway.get("olga", "/tools/owls.echo/why")
+    await gateway.post("olga", "/operations/tools/owls.fail_once/disable")
+    try:
+
+        async def is_disabled() -> bool:
+            answer = await gateway.post("bob", "/calls", {"tool_name": "owls.fail_once"})
+            return "disabled" in answer.text and answer.status_code == 403
+
+        await wait_until_answered(is_disabled, "the tool is disabled")
+        why = await gateway.get("bob", "/tools/owls.fail_once/why")
+        hidden = await gateway.post("gus", "/calls", {"tool_name": "owls.fail_once"})
+    finally:
+        await gateway.post("olga", "/operations/tools/owls.fail_once/enable")
+
+    assert (denied.status_code, denied.json()["error_code"]) == (403, "permission_denied")
+    assert (explained.status_code, explained.json()["is_allowed"]) == (200, False)
+    assert (why.status_code, why.json()["rules"][-1]["about"]) == (200, "open")
+    assert (hidden.status_code, hidden.json()["error_code"]) == (404, "unknown_tool")
