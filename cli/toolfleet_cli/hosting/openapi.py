@@ -40,6 +40,7 @@ def openapi_host(settings: Settings, name: str, spec: OpenApiSpec, *, folder: Pa
             key=os.environ.get(KEY_VARIABLE, ""),
             refresh_seconds=spec.refresh_seconds,
             checks_results=spec.checks_results,
+            slashes=spec.slashes,
             longest_call_seconds=settings.max_timeout,
         ),
         listener=ChangeNotice(settings),

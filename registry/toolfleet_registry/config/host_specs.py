@@ -226,6 +226,8 @@ class OpenApiSpec(HostBase):
     """The pause between two looks at a document that has a URL; a file is read again when it changes."""
     checks_results: bool = True
     """Whether results are held against the document: of a service that does not keep to it, nothing else would come through."""
+    slashes: tuple[str, ...] = ()
+    """Parameters of paths whose values may have `/`, each as `TOOL.PARAMETER`, such as `get_content.path`."""
 
 
 def _kind_of(value: Any) -> str | None:

@@ -84,6 +84,15 @@ class _Building:
                 found.faults.append(OperationFault(each.label, exc.kind, str(exc)))
             except RecursionError:
                 found.faults.append(OperationFault(each.label, "InvalidSchema", "Its schemas are nested too deep."))
+        fields = [
+            (tool, each) for tool in found.tools for each in found.tools[tool].form.plan.fields if each.has_slashes
+        ]
+        known = {f"{tool}.{name}" for tool, each in fields for name in (each.argument, each.name)}
+        found.faults += [
+            OperationFault(f"slashes {each}", "ParameterUnknown", "No tool has this parameter in its path.")
+            for each in options.slashes
+            if f"{options.name}.{each}" not in known
+        ]
         return found
 
     def _add(self, operation: Operation) -> None:
@@ -91,8 +100,9 @@ class _Building:
             raise OperationUnusable("TooManyTools", f"There are {MOST_TOOLS} tools already: choose by tags or paths.")
         base = base_of(operation, self._options)
         credentials = self._credentials.of(operation.security)
-        plan = input_plan(operation, self._inputs, {(each.place, each.name.lower()) for each in credentials})
         name = f"{self._options.name}.{method_name(operation)}"
+        taken = {(each.place, each.name.lower()) for each in credentials}
+        plan = input_plan(operation, self._inputs, taken, tool=name, slashes=self._options.slashes)
         if name in self._labels:
             raise OperationUnusable(
                 "DuplicateTool", f"{self._labels[name]} has its operationId, too: that one is served."

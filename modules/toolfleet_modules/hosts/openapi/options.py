@@ -11,7 +11,7 @@ class OpenApiOptions(HostOptions):
     """`document` is a file's path or a URL, `base` where the service is, `auth` what is sent for which security scheme.
 
     `refresh_seconds`: between two looks at a document that has a URL. `checks_results`: what the service returns is held
-    against the document.
+    against the document. `slashes`: parameters of paths that may have `/`, as `get_content.path`.
     """
 
     document: str
@@ -21,3 +21,4 @@ class OpenApiOptions(HostOptions):
     auth: Mapping[str, str] = field(default_factory=dict)
     refresh_seconds: float = 300
     checks_results: bool = True
+    slashes: Sequence[str] = ()

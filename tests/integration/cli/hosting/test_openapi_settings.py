@@ -62,10 +62,12 @@ def test_the_file_of_settings_describes_a_host(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "birds.json").write_text("{}")
     (tmp_path / "key").write_text(f"{SECRET}\n")
     (tmp_path / "toolfleet.toml").write_text(
-        '[hosts.birds]\ndocument = "birds.json"\nauth = { key = "${BIRD_KEY}" }\n[secrets.BIRD_KEY]\nfile = "key"\n'
+        '[hosts.birds]\ndocument = "birds.json"\nauth = { key = "${BIRD_KEY}" }\nslashes = ["find.path"]\n'
+        '[secrets.BIRD_KEY]\nfile = "key"\n'
     )
     monkeypatch.chdir(tmp_path)
     host = named_host(load_settings(), "birds", start=tmp_path)
 
     assert isinstance(host, OpenApiHost)
     assert host.name == "birds"
+    assert host._options.slashes == ("find.path",)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -39,11 +40,11 @@ async def test_parameters_stand_where_the_document_says(service: BirdService, tm
         parameter("left out", "query", {"type": "string"}),
     )
     async with hosted_document(tmp_path, document({"/woods/{wood}/owls": {"get": find}}), base=service.url) as birds:
-        arguments = {"wood": "a/b ü", "kinds": ["barn", "tawny&"], "where": {"lat": 1.5}, "X-Night": 3, "nest": "n;1"}
+        arguments = {"wood": "a&b ü", "kinds": ["barn", "tawny&"], "where": {"lat": 1.5}, "X-Night": 3, "nest": "n;1"}
         done = await birds.call("find", **arguments)
 
         assert done.success, done.error
-        assert done.result["path"] == "/woods/a%2Fb%20%C3%BC/owls"
+        assert done.result["path"] == "/woods/a%26b%20%C3%BC/owls"
         assert done.result["query"] == "kinds=barn&kinds=tawny%26&where%5Blat%5D=1.5"
         assert done.result["headers"]["x-night"] == "3"
         assert done.result["headers"]["cookie"] == "nest=n%3B1"
@@ -177,25 +178,87 @@ async def test_an_idempotency_header_carries_the_calls_id(service: BirdService, 
         assert effects == {"birds.plain": "idempotent", "birds.uuid": "idempotent", "birds.none": "once"}
 
 
+SLASH_LINE = '[hosts.birds] slashes = ["delete.id"]'
+OTHER_PATHS = [
+    ("", "is a part of the path", "is a part of the path"),
+    ("..", "'.' or '..'", "'.' or '..'"),
+    (".", "'.' or '..'", "'.' or '..'"),
+    ("%2e%2E", "'.' or '..'", "'.' or '..'"),
+    ("%252e%252e", "'.' or '..'", "'.' or '..'"),
+    ("..;x=1", "'.' or '..'", "'.' or '..'"),
+    (".. ", "'.' or '..'", "'.' or '..'"),
+    ("1/keys", SLASH_LINE, None),
+    ("1%2Fkeys", SLASH_LINE, None),
+    ("1%252fkeys", SLASH_LINE, None),
+    ("1%25252Fkeys", SLASH_LINE, None),
+    ("1%%32%46keys", SLASH_LINE, None),
+    ("../admin", SLASH_LINE, "'.' or '..'"),
+    ("a/%2e%2e/b", SLASH_LINE, "'.' or '..'"),
+    ("a/./b", SLASH_LINE, "'.' or '..'"),
+    ("1\\keys", "'\\'", "'\\'"),
+    ("1%5ckeys", "'\\'", "'\\'"),
+    ("1%255Ckeys", "'\\'", "'\\'"),
+    (f"1%{'25' * 40}2Fkeys", "too many times", "too many times"),
+    ("100% ü?#..b", None, None),
+]
+
+
+@pytest.mark.parametrize(("value", "words", "words_with_slashes"), OTHER_PATHS, ids=[each[0] for each in OTHER_PATHS])
+async def test_an_argument_makes_no_other_path(
+    service: BirdService, tmp_path: Path, value: str, words: str | None, words_with_slashes: str | None
+) -> None:
+    """`DELETE /owls/1/keys` may be another operation: nothing is sent. An operator allows `/`, and nothing else of it."""
+    delete = operation("delete", parameter("id", "path", {"type": "string"}))
+    paths = {"/private/owls/{id}": {"delete": delete}}
+    for slashes, expected in (((), words), (("delete.id",), words_with_slashes)):
+        async with hosted_document(tmp_path, document(paths), base=service.url, slashes=slashes) as birds:
+            before = len(service.asked())
+            done = await birds.call("delete", id=value)
+            sent = len(service.asked()) - before
+
+            if expected is None:
+                assert (done.result["path"], sent) == (f"/private/owls/{quote(value, safe='')}", 1)
+            else:
+                assert (done.success, done.effect_state, sent) == (False, "none", 0)
+                assert expected in str(done.error)
+
+
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("style", "schema", "value"),
     [
-        ("", "is a part of the path"),
-        ("..", "another path"),
-        (".", "another path"),
+        ("simple", {"type": "array"}, ["a", "b/c"]),
+        ("simple", {"type": "object"}, {"a/b": 1}),
+        ("label", {"type": "string"}, "."),
+        ("matrix", {"type": "object"}, {"a": "b%2fc"}),
     ],
 )
-async def test_an_argument_makes_no_other_path(service: BirdService, tmp_path: Path, value: str, words: str) -> None:
-    """`DELETE /owls/` would mean all of them: nothing is sent."""
-    delete = operation("delete", parameter("id", "path", {"type": "string"}))
+async def test_no_style_makes_another_path(
+    service: BirdService, tmp_path: Path, style: str, schema: dict[str, Any], value: Any
+) -> None:
+    """A list, a member's name and a label are judged as a text is."""
+    delete = operation("delete", parameter("id", "path", schema, style=style))
     async with hosted_document(
-        tmp_path, document({"/private/owls/{id}": {"delete": delete}}), base=service.url
+        tmp_path, document({"/private/lists/{id}": {"delete": delete}}), base=service.url
     ) as birds:
         refused = await birds.call("delete", id=value)
 
         assert (refused.success, refused.effect_state) == (False, "none")
-        assert words in str(refused.error)
-        assert not [each for each in service.asked() if "private" in each]
+        assert not [each for each in service.asked() if "lists" in each]
+
+
+async def test_a_tool_says_which_line_allows_slashes(service: BirdService, tmp_path: Path) -> None:
+    """Where they are allowed, and where none can be, it says nothing. A line that allows nothing is listed."""
+    delete = operation(
+        "delete", parameter("id", "path", {"type": "string"}), parameter("n", "path", {"type": "integer"})
+    )
+    body = document({"/owls/{id}/{n}": {"delete": delete}})
+    async with hosted_document(tmp_path, body, base=service.url) as birds:
+        properties = birds.input_schema("delete")["properties"]
+        assert SLASH_LINE in properties["id"]["description"]
+        assert properties["n"] == {"type": "integer"}
+    async with hosted_document(tmp_path, body, base=service.url, slashes=("delete.id", "delete.key")) as birds:
+        assert birds.input_schema("delete")["properties"]["id"] == {"type": "string"}
+        assert birds.errors() == {"slashes delete.key": "ParameterUnknown"}
 
 
 async def test_an_argument_adds_no_header(service: BirdService, tmp_path: Path) -> None:

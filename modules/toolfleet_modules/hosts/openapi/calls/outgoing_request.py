@@ -10,6 +10,7 @@ from toolfleet_modules.hosts.openapi.calls.credentials import Credential, with_c
 from toolfleet_modules.hosts.openapi.calls.parameter_values import (
     ValueRefused,
     cookie_parts,
+    decoded,
     header_text,
     path_text,
     query_parts,
@@ -18,7 +19,7 @@ from toolfleet_modules.hosts.openapi.calls.request_body import body_of
 from toolfleet_modules.hosts.openapi.documents.input_fields import InputField, InputPlan
 from toolfleet_registry.system.randomness import uuid4
 
-_DOTS = frozenset({".", ".."})  # segments that would name another path
+_DOTS = frozenset({".", ".."})  # segments that would name another path; some servers cut them at ";" first
 _NAMESPACE = uuid.UUID("6f1f5c3e-6f0f-5d3a-9f7a-0a7f3b1c2d4e")
 _SHORTEST_KEY = 16
 
@@ -78,8 +79,8 @@ class RequestForm:
         for field in self.plan.fields:
             if field.place == "path":
                 path = path.replace(f"{{{field.name}}}", _segment(field, arguments))
-        if _DOTS & set(path.split("/")):
-            raise ValueRefused("An argument would make another path of the request's: it is dots only.")
+        if _DOTS & {each.partition(";")[0].strip() for each in decoded(path).split("/")}:
+            raise ValueRefused("An argument would make another path of the request's: a segment would be '.' or '..'.")
         return path
 
     def _body(self, properties: Mapping[str, Any], headers: dict[str, str]) -> bytes:

@@ -3,10 +3,11 @@
 import json
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from toolfleet_modules.hosts.openapi.documents.input_fields import InputField
 
+_MOST_DECODED = 16  # times: text that is encoded more often is refused unread
 _IN_QUERY = ":/?@!$'()*,;"  # of the reserved ones, those that mean nothing in a query
 
 
@@ -15,7 +16,11 @@ class ValueRefused(Exception):
 
 
 def path_text(field: InputField, value: Any) -> str:
-    """What stands in the path, for `/owls/{id}` one segment or a part of it. Raises `ValueRefused` for an empty text."""
+    """Return what stands in the path: for `/owls/{id}` one segment or a part of it.
+
+    Servers and proxies decode a path before they route it, some more than once, so it is judged by what it decodes to.
+    Raises `ValueRefused` for an empty text, for a backslash, and for `/` where the operator does not allow it.
+    """
     name = _quoted(field.name)
     if isinstance(value, dict) and not field.is_json:
         pairs = [(_quoted(key), _quoted(text_of(each))) for key, each in value.items()]
@@ -28,7 +33,23 @@ def path_text(field: InputField, value: Any) -> str:
         text = {"simple": written, "label": f".{written}", "matrix": f";{named}"}[field.style]
     if not text:
         raise ValueRefused(f"{field.argument} is empty, and is a part of the path.")
+    plain = decoded(text)
+    if "\\" in plain:
+        raise ValueRefused(f"{field.argument} has '\\', and is a part of the path.")
+    if "/" in plain and not field.has_slashes:
+        raise ValueRefused(
+            f"{field.argument} has '/', which could lead to another operation. The operator allows it by {field.slash_line}."
+        )
     return text
+
+
+def decoded(text: str) -> str:
+    """Return a text percent-decoded until nothing changes. Raises `ValueRefused` if that takes more than 16 times."""
+    for _ in range(_MOST_DECODED):
+        if (plain := unquote(text)) == text:
+            return text
+        text = plain
+    raise ValueRefused("An argument is percent-encoded too many times.")
 
 
 def query_parts(field: InputField, value: Any) -> list[str]:

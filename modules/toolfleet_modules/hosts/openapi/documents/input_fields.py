@@ -19,7 +19,10 @@ WHOLE_BODY = "body"
 
 @dataclass(frozen=True, slots=True)
 class InputField:
-    """One argument: the parameter `name` of a place, or a property of the body. `is_json`: its text is JSON."""
+    """One argument: the parameter `name` of a place, or a property of the body. `is_json`: its text is JSON.
+
+    `has_slashes`: a value in the path may have `/`; `slash_line`: the line of `toolfleet.toml` that would allow it.
+    """
 
     argument: str
     name: str
@@ -30,6 +33,8 @@ class InputField:
     explode: bool = True
     is_reserved: bool = False
     is_json: bool = False
+    has_slashes: bool = False
+    slash_line: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +49,18 @@ class InputPlan:
 
 
 def input_plan(
-    operation: Operation, translator: SchemaTranslator, taken: Collection[tuple[str, str]] = ()
+    operation: Operation,
+    translator: SchemaTranslator,
+    taken: Collection[tuple[str, str]] = (),
+    *,
+    tool: str,
+    slashes: Collection[str] = (),
 ) -> InputPlan:
-    """The plan. `taken` are places and names in small letters that credentials are sent in. Raises `OperationUnusable`."""
+    """Return the plan of `tool`, a full name. Raises `OperationUnusable`.
+
+    `taken` are places and names in small letters that credentials are sent in; `slashes` are parameters of paths that may
+    have `/`, each as `method.parameter`.
+    """
     references = set[str]()
     fields, key = list[InputField](), None
     for parameter in operation.parameters:
@@ -63,7 +77,7 @@ def input_plan(
     body = None if operation.body is None else body_plan(operation.body, translator, references)
     if body is not None:
         fields += _body_fields(body)
-    named = _named(fields)
+    named = [_with_slashes(each, tool, slashes) for each in _named(fields)]
     schema = _schema_of(named, translator, references)
     if key is None:
         return InputPlan(named, body, schema)
@@ -147,6 +161,19 @@ def _named(fields: Sequence[InputField]) -> list[InputField]:
     return named
 
 
+def _with_slashes(field: InputField, tool: str, slashes: Collection[str]) -> InputField:
+    """Say whether a path's argument may have `/`; where it may not, its description names the line that allows it."""
+    module, _, method = tool.partition(".")
+    line = f'[hosts.{module}] slashes = ["{method}.{field.argument}"]'
+    if field.place != "path" or {f"{method}.{field.argument}", f"{method}.{field.name}"} & set(slashes):
+        return replace(field, has_slashes=field.place == "path")
+    said = field.schema if isinstance(field.schema, dict) else {}
+    if said.get("type") in _WITHOUT_SLASHES or "enum" in said or said.get("format") in _WITHOUT_SLASHES:
+        return replace(field, slash_line=line)
+    words = f"{said.get('description', '')} Without '/': {line} in toolfleet.toml would allow it.".strip()
+    return replace(field, slash_line=line, schema={**said, "description": words})
+
+
 def _schema_of(fields: Sequence[InputField], translator: SchemaTranslator, references: set[str]) -> dict[str, Any]:
     schema: dict[str, Any] = {
         "type": "object",
@@ -163,6 +190,7 @@ def _is_key(name: str) -> bool:
     return name.lower().replace("_", "-").removeprefix("x-") in _KEYS
 
 
+_WITHOUT_SLASHES = frozenset({"integer", "number", "boolean", "uuid", "date", "date-time"})  # types and formats
 _KEYS = frozenset({"idempotency-key", "idempotency-id", "idempotency-token", "idempotent-key"})
 _IGNORED = frozenset({"accept", "content-type", "authorization"})  # as the specification says
 _FORBIDDEN = frozenset(
