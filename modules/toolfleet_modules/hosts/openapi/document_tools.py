@@ -17,7 +17,7 @@ from toolfleet_modules.hosts.openapi.documents.document import (
     OperationUnusable,
     digest_of,
 )
-from toolfleet_modules.hosts.openapi.documents.input_fields import InputPlan, input_plan
+from toolfleet_modules.hosts.openapi.documents.input_fields import InputPlan, input_plan, place_of
 from toolfleet_modules.hosts.openapi.documents.json_schemas import SchemaTranslator
 from toolfleet_modules.hosts.openapi.documents.operation_names import method_name
 from toolfleet_modules.hosts.openapi.documents.operations import Operation, OperationFault, operations_of
@@ -101,13 +101,13 @@ class _Building:
         base = base_of(operation, self._options)
         credentials = self._credentials.of(operation.security)
         name = f"{self._options.name}.{method_name(operation)}"
-        taken = {(each.place, each.name.lower()) for each in credentials}
+        taken = {place_of(each.place, each.name) for each in credentials}
         plan = input_plan(operation, self._inputs, taken, tool=name, slashes=self._options.slashes)
         if name in self._labels:
             raise OperationUnusable(
                 "DuplicateTool", f"{self._labels[name]} has its operationId, too: that one is served."
             )
-        form = RequestForm(operation.method, base, operation.path, plan, credentials)
+        form = RequestForm(operation.method, base, operation.path, plan, credentials, self._credentials.places)
         definition = self._definition(operation, name, plan, form)
         if fault := schema_fault(definition):
             raise OperationUnusable("InvalidSchema", f"It cannot be a tool: {fault}.")

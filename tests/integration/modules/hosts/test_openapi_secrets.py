@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.hosts.bird_service import BirdService, bird_service, document, operation, parameter
+from support.hosts.bird_service import BirdService, bird_service, document, json_body, operation, parameter
 from support.hosts.openapi_document import hosted_document
 from toolfleet_modules.hosts.serving.secrets import Secrets
 
@@ -89,6 +89,63 @@ async def test_a_scheme_is_sent_where_the_document_says(service: BirdService, tm
         assert set(birds.input_schema("echo")["properties"]) == {"day"}
         assert echoed.result["query"] == "day=3&owl_key=[secret of query]"
         assert echoed.result["headers"]["x-owl-key"] == "[secret of header]"
+
+
+OBJECT: dict[str, Any] = {"type": "object", "additionalProperties": {}}
+BODIES = {
+    kind: {"requestBody": json_body(OBJECT, media_type=kind)}
+    for kind in ("application/x-www-form-urlencoded", "multipart/form-data")
+}
+EXPLODED = {"encoding": {"filter": {"style": "form", "explode": True}}, "schema": {"properties": {"filter": OBJECT}}}
+
+
+@pytest.mark.parametrize("name", ["owl_key", "OWL_Key", "owl%5Fkey", " owl_key", "owl_key[]", "owl_key[a]"])
+@pytest.mark.parametrize(
+    ("place", "argument", "said"),
+    [
+        ("query", "filter", {"parameters": [parameter("filter", "query", OBJECT)]}),
+        ("query", "filter", {"parameters": [parameter("filter", "query", OBJECT, allowReserved=True)]}),
+        ("cookie", "filter", {"parameters": [parameter("filter", "cookie", OBJECT)]}),
+        ("query", "body", BODIES["application/x-www-form-urlencoded"]),
+        ("query", "body", BODIES["multipart/form-data"]),
+        (
+            "query",
+            "filter",
+            {"requestBody": {"required": True, "content": {"application/x-www-form-urlencoded": EXPLODED}}},
+        ),
+    ],
+    ids=["query", "reserved query", "cookie", "form", "parts", "exploded part of a form"],
+)
+@pytest.mark.parametrize("is_sent", [True, False])
+async def test_no_member_of_an_object_names_a_credential(
+    service: BirdService, tmp_path: Path, place: str, argument: str, said: dict[str, Any], name: str, *, is_sent: bool
+) -> None:
+    """In any case and quoted: nothing is sent. Nor does it where the service would take another credential."""
+    schemes = {
+        "key": {"type": "apiKey", "in": place, "name": "owl_key"},
+        "other": {"type": "apiKey", "in": "header", "name": "X-Owl"},
+    }
+    post = operation("post", security=[{"key" if is_sent else "other": []}], **{"parameters": [], **said})
+    body = document({"/named": {"post": post}}, components={"securitySchemes": schemes})
+    auth = {"key" if is_sent else "other": "${KEY}"}
+    async with hosted_document(tmp_path, body, base=service.url, auth=auth, secrets=Secrets({"KEY": PLAIN})) as birds:
+        refused = await birds.call("post", **{argument: {name: "mine"}})
+        other = await birds.call("post", **{argument: {"day": "3"}})
+
+        assert (refused.success, refused.effect_state) == (False, "none")
+        assert "which a credential is sent in" in str(refused.error)
+        assert other.success
+
+
+async def test_a_declared_name_that_a_service_takes_for_a_credentials_is_no_argument(
+    service: BirdService, tmp_path: Path
+) -> None:
+    """Servers of CGI's kind read `_` and `-` in a header's name as the same."""
+    paths = {"/echo": {"get": operation("echo", parameter("X_Owl_Key", "header"), security=[{"header": []}])}}
+    async with hosted_document(
+        tmp_path, secured(paths), base=service.url, auth={"header": "${KEY}"}, secrets=Secrets({"KEY": PLAIN})
+    ) as birds:
+        assert birds.input_schema("echo")["properties"] == {}
 
 
 async def test_an_operation_without_its_secret_is_closed_and_listed(service: BirdService, tmp_path: Path) -> None:

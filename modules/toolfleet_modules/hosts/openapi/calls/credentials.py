@@ -7,6 +7,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationUnusable
+from toolfleet_modules.hosts.openapi.documents.input_fields import place_of
 from toolfleet_modules.hosts.serving.secrets import Secrets, SecretUnknown
 
 
@@ -25,7 +26,8 @@ class Credential:
 class Credentials:
     """What there is for the schemes of one document. `auth`: scheme -> text with `${NAME}` for secrets.
 
-    `hidden` has the secrets, and what is made of them. `faults`: scheme -> why it cannot be used.
+    `hidden` has the secrets, and what is made of them. `faults`: scheme -> why it cannot be used. `places`: where keys of
+    the document are sent, also those that it has no secret for: a service may take any of them.
     """
 
     def __init__(self, document: OpenApiDocument, auth: Mapping[str, str], secrets: Secrets) -> None:
@@ -41,6 +43,10 @@ class Credentials:
             self._found[scheme] = credential
             sent[f"of {scheme}"] = credential.value.removeprefix("Basic ").removeprefix("Bearer ")
         self.hidden = secrets.with_values(sent)
+        schemes = [each for each in document.security_schemes.values() if isinstance(each, dict)]
+        keys = [(str(each.get("in")), str(each.get("name"))) for each in schemes if each.get("type") == "apiKey"]
+        sent_in = [(each.place, each.name) for each in self._found.values()]
+        self.places = frozenset(place_of(*each) for each in (*keys, *sent_in))
 
     def of(self, security: Sequence[Mapping[str, Any]]) -> Sequence[Credential]:
         """What is sent for the first alternative that can be met; one that wants nothing comes last. Raises `OperationUnusable`."""

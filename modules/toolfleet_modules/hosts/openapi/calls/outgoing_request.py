@@ -1,10 +1,11 @@
 """Makes the HTTP request of a call: what the service is sent for these arguments."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
+from urllib.parse import quote_plus
 
 from toolfleet_modules.hosts.openapi.calls.credentials import Credential, with_credentials
 from toolfleet_modules.hosts.openapi.calls.parameter_values import (
@@ -16,7 +17,8 @@ from toolfleet_modules.hosts.openapi.calls.parameter_values import (
     query_parts,
 )
 from toolfleet_modules.hosts.openapi.calls.request_body import body_of
-from toolfleet_modules.hosts.openapi.documents.input_fields import InputField, InputPlan
+from toolfleet_modules.hosts.openapi.documents.body_plan import FORM, MULTIPART
+from toolfleet_modules.hosts.openapi.documents.input_fields import InputField, InputPlan, place_of
 from toolfleet_registry.system.randomness import uuid4
 
 _DOTS = frozenset({".", ".."})  # segments that would name another path; some servers cut them at ";" first
@@ -39,13 +41,17 @@ class OutgoingRequest:
 
 @dataclass(frozen=True, slots=True)
 class RequestForm:
-    """Says how an operation's requests are made: `base` and `path` are its address, `plan` its arguments."""
+    """Says how an operation's requests are made: `base` and `path` are its address, `plan` its arguments.
+
+    `places` are those of credentials, as `place_of` gives them: no argument may name one.
+    """
 
     method: str
     base: str
     path: str
     plan: InputPlan
     credentials: Sequence[Credential]
+    places: Collection[tuple[str, str]] = ()
 
     def request(self, arguments: Mapping[str, Any], call_id: str | None) -> OutgoingRequest:
         """The request for these arguments, which fit the plan's schema. Raises `ValueRefused`."""
@@ -67,12 +73,21 @@ class RequestForm:
                 cookies += cookie_parts(field, value)
         if self.plan.key_header is not None:
             headers[self.plan.key_header] = key_of(call_id, self.plan.key_schema or {})
+        path, body = self._path(arguments), self._body(properties, headers)
+        self._check_names("query", [*query, *path.partition("?")[2].split("&")])
+        self._check_names("cookie", cookies)
         with_credentials(self.credentials, headers, query, cookies)
         if cookies:
             headers["Cookie"] = "; ".join(cookies)
-        body = self._body(properties, headers)
-        url = f"{self.base}{self._path(arguments)}"
+        url = f"{self.base}{path}"
         return OutgoingRequest(self.method.upper(), f"{url}?{'&'.join(query)}" if query else url, headers, body)
+
+    def _check_names(self, place: str, parts: Iterable[str]) -> None:
+        """Raise `ValueRefused` for a part `name=value` whose name, or whose array's name, is a credential's."""
+        for part in parts:
+            name = decoded(part.partition("=")[0].replace("+", " "))
+            if {place_of(place, name), place_of(place, name.partition("[")[0])} & set(self.places):
+                raise ValueRefused(f"An argument names {name[:80]!r}, which a credential is sent in.")
 
     def _path(self, arguments: Mapping[str, Any]) -> str:
         path = self.path
@@ -89,6 +104,11 @@ class RequestForm:
             return b""
         value = properties if plan.properties is not None else next(iter(properties.values()), None)
         headers["Content-Type"], body = body_of(plan, value)
+        if plan.media_type in {FORM, MULTIPART}:  # some services read a form's fields and the query's as one
+            declared = {quote_plus(name) for name in plan.properties or ()}
+            names = [quote_plus(name) for name in value] if isinstance(value, dict) else []
+            written = body.decode().split("&") if plan.media_type == FORM else names
+            self._check_names("query", [each for each in written if each.partition("=")[0] not in declared])
         return body
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -82,7 +83,7 @@ def header_text(field: InputField, value: Any) -> str:
 
 def cookie_parts(field: InputField, value: Any) -> list[str]:
     """`name=value` for the header `Cookie`, quoted."""
-    return query_parts(field, value)
+    return query_parts(replace(field, is_reserved=False), value)  # which is for queries only
 
 
 def text_of(value: Any) -> str:

@@ -48,6 +48,11 @@ class InputPlan:
     key_schema: Mapping[str, Any] | None = None
 
 
+def place_of(place: str, name: str) -> tuple[str, str]:
+    """Return a name with its place as services compare them: in small letters, and of a header without underscores."""
+    return place, name.strip().casefold().replace("_", "-") if place == "header" else name.strip().casefold()
+
+
 def input_plan(
     operation: Operation,
     translator: SchemaTranslator,
@@ -58,14 +63,14 @@ def input_plan(
 ) -> InputPlan:
     """Return the plan of `tool`, a full name. Raises `OperationUnusable`.
 
-    `taken` are places and names in small letters that credentials are sent in; `slashes` are parameters of paths that may
+    `taken` has the places that credentials are sent in, as `place_of` gives them; `slashes` are parameters of paths that may
     have `/`, each as `method.parameter`.
     """
     references = set[str]()
     fields, key = list[InputField](), None
     for parameter in operation.parameters:
         place, name = parameter["in"], parameter["name"]
-        if (place, name.lower()) in taken or (place == "header" and name.lower() in _IGNORED):
+        if place_of(place, name) in taken or (place == "header" and name.lower() in _IGNORED):
             continue
         if place == "header" and name.lower() in _FORBIDDEN:
             raise OperationUnusable("UnsupportedParameter", f"It takes the header {name!r}, which is the connection's.")
