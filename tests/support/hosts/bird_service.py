@@ -60,6 +60,15 @@ async def _status(request: Request) -> Response:
     return Response(text, request.path_params["code"], headers, "text/plain")
 
 
+async def _say(request: Request) -> Response:
+    """The status of the path, with the body of the request, and the header fields that its `headers` has as JSON."""
+    _asked.append(f"{request.method} {request.url.path}")
+    response = Response(await request.body(), request.path_params["code"])
+    for name, value in json.loads(request.query_params.get("headers", "{}")).items():
+        response.headers[name] = value
+    return response
+
+
 async def _content(request: Request) -> Response:
     """A body of some kind."""
     bodies: dict[str, tuple[bytes, str, dict[str, str]]] = {
@@ -94,6 +103,7 @@ app = Starlette(
     routes=[
         Route("/asked", _all_asked),
         Route("/status/{code:int}", _status, methods=_ANY),
+        Route("/say/{code:int}", _say, methods=_ANY),
         Route("/content/{kind}", _content, methods=_ANY),
         Route("/slow", _slow, methods=_ANY),
         Route("/{rest:path}", _echo, methods=_ANY),

@@ -198,7 +198,7 @@ class McpRun(ServedRun[McpTool]):
             return self._unknown("the connection to its server ended in the middle", is_lost=True)
         return Reply.failure(
             self.name,
-            f"{self.name} failed: {error.message}",
+            f"{self.name} failed: {self.tool.secrets.hide(error.message)}",  # before it is cut
             effect_state=self._effect_state,
             result=PassedError(error.code, error.message, error.data).worded(),
         )

@@ -119,7 +119,7 @@ class _Building:
         effect = _EFFECTS[operation.method]
         said: dict[str, Any] = {
             "name": name,
-            "description": hidden.hide(operation.summary[:_MOST_DESCRIBED] or operation.label),
+            "description": hidden.hide(operation.summary)[:_MOST_DESCRIBED] or operation.label,
             "input_schema": plan.schema,
             "output_schema": self._output(operation),
             "tags": list(operation.tags),

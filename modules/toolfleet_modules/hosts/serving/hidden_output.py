@@ -8,11 +8,15 @@ from collections.abc import Generator, Iterator
 from toolfleet_modules.hosts.serving.secrets import Secrets
 
 _CHUNK_BYTES = 64 * 2**10
+_LONGEST_WORD = 4096  # bytes
 _STDERR = 2
 
 
 class HiddenStream:
-    """Hides values in bytes that come in pieces: what may be a value's beginning is held back until it is plain."""
+    """Hides values in bytes that come in pieces: what may be a value's beginning is held back until it is plain.
+
+    A value may be encoded, so the last word is held back as well, but for one that is longer than any value is written.
+    """
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
@@ -33,7 +37,9 @@ class HiddenStream:
 
     def _cut_of(self, data: bytes) -> int:
         """Up to where nothing is a part of a value whose end is not there, and no value is divided."""
-        cut = min((at for form in self._forms for at in _begun_at(form, data)), default=len(data))
+        word = len(data) - len(data.rsplit(maxsplit=1)[-1]) if data and not data[-1:].isspace() else len(data)
+        begun = [at for form in self._forms for at in _begun_at(form, data)]
+        cut = min((*begun, word if len(data) - word < _LONGEST_WORD else len(data)))
         while (divided := self._divided_at(data, cut)) is not None:
             cut = divided
         return cut

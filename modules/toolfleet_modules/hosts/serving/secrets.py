@@ -1,16 +1,33 @@
 """Holds named secrets of a host, fills them in where they are sent, and hides them in whatever leaves it."""
 
 import base64
+import html
 import json
 import re
+from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
-from urllib.parse import quote
 
 _SHORTEST = 8  # characters: what is shorter stands in many texts by chance, and could not be hidden
 _KEPT = 4  # values of one name that pass
+_MOST_LAYERS = 8  # encodings around each other
+_ESCAPE = re.compile(
+    r"""(?:%[0-9A-Fa-f]{2})+|(?:\\u[0-9A-Fa-f]{4})+|(?:\\x[0-9A-Fa-f]{2})+|\\["'\\/bfnrt]"""
+    r"""|&(?:\#[0-9]{1,7}|\#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});"""
+)
+_ALNUM = "(?:3[0-9]|4[1-9A-Fa-f]|5[0-9Aa]|6[1-9A-Fa-f]|7[0-9Aa]|25|5[Cc])"  # and % and \\, which begin other escapes
+_ESCAPED = (
+    rf"(?:%{_ALNUM}|\\(?:u00|x){_ALNUM}|(?:&|%26|\\u0026|\\x26)(?:amp;)*(?:#|%23)(?!(?:34|39|x22|x27|8\d{{3}});))"
+)
+_HINT = re.compile(rf"{_ESCAPED}[\s\S]{{0,100}}?{_ESCAPED}")  # two letters or digits are escaped
+_RUN = re.compile("[A-Za-z0-9]+")
+_LINE = 60  # characters: no encoder breaks lines earlier
+_BREAK = re.compile(r"[\r\n]\s*")  # what base64 is folded by
+_SIMPLE = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_RUNS = {"%": ("%", "utf-8", 1), "x": ("\\x", "utf-8", 1), "u": ("\\u", "utf-16-be", 2)}  # mark, encoding, bytes of one
 _PLACE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]{0,99})\}")
 
 
@@ -50,6 +67,7 @@ class Secrets:
         if value not in known and len(value) >= _SHORTEST:
             known.append(value)
             self.__dict__.pop("forms", None)
+            self.__dict__.pop("_pieces", None)
 
     def plain(self, names: Iterable[str]) -> dict[str, str]:
         """The values of these, for whoever uses them. Raises `SecretUnknown`."""
@@ -60,11 +78,20 @@ class Secrets:
         return _PLACE.sub(lambda place: self._value(place[1]), text)
 
     def hide(self, text: str) -> str:
-        """The text with `[secret NAME]` in the place of each value: as it is, as JSON, Python, a URL and base64 have it, and each line of it."""
-        for form, name in self.forms:
-            if form in text:
-                text = text.replace(form, f"[secret {name}]")
-        return text
+        """Return the text with `[secret NAME]` in the place of each value and of each line of one, however it is written there.
+
+        The text is searched as it is, decoded once, and so on until nothing changes, and without line breaks at last. So a
+        value is found in JSON, in a URL, a form, HTML and Python's words, also in several of them around each other, and
+        in base64.
+        """
+        if not self or not (any(each in text for each in self._pieces) or _HINT.search(text)):
+            return text  # nearly every text, at little cost
+        shown, end = list[str](), 0
+        for start, stop, name in sorted(self._places_in(text), key=lambda place: (place[0], -place[1])):
+            if start >= end:
+                shown += text[end:start], f"[secret {name}]"
+            end = max(end, stop)
+        return "".join((*shown, text[end:])) if shown else text
 
     def hide_json(self, data: bytes) -> bytes:
         """The same of JSON in UTF-8, which stays JSON also where a value is a number there; the same object if no value is in it."""
@@ -78,16 +105,28 @@ class Secrets:
 
     def hide_bytes(self, data: bytes) -> bytes:
         """The same of UTF-8; the same object if no value is in it."""
-        for form, name in self.forms:
-            if (bare := form.encode()) in data:
-                data = data.replace(bare, f"[secret {name}]".encode())
-        return data
+        if not self:
+            return data
+        text = data.decode(errors="surrogateescape")
+        hidden = self.hide(text)
+        return data if hidden is text else hidden.encode(errors="surrogateescape")
 
     def _value(self, name: str) -> str:
         try:
             return self._values[name]
         except KeyError:
             raise SecretUnknown(f"There is no secret named {name!r} here: name it in `secrets`.") from None
+
+    def _places_in(self, text: str) -> Iterator[tuple[int, int, str]]:
+        """Yield where values begin and end, each with its secret's name."""
+        forms = [(_folded(form), name) for form, name in self.forms]
+        last: tuple[str, Sequence[int]] = text, ()
+        for decoded, places in _layers(text):
+            last = _folded(decoded), places
+            yield from _found(forms, *last)
+        bare = "".join(last[0].split())
+        if any("".join(form.split()) in bare for form, _ in forms):
+            yield from _found(forms, *_rewritten(_BREAK, *last))
 
     def _hidden(self, value: Any) -> Any:
         if isinstance(value, dict):
@@ -101,21 +140,82 @@ class Secrets:
 
     @cached_property
     def forms(self) -> tuple[tuple[str, str], ...]:
-        """What is hidden, each with its secret's name; the longest first: one value may be a part of another."""
+        """What is searched for, each with its secret's name: values, what they decode to, their lines, and all that in base64."""
         found = dict[str, str]()
         passing = ((name, value) for name, values in self._passing.items() for value in values)
         for name, value in (*self._values.items(), *passing):
-            for text in (value, *(line for line in value.splitlines() if len(line) >= _SHORTEST)):
-                for form in _forms_of(text):
-                    found.setdefault(form, name)
+            for text in (value, *value.splitlines()):
+                for form, _ in _layers(text):
+                    if len(form) >= _SHORTEST:
+                        found = {**dict.fromkeys((form, *_in_base64(form)), name), **found}
         return tuple(sorted(found.items(), key=lambda item: (-len(item[0]), item)))
 
+    @cached_property
+    def _pieces(self) -> frozenset[str]:
+        """Return two pieces of each form, of which one is in every text with it, unless two letters or digits are escaped.
 
-def _forms_of(value: str) -> set[str]:
-    quoted = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
-    escaped = {text.replace("/", "\\/") for text in quoted}
-    python = repr(value)[1:-1]
-    return {value, quote(value, safe=""), python, python.replace('"', '\\"'), *quoted, *escaped, *_in_base64(value)}
+        They are letters and digits only, and a line break divides at most one of them.
+        """
+        runs = [max(_RUN.findall(form), key=len, default="")[:_LINE] for form, _ in self.forms]
+        return frozenset(half for run in runs for half in (run[: len(run) // 2], run[len(run) // 2 :]))
+
+
+def _found(forms: Iterable[tuple[str, str]], text: str, places: Sequence[int]) -> Iterator[tuple[int, int, str]]:
+    for form, name in forms:
+        at = text.find(form)
+        while at != -1:
+            yield places[at], places[at + len(form)], name
+            at = text.find(form, at + len(form))
+
+
+def _folded(text: str) -> str:
+    """In forms `+` is a blank."""
+    return text.replace("+", " ")
+
+
+def _layers(text: str) -> Iterator[tuple[str, Sequence[int]]]:
+    """Yield the text, what it decodes to, and so on until nothing changes, each with its places in the text."""
+    places: Sequence[int] = range(len(text) + 1)
+    for _ in range(_MOST_LAYERS):
+        yield text, places
+        decoded, places = _rewritten(_ESCAPE, text, places)
+        if decoded == text:
+            return
+        text = decoded
+
+
+def _rewritten(pattern: re.Pattern[str], text: str, places: Sequence[int]) -> tuple[str, Sequence[int]]:
+    """Return the text with what each match stands for, and its places."""
+    parts, kept, last = list[str](), array("L"), 0
+    for match in pattern.finditer(text):
+        characters, offsets = _meaning(match[0])
+        parts += text[last : match.start()], characters
+        kept.extend(places[last : match.start()])
+        kept.extend(places[match.start() + each] for each in offsets)
+        last = match.end()
+    if not last:
+        return text, places
+    kept.extend(places[last:])
+    return "".join((*parts, text[last:])), kept
+
+
+def _meaning(written: str) -> tuple[str, Sequence[int]]:
+    """Return the characters that an escape, or a run of escapes, stands for, and where in it each one begins."""
+    if written[0] == "&":
+        characters = html.unescape(written)
+        return characters, range(len(written)) if characters == written else [0] * len(characters)
+    if written[0] in "\r\n":
+        return "", ()
+    if written[0] == "\\" and written[1] not in "ux":
+        return _SIMPLE.get(written[1], written[1]), (0,)
+    mark, encoding, size = _RUNS[written[1] if written[0] == "\\" else "%"]
+    data = bytes.fromhex(written.replace(mark, ""))
+    try:
+        characters = data.decode(encoding, "surrogatepass" if size > 1 else "strict")
+    except UnicodeDecodeError:
+        characters, encoding = data.decode("latin-1"), "latin-1"
+    units = [len(each.encode(encoding, "surrogatepass")) // size for each in characters]
+    return characters, [unit * (len(mark) + 2 * size) for unit in accumulate(units[:-1], initial=0)]
 
 
 def _in_base64(value: str) -> Iterator[str]:

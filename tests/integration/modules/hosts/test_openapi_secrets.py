@@ -2,10 +2,11 @@
 
 import json
 import logging
-from base64 import b64encode
+from base64 import b64encode, encodebytes
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -89,6 +90,46 @@ async def test_a_scheme_is_sent_where_the_document_says(service: BirdService, tm
         assert set(birds.input_schema("echo")["properties"]) == {"day"}
         assert echoed.result["query"] == "day=3&owl_key=[secret of query]"
         assert echoed.result["headers"]["x-owl-key"] == "[secret of header]"
+
+
+QUOTED = PLAIN.replace("-", "\\u002D")
+
+
+@pytest.mark.parametrize("code", [200, 400, 429, 500])
+@pytest.mark.parametrize("media_type", ["application/json", "text/plain"])
+@pytest.mark.parametrize(
+    "written",
+    [
+        json.dumps({"echo": QUOTED}).replace("\\\\u", "\\u"),
+        json.dumps({"error": json.dumps({"echo": PLAIN}).replace("-", "%2d")}),
+        "&#x70;lanted&#45;secret&#45;0123456789",
+        encodebytes(f"{'-' * 50}{PLAIN}".encode()).decode(),
+        f"{'x' * 1490} {PLAIN}",
+    ],
+    ids=[".NET's JSON", "a URL in JSON in JSON", "entities", "base64 in lines", "where an error is cut"],
+)
+async def test_a_value_that_comes_back_encoded_is_hidden(
+    service: BirdService, tmp_path: Path, code: int, media_type: str, written: str
+) -> None:
+    """In results and in errors, whatever the service says that it is."""
+    say = operation(
+        "say",
+        parameter("headers"),
+        requestBody=json_body({"type": "string"}, media_type="text/plain"),
+        security=[{"header": []}],
+    )
+    async with hosted_document(
+        tmp_path,
+        secured({f"/say/{code}": {"post": say}}),
+        base=service.url,
+        auth={"header": "${KEY}"},
+        secrets=Secrets({"KEY": PLAIN}),
+    ) as birds:
+        said = await birds.call("say", body=written, headers=json.dumps({"content-type": media_type}))
+
+        shown = unquote(json.dumps([said.result, said.error]))
+        assert "0123456789" not in shown
+        assert b64encode(PLAIN.encode()).decode()[4:20] not in shown.replace("\\n", "")
 
 
 OBJECT: dict[str, Any] = {"type": "object", "additionalProperties": {}}

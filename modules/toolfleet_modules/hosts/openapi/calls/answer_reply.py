@@ -39,7 +39,9 @@ def reply_of(name: str, answer: ServiceAnswer, *, is_repeatable: bool, most_byte
     if status // 100 == 3:  # noqa: PLR2004 - as above
         error = f"{name} has answered with a redirect ({status}), which is not followed: it leads elsewhere, or would send anew."
         return Reply.failure(name, error, effect_state="none" if status in _MOVED or is_repeatable else "unknown")
-    words = " ".join(_text(answer).split())[:_MOST_SHOWN]
+    words = " ".join(secrets.hide(_text(answer)).split())[
+        :_MOST_SHOWN
+    ]  # hidden first: a cut or joined value is not found
     error = f"{name} has answered with status {status}{_phrase(status)}{': ' if words else '.'}{words}"
     if status // 100 == 4:  # noqa: PLR2004 - as above
         return Reply.failure(name, error, effect_state="none")
