@@ -37,6 +37,10 @@ class GatewayKeys:
         """Whose session of an older MCP client it is, and what that has said of itself, as JSON. Expires when it is silent."""
         return f"{self.keys.prefix}{OURS}mcp-session:{_digest(session_id)}"
 
+    def mcp_sessions(self, holder: str) -> str:
+        """A set: the keys of the sessions that older MCP clients have opened with one key. Expires days after the last was opened."""
+        return f"{self.keys.prefix}{OURS}mcp-sessions:{_digest(holder)}"
+
     def mcp_request(self, session_id: str, request_id: str | int) -> str:
         """The call that a request of an older MCP client's session has become. Expires with the session."""
         return f"{self.keys.prefix}{OURS}mcp-request:{_digest(f'{session_id} {request_id!r}')}"

@@ -105,6 +105,7 @@ RULES = (
     KeyRule(re.compile(rf"{OURS}mcp-answers:[0-9a-f-]{{36}}:[0-9]+"), since=2),
     KeyRule(re.compile(rf"{OURS}mcp-followers:[0-9a-f-]{{36}}"), since=2),
     KeyRule(re.compile(rf"{OURS}mcp-(window|session|request|question):[0-9a-f]{{32}}"), since=2),
+    KeyRule(re.compile(rf"{OURS}mcp-sessions:[0-9a-f]{{32}}"), since=4),
     KeyRule(re.compile(rf"{OURS}mcp-session-(watches|stream):[0-9a-f]{{32}}"), since=2),
     KeyRule(re.compile(rf"{OURS}mcp-watched:[^:]+"), since=2),
     KeyRule(re.compile(rf"{OURS}mcp-changes"), lasting="about 5,000 entries, for whoever follows them", since=2),

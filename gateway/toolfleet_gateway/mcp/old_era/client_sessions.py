@@ -15,6 +15,13 @@ from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
 
 _FACTS = 4  # of a session, behind its holder: what a later gateway has put behind them is passed over
+_MOST_SESSIONS = 1_000  # of one key or subject: a service with one key opens a session for each of its users
+_KEPT_FRACTION = 0.9  # of them stay when there are more: not every opening looks at all of them
+_COUNTED_SECONDS = 7 * 86_400.0  # after the last session was opened: some may live longer than that one
+_NAMES = ("name", "title", "version")  # of `clientInfo`: the rest names nothing
+_LONGEST_NAME = 256  # characters
+_MOST_CAPABILITIES = 8_192  # characters, as JSON
+_ASKED = ("elicitation", "roots", "sampling")  # capabilities that decide what a client is asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +44,14 @@ class ClientSessions:
         self._ms = round(seconds * 1000)
 
     async def open(self, view: McpView, protocol_version: str, client_info: Any, capabilities: Any) -> ClientSession:
-        """Begin a session. Raises `FleetUnavailable`."""
-        session = ClientSession(secrets.token_hex(16), protocol_version, client_info, capabilities)
+        """Begin a session, and keep what names its client of what that says. Raises `FleetUnavailable`.
+
+        Of a key that has too many sessions, those end that were silent for the longest time: their clients open others.
+        """
+        facts = (_cut_info(client_info), _cut_capabilities(capabilities))
+        session = ClientSession(secrets.token_hex(16), protocol_version, *facts)
         await self._keep(session, view)
+        await self._count(session, self._keys.mcp_sessions(view.who.name))
         return session
 
     async def keep_log_level(self, session: ClientSession, view: McpView, level: LogLevel) -> None:
@@ -77,6 +89,33 @@ class ClientSessions:
         except (RedisError, OSError) as exc:
             raise FleetUnavailable("Redis does not answer.") from exc
 
+    async def _count(self, session: ClientSession, sessions: str) -> None:
+        """Note a session of its key's. A process that dies within leaves some sessions too many, and the next opening ends them."""
+        try:
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                pipeline.sadd(sessions, self._keys.mcp_session(session.id))
+                pipeline.pexpire(sessions, max(round(_COUNTED_SECONDS * 1000), 2 * self._ms))
+                pipeline.scard(sessions)
+                *_, count = await pipeline.execute()
+            if count > _MOST_SESSIONS:
+                await self._end_oldest(sessions)
+        except (RedisError, OSError) as exc:
+            raise FleetUnavailable("Redis does not answer.") from exc
+
+    async def _end_oldest(self, sessions: str) -> None:
+        """Forget the sessions that are over, and if too many are left, those whose time ends first: they were silent the longest."""
+        names: list[Any] = list(await self._redis.smembers(sessions))
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for name in names:
+                pipeline.pttl(name)
+            left = sorted(zip(await pipeline.execute(), names, strict=True))
+        over = sum(ms < 0 for ms, _ in left)
+        if len(left) - over > _MOST_SESSIONS:
+            over = len(left) - round(_MOST_SESSIONS * _KEPT_FRACTION)
+        if ended := [name for _, name in left[:over]]:
+            await self._redis.unlink(*ended)
+            await self._redis.srem(sessions, *ended)
+
     async def _keep(self, session: ClientSession, view: McpView, *, is_known: bool = False) -> None:
         """Write it down; one that is known only if it has not ended meanwhile."""
         facts = [_holder(view), session.protocol_version, session.client_info, session.capabilities, session.log_level]
@@ -88,3 +127,17 @@ class ClientSessions:
 
 def _holder(view: McpView) -> str:
     return f"{view.who.name} of {view.who.caller.user_id} at {view.module or ''}"
+
+
+def _cut_info(client_info: Any) -> dict[str, str] | None:
+    """Return what names a client, each text as long as a name is."""
+    if not isinstance(client_info, dict):
+        return None
+    return {name: said[:_LONGEST_NAME] for name in _NAMES if isinstance(said := client_info.get(name), str)}
+
+
+def _cut_capabilities(capabilities: Any) -> Any:
+    """Return what a client can do; if that is too long, only whether it can be asked, without details."""
+    if not isinstance(capabilities, dict) or len(json.dumps(capabilities)) <= _MOST_CAPABILITIES:
+        return capabilities if isinstance(capabilities, dict) else None
+    return {name: {} for name in _ASKED if isinstance(capabilities.get(name), dict)}
