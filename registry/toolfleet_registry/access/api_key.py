@@ -39,7 +39,7 @@ class KeyDraft(Message):
     requests_per_second: Annotated[float, Field(ge=LEAST_RATE, le=MOST_LIMIT, allow_inf_nan=False)] | None = None
     """How many requests it may send in a second, over all gateways; `None`: as many as these take."""
     streams: Annotated[int, Field(ge=0, le=MOST_LIMIT)] | None = None
-    """How many event streams it may have open at once, over all gateways; `None`: as many as these take."""
+    """How many event streams it may have open at once, over all gateways; `None`: half of what each of these takes."""
     description: Annotated[str, Field(max_length=_LONGEST_DESCRIPTION)] = ""
     """What it is for, in words."""
 

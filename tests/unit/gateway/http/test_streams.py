@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,6 +125,31 @@ async def test_there_are_so_many_streams() -> None:
     assert (refused.value.status, refused.value.error_code) == (503, "busy")
     client.gone.set()
     await following
+
+
+@pytest.mark.parametrize(
+    ("who", "most", "opened"),
+    [
+        (ADA, 6, 3),
+        (ADA, 1, 1),
+        (replace(ADA, streams=5), 6, 5),
+        (replace(ADA, streams=1), 6, 6),  # counted over all gateways, elsewhere
+    ],
+)
+async def test_a_key_has_half_of_the_streams(who: Identity, most: int, opened: int) -> None:
+    """A key without a limit of its own leaves the other half to other keys, and has its share again when its streams end."""
+    other = replace(ADA, key_id="other")
+    for _ in range(2):
+        streams = _streams(Closing(), most=most)
+        async with AsyncExitStack() as stack:
+            for _ in range(opened):
+                await stack.enter_async_context(streams.place(who))
+            if who.streams is None and most > 1:
+                with pytest.raises(AuthRefused) as refused:
+                    await stack.enter_async_context(streams.place(who))
+                assert (refused.value.status, refused.value.problem) == (429, "too-many-streams")
+                await stack.enter_async_context(streams.place(other))
+        assert streams.count == 0
 
 
 async def test_a_client_that_reads_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
