@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode
 
-from toolfleet_registry.config.setting_values import Count, Seconds, read_json
+from toolfleet_registry.config.setting_values import Count, Networks, Seconds, read_json, read_list
 from toolfleet_registry.redis.urls import is_http_url
 
 LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -88,7 +88,11 @@ class GatewaySettings(BaseSettings, defer_build=True):
     gateway_header_seconds: Seconds = 10
     """How long a request's headers may take to arrive, and a new connection to say anything."""
     gateway_connections: Count = 4_000
-    """Connections that one gateway has open at once; each needs a file descriptor."""
+    """Connections that one gateway has open at once; each needs a file descriptor. A few more are answered about health. Of one address
+    a quarter may have sent no request yet."""
+    gateway_trusted_proxies: Networks = ()
+    """CIDRs of the proxies in front of a gateway, comma-separated or JSON: the connections of their many clients come from few addresses,
+    and may be silent in any number."""
     gateway_streams: Count = 2_000
     """Streams of events among them."""
     gateway_wait_seconds: Seconds = 30
@@ -133,11 +137,7 @@ class GatewaySettings(BaseSettings, defer_build=True):
     @field_validator("oauth_audience", "oauth_algorithms", "oauth_scopes", "mcp_task_tools", mode="before")
     @classmethod
     def _read_texts(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        if value.lstrip().startswith("["):
-            return read_json(value)
-        return [part.strip() for part in value.split(",") if part.strip()]
+        return read_list(value)
 
     @field_validator("oauth_claims", mode="before")
     @classmethod

@@ -1,9 +1,11 @@
 """Defines the types of settings, and reads one that is a mapping from an environment variable."""
 
 import json
+from ipaddress import ip_network
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_settings import NoDecode
 
 
 def _whole(seconds: float) -> float:
@@ -21,3 +23,27 @@ def read_json(text: str) -> Any:
         return json.loads(text)
     except ValueError as exc:
         raise ValueError(f"must be JSON ({exc})") from exc
+
+
+def read_list(value: Any) -> Any:
+    """Read a setting's list, comma-separated or JSON. Raises `ValueError` that says what is wrong with it."""
+    if not isinstance(value, str):
+        return value
+    return (
+        read_json(value)
+        if value.lstrip().startswith("[")
+        else [part.strip() for part in value.split(",") if part.strip()]
+    )
+
+
+def _check_networks(networks: tuple[str, ...]) -> tuple[str, ...]:
+    for network in networks:
+        try:
+            ip_network(network)
+        except ValueError as exc:
+            raise ValueError(f"{network!r} is no network such as 10.0.0.0/8 or fd00::/8") from exc
+    return networks
+
+
+Networks = Annotated[tuple[str, ...], NoDecode, BeforeValidator(read_list), AfterValidator(_check_networks)]
+"""CIDRs, comma-separated or as a list in JSON."""

@@ -403,3 +403,14 @@ def test_our_transport_is_for_redis(given: dict[str, Any], is_fast: bool) -> Non
 def test_a_prefix_is_before_every_key() -> None:
     """The settings know the fleet's names in Redis."""
     assert load_settings(key_prefix="acme-1:").keys == Keys("acme-1:")
+
+
+@pytest.mark.parametrize("name", ["module_networks", "gateway_trusted_proxies"])
+def test_networks_are_cidrs(name: str, env: Any) -> None:
+    """Comma-separated or JSON; what is no network is refused, and named."""
+    env(name.upper(), "10.0.0.0/8, fd00::/8")
+    assert getattr(load_settings(), name) == ("10.0.0.0/8", "fd00::/8")
+    env(name.upper(), '["10.0.0.7"]')
+    assert getattr(load_settings(), name) == ("10.0.0.7",)
+    env(name.upper(), "10.0.0.1/8")
+    assert "'10.0.0.1/8' is no network" in error_of()

@@ -2,17 +2,26 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from toolfleet_gateway.http.health import LIVE, READY
 from toolfleet_gateway.http.problems import MEDIA_TYPE, Problem, invalid_request, title_of
 
 _LINGER_SECONDS = 5.0  # for the rest of a body that was refused: a connection that is cut at once loses its answer
 _FLUSH_SECONDS = 30.0  # for a client to take the end of an answer, or something of it
 _MOST_WAITING = 16  # requests behind one that is being answered: a few bytes each to send, and kilobytes to keep
+_SILENT_FRACTION = 0.25  # of the connections may one address have open that have not sent a request's head
+_LEAST_SILENT = 16  # however few connections there may be
+_HOST_BITS = 64  # of an IPv6 address are its owner's own: a network of that size counts as one address
+_RESERVED = 64  # connections beyond the limit that are answered about health, and of nothing else
+_RESERVED_SECONDS = 1.0  # for their request's head: the next probe needs the place
+_HEALTH = frozenset({LIVE.encode(), READY.encode()})
 _VERSIONS = frozenset({"1.0", "1.1"})
 _SCHEMES = frozenset({b"http", b"https"})
 
@@ -24,6 +33,35 @@ class ConnectionLimits:
     header_bytes: int
     header_seconds: float
     connections: int
+    trusted_proxies: Sequence[IPv4Network | IPv6Network] = ()
+
+    @property
+    def most_silent(self) -> int:
+        """How many connections of one address may be open that have not sent a request's head."""
+        return max(int(self.connections * _SILENT_FRACTION), _LEAST_SILENT)
+
+    def bounded_address(self, client: tuple[str, int] | None) -> str:
+        """Return the address whose silent connections are counted together; empty for a trusted proxy's, which has many clients."""
+        try:
+            address = ip_address((client or ("",))[0].partition("%")[0])
+        except ValueError:  # no address of a network: they are counted as one
+            return "local"
+        address = getattr(address, "ipv4_mapped", None) or address
+        if any(address in network for network in self.trusted_proxies):
+            return ""
+        return str(address) if address.version == 4 else str(ip_network((address, _HOST_BITS), strict=False))  # noqa: PLR2004 - IPv4
+
+
+_BUSY = Problem(
+    503, "busy", "So many connections are open that no other can be.", retryable=True, retry_after_seconds=1
+)
+_TOO_SILENT = Problem(
+    503,
+    "busy",
+    "So many connections of this address have sent no request that the oldest is closed.",
+    retryable=True,
+    retry_after_seconds=1,
+)
 
 
 class _TooLarge(Exception):
@@ -31,13 +69,14 @@ class _TooLarge(Exception):
 
 
 class _Refused(Exception):
-    """One could read the request in two ways, or too many wait before it."""
+    """One could read the request in two ways, too many wait before it, or its connection is only for probes of health."""
 
 
 class GuardedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with limits: of a request's line and headers, of the time they take, and of connections."""
 
     limits: ClassVar[ConnectionLimits]
+    silent: ClassVar[dict[str, dict["GuardedProtocol", None]]]  # by address, the oldest first
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         """As `asyncio.Protocol`."""
@@ -48,22 +87,20 @@ class GuardedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         super().connection_made(transport)
-        if len(self.connections) > self.limits.connections:
-            self._end(
-                Problem(
-                    503,
-                    "busy",
-                    "So many connections are open that no other can be.",
-                    retryable=True,
-                    retry_after_seconds=1,
-                )
-            )
-        else:
-            self._arm(self.limits.header_seconds, self._headers_late)
+        self._address = self.limits.bounded_address(self.client)
+        over = len(self.connections) - self.limits.connections
+        self._is_reserved = over > 0
+        if over > _RESERVED:
+            self._end(_BUSY)
+            return
+        seconds = self.limits.header_seconds
+        self._arm(min(seconds, _RESERVED_SECONDS) if self._is_reserved else seconds, self._headers_late)
+        self._enter_silent()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """As `asyncio.Protocol`."""
         self._disarm()
+        self._leave_silent()
         self._unwatch()
         self._tell_all()
         super().connection_lost(exc)
@@ -94,12 +131,15 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The body follows, if there is one."""
         self._check_line()
-        if len(self._unanswered) > _MOST_WAITING:
+        self._is_reserved = self._is_reserved and len(self.connections) > self.limits.connections
+        if len(self._unanswered) > _MOST_WAITING or (self._is_reserved and self.url.partition(b"?")[0] not in _HEALTH):
             raise _Refused
+        self._leave_silent()
         self._disarm()
         self._is_in_body = True
         super().on_headers_complete()
         self._current = self.cycle
+        self.cycle.keep_alive = self.cycle.keep_alive and not self._is_reserved
         self._unanswered.append(self.cycle)
 
     def on_message_complete(self) -> None:
@@ -136,6 +176,8 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._head_bytes > self.limits.header_bytes:
             most = self.limits.header_bytes
             self._end(Problem(431, "headers_too_large", f"URL and headers are larger than {most} bytes."))
+        elif self._is_reserved:
+            self._end(_BUSY)
         else:
             self._end(invalid_request("The request is not valid HTTP/1.1."))
 
@@ -157,7 +199,28 @@ class GuardedProtocol(HttpToolsProtocol):
     def _headers_late(self) -> None:
         self._timer = None
         if not self.is_answering():
-            self._end(Problem(408, "headers_too_slow", "The request's headers did not arrive in time."))
+            late = Problem(408, "headers_too_slow", "The request's headers did not arrive in time.")
+            self._end(_BUSY if self._is_reserved else late)
+
+    def _enter_silent(self) -> None:
+        """Count a connection until its first request's head is complete. One too many of an address ends the oldest of them."""
+        if not self._address:
+            return
+        of_address = self.silent.setdefault(self._address, {})
+        of_address[self] = None
+        if len(of_address) > self.limits.most_silent:
+            next(iter(of_address)).end_as_silent()
+
+    def _leave_silent(self) -> None:
+        of_address = self.silent.get(self._address, {})
+        of_address.pop(self, None)
+        if not of_address:
+            self.silent.pop(self._address, None)
+
+    def end_as_silent(self) -> None:
+        """Close a connection that has sent no request, for newer ones of its address."""
+        self._leave_silent()
+        self._end(_TOO_SILENT)
 
     def is_answering(self) -> bool:
         """Whether an answer is being written on this connection."""
@@ -227,4 +290,4 @@ class GuardedProtocol(HttpToolsProtocol):
 
 def protocol_of(limits: ConnectionLimits) -> type[GuardedProtocol]:
     """Uvicorn makes a protocol a connection by itself: its limits are the class's."""
-    return type("LimitedProtocol", (GuardedProtocol,), {"limits": limits})
+    return type("LimitedProtocol", (GuardedProtocol,), {"limits": limits, "silent": {}})

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import socket
 from collections.abc import Callable
+from ipaddress import ip_network
 from types import FrameType
 
 import uvicorn
@@ -61,7 +62,10 @@ def make_server(
 ) -> GatewayServer:
     """The server of `app`. `listening` is called once it takes requests, `leaving` when it is to end, before anything else is."""
     limits = ConnectionLimits(
-        settings.gateway_max_header_bytes, settings.gateway_header_seconds, settings.gateway_connections
+        settings.gateway_max_header_bytes,
+        settings.gateway_header_seconds,
+        settings.gateway_connections,
+        tuple(map(ip_network, settings.gateway_trusted_proxies)),
     )
     config = uvicorn.Config(
         app,
