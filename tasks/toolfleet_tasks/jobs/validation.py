@@ -8,7 +8,7 @@ from toolfleet_registry.conditions.templates import FROM, check_filling, takes_f
 from toolfleet_registry.config.job_settings import secret_fault
 from toolfleet_registry.contracts import ToolCall
 from toolfleet_registry.contracts.jobs import HookSpec, JobSpec, Poll
-from toolfleet_registry.policy.identities import fault_in_version
+from toolfleet_registry.policy.identities import LONGEST, fault_in_version
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.jobs.schedule import check_schedule, next_after
@@ -45,6 +45,9 @@ def may_be_filled(call: ToolCall) -> bool:
 def _check(spec: JobSpec, settings: Settings) -> None:
     if not spec.job_id or len(spec.job_id) > _LONGEST_ID:
         raise ValueError(f"Its id has 1 to {_LONGEST_ID} characters.")
+    for name, said in spec.conversation:
+        if said is not None and len(said) > LONGEST:
+            raise ValueError(f"The `{name}` of its conversation has more than {LONGEST} characters.")
     _check_calls(spec)
     _check_times(spec, settings)
     if spec.poll is not None:

@@ -75,6 +75,10 @@ async def test_a_workflow_is_ended_as_a_whole(gateway: KeyedGateway, talk: str) 
         (job_of("nest", start={"tool_name": "owls.admin_only"}), 404, "unknown_tool"),
         ({"schedule": {"cron": "never"}}, 422, "invalid_arguments"),
         ({"start": {"tool_name": "owls.echo"}, "deadline_seconds": -1}, 400, "invalid_request"),
+        *(
+            (job_of("nest", conversation={"conversation_id": "nest", name: "x" * 257}), 422, "invalid_arguments")
+            for name in ("conversation_id", "platform", "platform_channel_id", "platform_thread_id", "run_id")
+        ),
         ({"surprise": 1}, 400, "invalid_request"),
         ({"user_id": "eve"}, 403, "acts_for_others"),
     ],
