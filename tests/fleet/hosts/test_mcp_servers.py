@@ -10,10 +10,20 @@ from pathlib import Path
 import pytest
 
 from support.documents import programs
+from support.hosts.odd_server import Answer, OddServer, odd_http
 from support.up import Up, call, toolfleet, up
 
 BIN = Path(sys.executable).parent
 SETTINGS = programs("docs/guides/mcp-servers.md")["mcp-servers"]
+ERROR = '{"jsonrpc": "2.0", "id": %d, "error": {"code": -31901, "message": "the card was charged in session 5"}}'
+CHARGES = {
+    "error": Answer(200, ERROR),
+    "session": Answer(500, ERROR),
+    "lost": Answer(404, "the card was charged"),
+    "away": Answer(502, "the card was charged"),
+    "broken": None,
+}
+ODD: list[OddServer] = []
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +37,11 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     (repository / "egg.txt").write_text("one\n")
     subprocess.run([*git, "add", "."], check=True, timeout=30)
     subprocess.run([*git, "commit", "-q", "-m", "Lay an egg"], check=True, timeout=30)
-    (folder / "toolfleet.toml").write_text(SETTINGS)
-    with up(folder, {"PATH": f"{BIN}:{os.environ['PATH']}"}, "--no-gateway") as running:
-        yield running
+    with odd_http(CHARGES) as (odd, _):
+        (folder / "toolfleet.toml").write_text(f'{SETTINGS}\n[hosts.odd]\nurl = "{odd.url}"\n')
+        with up(folder, {"PATH": f"{BIN}:{os.environ['PATH']}"}, "--no-gateway") as running:
+            ODD.append(odd)
+            yield running
 
 
 def test_a_servers_tools_are_listed_with_their_effects(fleet: Up) -> None:
@@ -50,6 +62,16 @@ def test_calls_do_real_work(fleet: Up) -> None:
     assert "Europe/Berlin" in json.dumps(now["result"])
     assert "Lay an egg" in json.dumps(log["result"])
     assert "Owl/Nest" in wrong.stdout + wrong.stderr
+
+
+@pytest.mark.parametrize("tool", CHARGES)
+def test_a_server_that_fails_after_its_effect_has_it_once(fleet: Up, tool: str) -> None:
+    """However it answers: nobody has said that such a call may be repeated, and nobody hears that nothing has happened."""
+    ended = json.loads(toolfleet("call", f"odd.{tool}", "--json", cwd=fleet.folder).stdout)
+
+    assert (ended["success"], ended["effect_state"], ended["retryable"]) == (False, "unknown", False)
+    assert ("the card was charged" in ended["error"]) == (tool != "broken")
+    assert ODD[-1].executed[tool] == 1
 
 
 @pytest.mark.slow

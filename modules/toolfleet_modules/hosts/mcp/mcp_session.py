@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast
@@ -12,7 +12,6 @@ import mcp_types as types
 from mcp.client.session import ClientSession, IncomingMessage
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 from pydantic import TypeAdapter, ValidationError
 
 from toolfleet_modules.hosts.mcp.handshake import CLIENT, EXTENSIONS, agree, meta_of
@@ -22,7 +21,7 @@ from toolfleet_modules.hosts.mcp.screening_dispatcher import ScreeningDispatcher
 from toolfleet_modules.hosts.mcp.server_away import ServerAway
 from toolfleet_modules.hosts.mcp.session_log import OnStray, SessionLog
 from toolfleet_modules.hosts.mcp.transports.call_lane import CallListener, OnProgress
-from toolfleet_modules.hosts.mcp.transports.http_errors import is_session_lost
+from toolfleet_modules.hosts.mcp.transports.exchanges import Malformed, NotTaken, Unanswered
 from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
 from toolfleet_registry.contracts.logs.log_message import LogLevel
 from toolfleet_registry.contracts.logs.log_sink import LogSink
@@ -31,6 +30,7 @@ _log = logging.getLogger("toolfleet.host")
 
 _NEWER = ("resultType", "inputRequests", "requestState")  # of an answer: means nothing where an older version is spoken
 _CLOSE_SECONDS = 15.0  # for a session to end, with its process
+_PING_SECONDS = 10.0  # for a server to answer that may have lost the session
 _RAW = TypeAdapter(dict[str, Any])
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -41,7 +41,7 @@ OnChanged = Callable[[types.ServerNotification], None]
 
 
 class McpSession:
-    """One session. `closed` is set at its end; `is_suspect`: nobody knows whether the server still answers.
+    """One session. `closed` is set at its end, `over` before: once it takes no more calls. `is_suspect`: nobody knows whether the server still answers.
 
     `has_listed`: its tools were listed in it, which the SDK must see before it sends an argument as a header.
     `turns`: what its calls take, where an older server may ask.
@@ -52,11 +52,14 @@ class McpSession:
     ) -> None:
         self.session = session
         self.turns = dispatcher.asking
-        self.closed = asyncio.Event()
-        self.is_suspect = False
+        self.closed, self.over = asyncio.Event(), asyncio.Event()
+        self.is_suspect = self.is_retired = False
         self.has_listed = False
         self._dispatcher, self._lane, self._log = dispatcher, streams.calls, log
-        self._standalone = streams.standalone
+        self._standalone, self._requests = streams.standalone, streams.requests
+        self._requests.is_doubtful, self._requests.on_lost = False, self.retire
+        self._running = 0
+        self._checking = asyncio.Lock()
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -93,13 +96,18 @@ class McpSession:
             await _ended(task)
             raise
         self._stop, self._task = stop, task
-        task.add_done_callback(lambda _: self.closed.set())
+        task.add_done_callback(self._note_end)
         return self
 
     @property
     def is_open(self) -> bool:
         """Whether requests can be sent."""
         return not self._dispatcher.ended.is_set() and not self._stop.is_set()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a call can be sent in it."""
+        return self.is_open and not self.is_suspect and not self.over.is_set()
 
     @property
     def version(self) -> str:
@@ -136,11 +144,11 @@ class McpSession:
             request = types.Request[Any, Any](method="tools/call", params=params)
             with self._log.heard_by(log):
                 return await self.request(request, on_progress=_awaitable(listener.on_progress))
-        self._check_open()
         meta = None
         if takes_input or log is not None:
             meta = {**(asking(self._lane.meta) if takes_input else self._lane.meta), **self._meta_of(log)}
-        answer = await self._lane.call(tool, arguments, listener, more=answers, meta=meta)
+        with self._counted():
+            answer = await self._lane.call(tool, arguments, listener, more=answers, meta=meta)
         if self.session.discover_result is None:
             for name in _NEWER:
                 answer.pop(name, None)
@@ -158,17 +166,11 @@ class McpSession:
 
         Raises `ServerAway` if nothing was sent, `MCPError`, and `ValidationError` for an answer that is none.
         """
-        self._check_open()
-        try:
-            # The SDK's own results are models; an adapter may read an answer as anything.
-            kind = cast("TypeAdapter[Any]", _RAW)
-            with nullcontext() if self._lane is None else self._lane.beside():
-                answer = await self.session.send_request(request, kind, progress_callback=on_progress)
-            return cast("dict[str, Any]", answer)
-        except MCPError as exc:
-            if is_session_lost(exc):
-                self.close()
-            raise
+        # The SDK's own results are models; an adapter may read an answer as anything.
+        kind = cast("TypeAdapter[Any]", _RAW)
+        with self._counted(), nullcontext() if self._lane is None else self._lane.beside():
+            answer = await self.session.send_request(request, kind, progress_callback=on_progress)
+        return cast("dict[str, Any]", answer)
 
     async def answers(self, seconds: float) -> bool:
         """Whether the server answers anything at all within `seconds`."""
@@ -178,23 +180,52 @@ class McpSession:
                     await self.session.send_ping()
                 else:
                     await self.session.send_discover(self.version)
-        except TimeoutError:
-            return False
+        except Malformed:
+            return self._lane is not None  # over HTTP it may be anybody's answer
+        except (Unanswered, TimeoutError) as exc:
+            return isinstance(exc, NotTaken) and exc.is_there
         except MCPError as exc:
-            return exc.code not in {REQUEST_TIMEOUT, CONNECTION_CLOSED}
+            return exc.code == types.METHOD_NOT_FOUND or not self._requests.is_doubtful
         except ValidationError:
             pass
         return True
 
+    async def is_well(self) -> bool:
+        """Whether a call can be sent in it. A server that may have lost it is asked first, and without an answer it takes no more."""
+        if self._requests.is_doubtful and self.is_usable:
+            async with self._checking:
+                if self._requests.is_doubtful and self.is_usable:
+                    self._requests.is_doubtful = False
+                    if not await self.answers(_PING_SECONDS):
+                        self.retire()
+                    self._requests.is_doubtful = False
+        return self.is_usable
+
+    def retire(self) -> None:
+        """Have it take no more calls, and end once those that run have ended."""
+        self.is_retired = True
+        self.over.set()
+        if not self._running:
+            self.close()
+
     def close(self) -> None:
         """Have it end: requests that it has are lost."""
         self._stop.set()
+
+    async def ended(self) -> None:
+        """Return when it has ended by itself."""
+        await self.closed.wait()
+        await self.aclose()
 
     async def aclose(self) -> None:
         """End it, and whatever the server has started."""
         self.close()
         if self._task is not None:
             await _ended(self._task)
+
+    def _note_end(self, _: object) -> None:
+        self.closed.set()
+        self.over.set()
 
     def _meta_of(self, log: LogSink | None) -> dict[str, Any]:
         """What a newer server is told that is to log something of a call."""
@@ -207,9 +238,18 @@ class McpSession:
         if self._standalone is not None and self.session.discover_result is None:
             await self._standalone.answered(seconds)
 
-    def _check_open(self) -> None:
-        if not self.is_open:
+    @contextmanager
+    def _counted(self) -> Generator[None]:
+        """Have it last meanwhile. Raises `ServerAway` if it has ended."""
+        if not self.is_open or self.over.is_set():
             raise ServerAway("its session has ended")
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if self.over.is_set() and not self._running:
+                self.close()
 
 
 async def _held(
@@ -222,7 +262,7 @@ async def _held(
 ) -> None:
     """Have a session until `stop` is set, or the server has ended."""
     async with transport() as streams:
-        dispatcher = ScreeningDispatcher(streams.incoming, streams.outgoing)
+        dispatcher = ScreeningDispatcher(streams)
         async with client.session(dispatcher) as session:
             agreeing = asyncio.ensure_future(agree(session, is_legacy=is_legacy))
             try:

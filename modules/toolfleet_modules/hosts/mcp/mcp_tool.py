@@ -4,9 +4,9 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
-import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
@@ -21,13 +21,7 @@ from toolfleet_modules.hosts.mcp.server_tasks import ServerTask, poll_seconds
 from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
 from toolfleet_modules.hosts.mcp.tool_list import listed_tools
 from toolfleet_modules.hosts.mcp.transports.call_lane import CallListener
-from toolfleet_modules.hosts.mcp.transports.http_errors import (
-    BROKEN,
-    REFUSED,
-    TURNED_AWAY,
-    UNAUTHORIZED,
-    did_nothing,
-)
+from toolfleet_modules.hosts.mcp.transports.exchanges import Lost, NotTaken, Refused, StatusFailed, Unanswered
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.question import question_reply
 from toolfleet_modules.requests.reply import Reply
@@ -189,19 +183,26 @@ class McpRun(ServedRun[McpTool]):
             return self._unknown(f"its server asks what cannot be passed on: {exc}")
 
     def _failure_of(self, error: MCPError) -> Reply:
-        """What an error comes to. Raises `ModuleBusy` where nothing was begun, and may be later."""
-        if error.code in {REFUSED, UNAUTHORIZED}:
-            return Reply.failure(self.name, f"{self.name} was refused: {error.message}", effect_state="none")
-        if did_nothing(error):
-            raise ModuleBusy(_wait_of(error) if error.code == TURNED_AWAY else RETURN_SECONDS)
-        if error.code in {types.CONNECTION_CLOSED, BROKEN}:
-            return self._unknown("the connection to its server ended in the middle", is_lost=True)
-        return Reply.failure(
-            self.name,
-            f"{self.name} failed: {self.tool.secrets.hide(error.message)}",  # before it is cut
-            effect_state=self._effect_state,
-            result=PassedError(error.code, error.message, error.data).worded(),
-        )
+        """What an error comes to, by its class: a server's own is a plain one. Raises `ModuleBusy` where nothing was begun, and may be later."""
+        match error:
+            case Refused():
+                return Reply.failure(self.name, f"{self.name} was refused: {error.message}", effect_state="none")
+            case NotTaken():
+                seconds = RETURN_SECONDS if error.retry_after_seconds is None else error.retry_after_seconds
+                raise ModuleBusy(min(seconds, _LONGEST_WAIT))
+            case Lost():
+                return self._unknown(error.message, is_lost=True)
+            case StatusFailed(status=status) if status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                return Reply.failure(self.name, f"{self.name} failed: {error.message}", effect_state=self._effect_state)
+            case Unanswered():
+                return self._unknown(error.message, is_lost=isinstance(error, StatusFailed))
+            case _:
+                return Reply.failure(
+                    self.name,
+                    f"{self.name} failed: {self.tool.secrets.hide(error.message)}",  # before it is cut
+                    effect_state=self._effect_state,
+                    result=PassedError(error.code, error.message, error.data).worded(),
+                )
 
     def _unknown(self, why: str, *, is_lost: bool = False) -> Reply:
         error, effect_state = f"{self.name} did not end: {why}.", self._effect_state
@@ -237,10 +238,3 @@ class McpRun(ServedRun[McpTool]):
         if self.context._report is not None:  # noqa: SLF001 - made for this run
             fraction = progress / total if total else None
             self.context._report(progress_of(fraction, self.tool.secrets.hide(message or "")))  # noqa: SLF001 - as above
-
-
-def _wait_of(error: MCPError) -> float:
-    seconds: object = error.data.get("retry_after_seconds") if isinstance(error.data, dict) else None
-    if isinstance(seconds, int | float) and seconds >= 0:
-        return min(float(seconds), _LONGEST_WAIT)
-    return RETURN_SECONDS

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession
 from toolfleet_modules.hosts.mcp.server_away import ServerAway, refused_call
 from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
-from toolfleet_modules.hosts.mcp.transports.http_errors import UNAUTHORIZED, did_nothing
+from toolfleet_modules.hosts.mcp.transports.exchanges import Lost, NotTaken, Refused
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.sdk.served_run import ServedRun
@@ -108,11 +108,11 @@ class PassedRun(ServedRun[PassedTool]):
     async def _asked(self, connection: McpSession, request: Any) -> dict[str, Any]:
         try:
             return {"result": await connection.request(request)}
+        except Refused as exc:
+            raise refused_call(exc.message) from None
+        except (Lost, NotTaken):  # whatever was begun only reads
+            raise ModuleBusy(RETURN_SECONDS) from None
         except MCPError as exc:
-            if exc.code == UNAUTHORIZED:
-                raise refused_call(exc.message) from None
-            if did_nothing(exc):
-                raise ModuleBusy(RETURN_SECONDS) from None
             return {"error": PassedError(exc.code, exc.message, exc.data).facts()}
         except ValidationError:
             message = "The server's answer is none of the protocol."

@@ -14,7 +14,7 @@ from toolfleet_modules.hosts.mcp.mcp_session import McpSession
 from toolfleet_modules.hosts.mcp.passed_tool import FORMS
 from toolfleet_modules.hosts.mcp.server_away import ServerAway, refused_call
 from toolfleet_modules.hosts.mcp.sessions import McpSessions
-from toolfleet_modules.hosts.mcp.transports.http_errors import UNAUTHORIZED, did_nothing
+from toolfleet_modules.hosts.mcp.transports.exchanges import Lost, NotTaken, Refused
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.request import TooLarge, TooSlow, read_body
@@ -113,11 +113,11 @@ class Passthrough:
     async def _sent(self, connection: McpSession, request: Any) -> Response:
         try:
             result = await connection.request(request)
+        except Refused as exc:
+            raise refused_call(exc.message) from None
+        except (Lost, NotTaken):  # whatever was begun only reads
+            raise ModuleBusy from None
         except MCPError as exc:
-            if exc.code == UNAUTHORIZED:
-                raise refused_call(exc.message) from None
-            if did_nothing(exc):
-                raise ModuleBusy from None
             shown = {"code": exc.code, "message": self._host.secrets.hide(exc.message)[:4000]}
             return JSONResponse({"error": shown}, 502)
         except ValidationError:

@@ -1,12 +1,14 @@
 """Takes out of a server's lists the tools that are none, so that the others are served."""
 
 import asyncio
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
 import mcp_types as types
 from anyio.abc import TaskStatus
 from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest
+from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp_types import methods
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -14,14 +16,17 @@ from pydantic import ValidationError
 
 from toolfleet_modules.hosts.mcp.inputs.server_inputs import TAKES_INPUT, asking
 from toolfleet_modules.hosts.mcp.inputs.turns import Turns
+from toolfleet_modules.hosts.mcp.transports.exchanges import Lost
+from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
 from toolfleet_registry.contracts.inputs.messages import METHODS
 
 
 class ScreeningDispatcher(JSONRPCDispatcher):
     """Takes tools that are none out of a server's lists, so that the others are served. `ended` is set when nothing comes any more; `asking` answers what the server asks."""
 
-    def __init__(self, read_stream: Any, write_stream: Any) -> None:
-        super().__init__(read_stream, write_stream)
+    def __init__(self, streams: MessageStreams) -> None:
+        super().__init__(streams.incoming, streams.outgoing)
+        self._requests, self._numbers = streams.requests, itertools.count(1)
         self.ended = asyncio.Event()
         self.refused_tools: list[tuple[str, str]] = []
         self.version = ""
@@ -35,10 +40,17 @@ class ScreeningDispatcher(JSONRPCDispatcher):
         *,
         _related_request_id: types.RequestId | None = None,
     ) -> dict[str, Any]:
-        """As the SDK's. Raises `MCPError`."""
+        """As the SDK's. Raises `MCPError` for the server's errors only, and `Unanswered` for everything else."""
         if method == "tools/call" and params is not None:
             params = _declared(params)
-        raw = await super().send_raw_request(method, params, opts, _related_request_id=_related_request_id)
+        options: CallOptions = {"request_id": next(self._numbers), **(opts or {})}
+        with self._requests.begun(options["request_id"]) as request:
+            try:
+                raw = await super().send_raw_request(method, params, options, _related_request_id=_related_request_id)
+            except MCPError as exc:
+                error = request.error(exc)
+                self._requests.is_doubtful |= isinstance(error, Lost)
+                raise error from None
         if self.version in MODERN_PROTOCOL_VERSIONS:
             raw.setdefault("resultType", "complete")  # as the protocol has clients assume; the SDK's models do not
         if method == "tools/list" and self.version:

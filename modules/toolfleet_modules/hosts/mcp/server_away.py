@@ -2,11 +2,10 @@
 
 import asyncio
 
-import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from toolfleet_modules.hosts.mcp.transports.http_errors import UNAUTHORIZED
+from toolfleet_modules.hosts.mcp.transports.exchanges import Lost, Refused
 from toolfleet_registry.functions.failures import ToolError
 
 
@@ -28,8 +27,7 @@ class ServerAway(Exception):
         error = None if task.cancelled() else task.exception()
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        is_refused = isinstance(error, MCPError) and error.code == UNAUTHORIZED
-        return cls(_worded(error), has_answered=True, is_refused=is_refused)
+        return cls(_worded(error), has_answered=True, is_refused=isinstance(error, Refused))
 
 
 def refused_call(why: str) -> ToolError:
@@ -39,7 +37,7 @@ def refused_call(why: str) -> ToolError:
 
 def _worded(error: BaseException | None) -> str:
     match error:
-        case None | MCPError(code=types.CONNECTION_CLOSED):
+        case None | Lost():
             return "it ended in the handshake"
         case MCPError() | RuntimeError() | OSError():
             return f"{getattr(error, 'message', None) or error}"[:500]

@@ -18,6 +18,8 @@ _log = logging.getLogger("toolfleet.host")
 RETURN_SECONDS = 1.0
 """Until a server may be there again."""
 
+_REOPEN_SECONDS = 10.0  # that a call waits for another session, where its server knows the old one no more
+
 _BACK_OFF_SECONDS = (0.1, 30.0)  # before a server is started anew: at first, and at most
 _LASTING_SECONDS = 60.0  # after which its end is the first one again
 
@@ -36,6 +38,25 @@ class McpSessions(Protocol):
         ...
 
 
+class RetiredSessions:
+    """Sessions that take no more calls, until those that run in them have ended."""
+
+    def __init__(self) -> None:
+        self._ending = dict[McpSession, asyncio.Task[None]]()
+
+    def add(self, connection: McpSession) -> None:
+        """Keep a session until it has ended by itself."""
+        task = self._ending[connection] = asyncio.ensure_future(connection.ended())
+        task.add_done_callback(lambda _: self._ending.pop(connection, None))
+
+    async def aclose(self) -> None:
+        """End all."""
+        ending = list(self._ending.values())
+        for connection in list(self._ending):
+            connection.close()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+
 class SharedSession:
     """One session, as long as the host runs. `began` runs with each one while it lasts, `failed` is called with the reason where there is none."""
 
@@ -43,14 +64,20 @@ class SharedSession:
         self.connection: McpSession | None = None
         self._refusal: str | None = None
         self._name, self._connect, self._began, self._failed = name, connect, began, failed
+        self._attempt = asyncio.Event()  # set when it was tried to make the next session
+        self._retired = RetiredSessions()
         self._supervising = asyncio.ensure_future(self._supervise())
 
     @asynccontextmanager
     async def taken(self, user_id: str | None) -> AsyncGenerator[McpSession]:
         """Give the session that there is, to whom ever. Raises `ModuleBusy` if there is none, and `ToolError` if there will be none."""
         del user_id
-        connection = self.connection
-        if connection is None or not connection.is_open or connection.is_suspect:
+        attempt, connection = self._attempt, self.connection
+        if connection is not None and not await connection.is_well() and connection.is_retired:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(attempt.wait(), _REOPEN_SECONDS)
+            connection = self.connection
+        if connection is None or not connection.is_usable:
             raise ModuleBusy(RETURN_SECONDS) if self._refusal is None else refused_call(self._refusal)
         yield connection
 
@@ -60,6 +87,7 @@ class SharedSession:
         await asyncio.gather(self._supervising, return_exceptions=True)
         if self.connection is not None:
             await self.connection.aclose()
+        await self._retired.aclose()
 
     async def _supervise(self) -> None:
         """Have one session; when it ends, make another, after a pause that grows."""
@@ -67,24 +95,28 @@ class SharedSession:
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
+            connection = None
             try:
-                self.connection = await self._connect()
+                connection = self.connection = await self._connect()
+                self._refusal = None
             except ServerAway as exc:
                 self._refusal = str(exc) if exc.is_refused else None
                 await self._failed(str(exc))
-            else:
-                self._refusal = None
-                await self._lasting(self.connection)
+            self._attempt.set()
+            self._attempt = asyncio.Event()
+            if connection is not None:
+                await self._lasting(connection)
+                self._retired.add(connection)
                 _log.warning("%s lost its server; it is started or reached anew.", self._name)
             pause = _BACK_OFF_SECONDS[0] if loop.time() - began > _LASTING_SECONDS else pause
             await asyncio.sleep(pause * randomness.uniform(0.5, 1))  # not all that fail together start together
             pause = min(pause * 2, _BACK_OFF_SECONDS[1])
 
     async def _lasting(self, connection: McpSession) -> None:
-        """Return when the session has ended."""
+        """Return when the session takes no more calls."""
         beginning = asyncio.ensure_future(self._began(connection))
         try:
-            await connection.closed.wait()
+            await connection.over.wait()
         finally:
             beginning.cancel()
             await asyncio.gather(beginning, return_exceptions=True)
@@ -102,7 +134,10 @@ class _UserSession:
     def is_usable(self) -> bool:
         if not self.starting.done():
             return True
-        return not self.starting.cancelled() and self.starting.exception() is None and self.starting.result().is_open
+        if self.starting.cancelled() or self.starting.exception() is not None:
+            return False
+        connection = self.starting.result()
+        return connection.is_open and not connection.over.is_set()
 
 
 class UserSessions:
@@ -112,6 +147,7 @@ class UserSessions:
         self._connect, self._most, self._idle_seconds = connect, most, idle_seconds
         self._sessions: dict[str, _UserSession] = {}
         self._ending = set[asyncio.Task[None]]()
+        self._retired = RetiredSessions()
         self._sweeping = asyncio.ensure_future(self._sweep())
 
     @asynccontextmanager
@@ -122,20 +158,16 @@ class UserSessions:
                 "Each user has a session of its own with this server, and the call says no user id.",
                 effect_state="none",
             )
-        session = self._session_of(user_id)
-        session.users += 1
-        try:
-            try:
-                connection = await asyncio.shield(session.starting)
-            except ServerAway as exc:
-                _log.error("There is no session for a user: %s.", exc)
-                raise (refused_call(str(exc)) if exc.is_refused else ModuleBusy(RETURN_SECONDS)) from None
-            if not connection.is_open or connection.is_suspect:
+        async with self._used(user_id) as connection:
+            if await connection.is_well():
+                yield connection
+                return
+        if not connection.is_retired:
+            raise ModuleBusy(RETURN_SECONDS)
+        async with self._used(user_id) as connection:  # another one: its server knows the first no more
+            if not connection.is_usable:
                 raise ModuleBusy(RETURN_SECONDS)
             yield connection
-        finally:
-            session.users -= 1
-            session.idle_at = asyncio.get_running_loop().time()
 
     async def aclose(self) -> None:
         """End all."""
@@ -144,6 +176,23 @@ class UserSessions:
         for user_id in list(self._sessions):
             self._end(user_id)
         await asyncio.gather(*self._ending, return_exceptions=True)
+        await self._retired.aclose()
+
+    @asynccontextmanager
+    async def _used(self, user_id: str) -> AsyncGenerator[McpSession]:
+        """Give the session of a user, and keep it meanwhile. Raises `ModuleBusy` and `ToolError`."""
+        session = self._session_of(user_id)
+        session.users += 1
+        try:
+            try:
+                connection = await asyncio.shield(session.starting)
+            except ServerAway as exc:
+                _log.error("There is no session for a user: %s.", exc)
+                raise (refused_call(str(exc)) if exc.is_refused else ModuleBusy(RETURN_SECONDS)) from None
+            yield connection
+        finally:
+            session.users -= 1
+            session.idle_at = asyncio.get_running_loop().time()
 
     def _session_of(self, user_id: str) -> _UserSession:
         known = self._sessions.get(user_id)
@@ -175,11 +224,14 @@ class UserSessions:
                     self._end(user_id)
 
     def _end(self, user_id: str) -> None:
-        task = asyncio.ensure_future(_closed(self._sessions.pop(user_id).starting))
+        task = asyncio.ensure_future(self._closed(self._sessions.pop(user_id).starting))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-
-async def _closed(starting: "asyncio.Task[McpSession]") -> None:
-    with contextlib.suppress(ServerAway):
-        await (await starting).aclose()
+    async def _closed(self, starting: "asyncio.Task[McpSession]") -> None:
+        with contextlib.suppress(ServerAway):
+            connection = await starting
+            if connection.is_retired:
+                self._retired.add(connection)
+            else:
+                await connection.aclose()

@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from toolfleet_modules.hosts.mcp.definitions import MOST_TOOLS
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession
 from toolfleet_modules.hosts.mcp.server_away import ServerAway
-from toolfleet_modules.hosts.mcp.transports.http_errors import is_session_lost
 
 _CHANGED = "notifications/tools/list_changed"
 _MOST_PAGES = 1000
@@ -44,8 +43,6 @@ async def listed_tools(connection: McpSession) -> ToolListing:
         except (MCPError, ValidationError) as exc:
             if isinstance(exc, MCPError) and exc.code == types.METHOD_NOT_FOUND:
                 break  # it has prompts or resources only
-            if isinstance(exc, MCPError) and is_session_lost(exc):
-                connection.close()
             why = exc.message if isinstance(exc, MCPError) else "its list is none"
             raise ServerAway(why[:500]) from None
         listing.tools += page.tools

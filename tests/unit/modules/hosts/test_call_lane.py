@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 from pydantic_core import from_json
 
 from toolfleet_modules.hosts.mcp.transports.call_lane import FIRST_ID, CallLane, CallListener
+from toolfleet_modules.hosts.mcp.transports.exchanges import Lost, Malformed
 from toolfleet_registry.contracts.logs.log_message import LogLevel, LogMessage
 from toolfleet_registry.contracts.logs.log_sink import LogSink
 
@@ -84,15 +84,10 @@ async def test_an_answer_counts_once_and_for_its_call() -> None:
     [
         {"id": 1, "result": {}},  # the SDK's
         {"id": None, "error": {"code": 1, "message": "no"}},
-        {"id": float(FIRST_ID), "result": {}},
+        {"id": FIRST_ID + 0.5, "result": {}},
         {"id": "१०७३७४१८२४", "result": {}},
         {"id": "9" * 5000, "result": {}},
-        {"id": FIRST_ID, "result": 5},
-        {"id": FIRST_ID, "error": {"code": True, "message": "no"}},
-        {"id": FIRST_ID, "error": {"code": 1}},
-        {"id": FIRST_ID},
-        {"id": FIRST_ID, "result": {}, "jsonrpc": "1.0"},
-        {"id": FIRST_ID, "method": "sampling/createMessage"},
+        {"id": FIRST_ID, "method": "sampling/createMessage"},  # the server counts its own requests
         {"method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}},
         {"method": "notifications/progress", "params": [FIRST_ID]},
     ],
@@ -105,6 +100,47 @@ async def test_what_is_no_answer_to_a_call_is_left_to_others(message: dict[str, 
     assert not server.says(**message)
     assert server.says(id=FIRST_ID, result={"n": 1})
     assert await call == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    ("message", "end"),
+    [
+        ({"result": {"n": 1}, "jsonrpc": "1.0"}, {"n": 1}),
+        ({"result": {"n": 1}, "id": float(FIRST_ID)}, {"n": 1}),
+        ({"result": {"n": 1}, "error": None}, {"n": 1}),
+        ({"result": {"n": 1}, "method": "tools/call"}, {"n": 1}),
+        ({"result": {"n": 1}, "error": {}}, {"n": 1}),
+        ({"result": {"n": 1}, "error": "boom"}, (MCPError, -32603, "boom")),
+        ({"error": "boom"}, (MCPError, -32603, "boom")),
+        ({"error": ["boom", 2]}, (MCPError, -32603, '["boom",2]')),
+        ({"error": {}}, (MCPError, -32603, "{}")),
+        ({"error": {"code": 1}}, (MCPError, 1, '{"code":1}')),
+        ({"error": {"message": "boom"}}, (MCPError, -32603, "boom")),
+        ({"error": {"code": True, "message": "boom"}}, (MCPError, -32603, "boom (true)")),
+        ({"error": {"code": "E_BOOM", "message": "boom"}}, (MCPError, -32603, "boom (E_BOOM)")),
+        ({"error": {"code": 2**70, "message": "boom"}}, (MCPError, -32603, f"boom ({2**70})")),
+        ({"error": {"code": -32000, "message": "Connection closed"}}, (MCPError, -32000, "Connection closed")),
+        ({"error": {"code": -31901, "message": "not sent"}}, (MCPError, -31901, "not sent")),
+        ({"result": "ok"}, (Malformed, -32603, "its server's answer is none of the protocol: ok")),
+        ({"result": None}, (Malformed, -32603, "its server's answer is none of the protocol: null")),
+        ({"result": [1]}, (Malformed, -32603, "its server's answer is none of the protocol: [1]")),
+        ({"said": "ok"}, (Malformed, -32603, "its server's answer is none of the protocol: ")),
+    ],
+)
+async def test_an_id_of_a_call_ends_it(message: dict[str, Any], end: dict[str, Any] | tuple[type, int, str]) -> None:
+    """Whatever else the message is; what can be read of it is the result or the error, with the server's words."""
+    server = Server()
+    call = await server.called()
+
+    assert server.says(**{"id": FIRST_ID, **message})
+    ended: object = (await asyncio.gather(call, return_exceptions=True))[0]
+
+    if isinstance(end, dict):
+        assert ended == end
+    else:
+        assert isinstance(ended, MCPError)
+        assert (type(ended), ended.code) == end[:2]
+        assert ended.message == end[2] or (end[2].endswith(": ") and "ok" in ended.message)
 
 
 async def test_progress_is_told_as_far_as_it_is_any() -> None:
@@ -149,7 +185,7 @@ async def test_an_end_is_that_of_all_calls() -> None:
     calls.append(await server.called())
     await asyncio.wait({*calls, cancelled})
 
-    assert [each.exception().code for each in calls] == [CONNECTION_CLOSED] * 3  # type: ignore[union-attr]  # all have failed
+    assert [type(each.exception()) for each in calls] == [Lost] * 3
     assert len(server.read) == 3
 
 

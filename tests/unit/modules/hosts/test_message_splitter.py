@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolfleet_modules.hosts.mcp.transports import stdio_transport
+from toolfleet_modules.hosts.mcp.transports.call_lane import FIRST_ID
 from toolfleet_modules.hosts.mcp.transports.server_log import ServerLog
 from toolfleet_modules.hosts.mcp.transports.stdio_transport import MessageSplitter
 from toolfleet_modules.hosts.serving.secrets import Secrets
@@ -22,8 +23,21 @@ LINES = [
     b' {"text": "\xc3\xa4"} \r',
     b"\xff",
     b"{}",
+    b'[{"id": 5}, 7, {"id": 6}]',
+    b'{"text": "cut \\ud83d"}',
+    b'{"text": "caf\xe9"}',
+    b'\xef\xbb\xbf{"text": "first"}',
 ]
-FOUND = [{"id": 1}, {"text": "ä"}, {}]
+FOUND: list[dict[str, object]] = [
+    {"id": 1},
+    {"text": "ä"},
+    {},
+    {"id": 5},
+    {"id": 6},
+    {"text": "cut \ufffd"},
+    {"text": "caf\ufffd"},
+    {"text": "first"},
+]
 
 
 def split(*pieces: bytes) -> tuple[list[dict[str, object]], int]:
@@ -45,6 +59,37 @@ def test_objects_are_found_however_they_are_cut(cuts: list[int]) -> None:
 
     assert found == FOUND
     assert refused == split(text)[1] > 0
+
+
+@pytest.mark.parametrize(
+    ("line", "is_end"),
+    [
+        (b'{"id": %d, "result": {"a": 1,}}', True),
+        (b'{"id": "%d", "error": {\'message\': 1}}', True),
+        (b'{"jsonrpc": "2.0", "result": {"deep": ' + b"[" * 5000 + b'}, "id": %d}', True),
+        (b'Got {"id": %d, "method": "tools/call", "params": {"result": 1}}', False),
+        (b'handles "id": %d', False),
+        (b'{"id": 7, "result": {"a": 1,}}', False),
+    ],
+)
+def test_a_line_that_cannot_be_read_ends_the_call_whose_id_it_has(line: bytes, is_end: bool) -> None:
+    """With the server's words. What a server prints of its requests is no answer."""
+    written = line.replace(b"%d", str(FIRST_ID).encode())
+    found, refused = split(written + b"\n")
+
+    assert found == ([{"id": FIRST_ID, "result": written.decode()}] if is_end else [])
+    assert bool(refused) != is_end
+
+
+@pytest.mark.parametrize("form", [b'{"id": %d, "result": {"text": "%s"}}', b'{"result": {"text": "%s"}, "id": %d}'])
+def test_an_answer_that_is_too_long_ends_its_call(monkeypatch: pytest.MonkeyPatch, form: bytes) -> None:
+    """Wherever its id stands."""
+    monkeypatch.setattr(stdio_transport, "MOST_BYTES", 2000)
+    written = form.replace(b"%d", str(FIRST_ID).encode()).replace(b"%s", b"x" * 3000)
+    ((found,), _) = split(written[:2500], written[2500:] + b"\n")
+
+    assert found["id"] == FIRST_ID
+    assert str(found["result"]).startswith("a line of more than 2000 bytes: {")
 
 
 def test_a_line_that_is_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,17 +2,16 @@
 
 import asyncio
 import contextlib
-import re
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED
 from opentelemetry.propagate import inject
 from pydantic_core import to_json
 
+from toolfleet_modules.hosts.mcp.transports.exchanges import Lost, is_answer, outcome_of, request_id
 from toolfleet_registry.contracts.logs.log_message import LogMessage, log_message_in
 from toolfleet_registry.contracts.logs.log_sink import LogSink
 
@@ -20,8 +19,6 @@ FIRST_ID = 2**30
 """Of a call's request. The SDK counts from 1 in the same session; some servers take no more than 32 bits."""
 
 _MOST_CANCELLED = 1000  # that the server has not answered
-
-_DIGITS = re.compile(r"[0-9]{1,18}")
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -77,10 +74,10 @@ class CallLane:
     ) -> dict[str, Any]:
         """The server's answer as it is; `more` parameters go beside the arguments, and another `meta` than usual.
 
-        Cancelled, the server is told. Raises `MCPError`.
+        Cancelled, the server is told. Raises `MCPError` for the server's errors, `Malformed` and `Lost`.
         """
         if self._is_ended:
-            raise _closed()
+            raise _lost()
         number, self._next_id = self._next_id, self._next_id + 1
         sent = {**(self.meta if meta is None else meta), "progressToken": number}
         inject(sent)  # the trace, where the host is traced
@@ -99,26 +96,19 @@ class CallLane:
                 self._write(to_json({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": over}))
 
     def take(self, message: Mapping[str, Any]) -> bool:
-        """Whether a message is a call's: its answer, its progress, or what it logs. One of a call that is over is taken, and ignored."""
-        if message.get("jsonrpc") != "2.0":
-            return False
-        if "method" in message:
+        """Whether a message is a call's: its answer, its progress, or what it logs. One of a call that is over is taken, and ignored.
+
+        An answer ends its call whatever form it has: the call's id says whose it is.
+        """
+        if not is_answer(message):
             if message["method"] == "notifications/message":
                 self._take_log(message.get("params"))
                 return True
             return message["method"] == "notifications/progress" and self._take_progress(message.get("params"))
-        number = _number_in(message.get("id"))
-        if number < FIRST_ID:
+        number = request_id(message.get("id"))
+        if not isinstance(number, int) or number < FIRST_ID:
             return False
-        result, error = message.get("result"), message.get("error")
-        if isinstance(result, dict):
-            self._answer(number, result)
-        elif (
-            isinstance(error, dict) and type(code := error.get("code")) is int and isinstance(error.get("message"), str)
-        ):
-            self._answer(number, MCPError(code=code, message=error["message"], data=error.get("data")))
-        else:
-            return False
+        self._answer(number, outcome_of(message))
         return True
 
     @contextlib.contextmanager
@@ -134,7 +124,7 @@ class CallLane:
         """Have no more calls: the server is lost to those that there are."""
         self._is_ended = True
         for number in self._pending:
-            self._answer(number, _closed())
+            self._answer(number, _lost())
 
     def _note_cancelled(self, number: int, owner: str | None) -> None:
         if len(self._cancelled) < _MOST_CANCELLED:
@@ -165,7 +155,10 @@ class CallLane:
             pending.answer.set_result(answer)
 
     def _take_progress(self, params: object) -> bool:
-        if not isinstance(params, dict) or (number := _number_in(params.get("progressToken"))) < FIRST_ID:
+        if not isinstance(params, dict):
+            return False
+        number = request_id(params.get("progressToken"))
+        if not isinstance(number, int) or number < FIRST_ID:
             return False
         pending, progress = self._pending.get(number), _float_of(params.get("progress"))
         if pending is not None and progress is not None:
@@ -176,13 +169,6 @@ class CallLane:
         return True
 
 
-def _number_in(identifier: object) -> int:
-    """A request's number, which some servers return as text; -1 for what is none."""
-    if isinstance(identifier, str) and _DIGITS.fullmatch(identifier):
-        return int(identifier)
-    return identifier if type(identifier) is int else -1
-
-
 def _float_of(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -191,5 +177,5 @@ def _float_of(value: object) -> float | None:
     return None
 
 
-def _closed() -> MCPError:
-    return MCPError(code=CONNECTION_CLOSED, message="Connection closed")
+def _lost() -> Lost:
+    return Lost("the connection to its server ended in the middle")

@@ -1,28 +1,37 @@
 """Carries messages between a session and a server's HTTP endpoint: what fails costs one request, and says whether it was sent."""
 
-import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Any
 
 import httpx2
+import mcp_types as types
 from mcp.client.streamable_http import streamable_http_client
-from pydantic_core import from_json
+from mcp.shared.exceptions import MCPError
+from pydantic_core import to_json
 
+from toolfleet_modules.hosts.mcp.oauth.challenge import Challenge
 from toolfleet_modules.hosts.mcp.oauth.oauth_errors import AuthorizationAway, AuthorizationRefused
 from toolfleet_modules.hosts.mcp.oauth.oauth_transport import OAuthTransport
 from toolfleet_modules.hosts.mcp.options import HttpServer
-from toolfleet_modules.hosts.mcp.transports.http_errors import (
-    BROKEN,
-    NOT_SENT,
-    REFUSED,
-    SESSION_LOST,
-    TURNED_AWAY,
-    UNAUTHORIZED,
+from toolfleet_modules.hosts.mcp.transports.exchanges import (
+    Lost,
+    Malformed,
+    NotTaken,
+    Refused,
+    SentRequests,
+    StatusFailed,
+    Unanswered,
+    answer_to,
+    is_answer,
+    outcome_of,
+    read_json,
+    request_id,
+    words_of,
 )
 from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
 from toolfleet_modules.hosts.mcp.transports.standalone_stream import StandaloneStream
+from toolfleet_registry.contracts.retry_after import parse_retry_after
 
 _MOST_BYTES = 32 * 2**20  # of an answer, or of one event of a stream
 _MOST_ERROR_BYTES = 64 * 2**10
@@ -30,9 +39,9 @@ _CONNECT_SECONDS = 10.0
 _WRITE_SECONDS = 30.0
 _CONNECTIONS = 1000
 _SESSION = "mcp-session-id"
-_TOO_MANY = 429
-_AWAY = 503
-_UNSURE = frozenset({408, 409, 425, 499})  # of the client's errors: something may have been begun
+_KEPT = frozenset({_SESSION})  # header fields of an answer that the SDK reads
+_JSON = {"content-type": "application/json"}
+_NOT_TAKEN = frozenset({408, 425, 429})  # as workers read them of modules; 503 with `Retry-After`, too
 
 
 @asynccontextmanager
@@ -41,7 +50,8 @@ async def http_transport(server: HttpServer) -> AsyncGenerator[MessageStreams]:
     sending: httpx2.AsyncBaseTransport = httpx2.AsyncHTTPTransport(limits=httpx2.Limits(max_connections=_CONNECTIONS))
     if server.authorizer is not None:
         sending = OAuthTransport(sending, server.authorizer)
-    standalone = StandaloneStream(GuardedTransport(sending))
+    requests = SentRequests()
+    standalone = StandaloneStream(GuardedTransport(sending, requests))
     client = httpx2.AsyncClient(
         transport=standalone,
         headers={"Accept-Encoding": "identity", **server.headers},
@@ -52,76 +62,168 @@ async def http_transport(server: HttpServer) -> AsyncGenerator[MessageStreams]:
         client,
         streamable_http_client(server.url, http_client=client, max_sse_event_size=_MOST_BYTES) as streams,
     ):
-        yield MessageStreams(*streams, standalone=standalone)
+        yield MessageStreams(*streams, requests, standalone=standalone)
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
-    """Answers for a server that fails, with an error of the protocol: else one request would end all of its session."""
+    """Gives the SDK one answer of the protocol for each request: the server's, or an error in the place of what is none.
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
-        self._inner = inner
+    What has become of a request is noted in `requests`, so that it does not have to be read out of that error.
+    """
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, requests: SentRequests) -> None:
+        self._inner, self._requests = inner, requests
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """The server's answer, whole if it is no stream; or an error."""
+        identifier = _id_of(request)
         try:
             response = await self._inner.handle_async_request(request)
         except (httpx2.TransportError, httpx2.InvalidURL, AuthorizationAway, AuthorizationRefused) as exc:
-            return _unanswered(exc)
-        if response.headers.get("content-encoding", "identity") != "identity":
-            return await _instead_of(response, _error(BROKEN, "the server's answer is compressed"))
+            self._requests.is_doubtful = True
+            return self._ended(identifier, _unanswered(exc))
         is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        if response.is_error:
-            return await _failure(request, response)
-        return response if is_stream or request.method != "POST" else await _whole(request, response)
+        if response.headers.get("content-encoding", "identity") != "identity":
+            await response.aclose()
+            return self._ended(identifier, Lost("its server's answer is compressed"))
+        if is_stream and response.is_success:
+            response.request = request
+            events = _Events(response, lambda data: self._screened(identifier, data), self._doubt)
+            return httpx2.Response(response.status_code, headers=response.headers, stream=events)
+        if identifier is None:
+            return response
+        body = await _read(response, _MOST_BYTES if response.is_success else _MOST_ERROR_BYTES)
+        if response.is_success:
+            return self._whole(identifier, response, body)
+        return self._ended(identifier, self._failure(identifier, request, response, body or b""))
 
     async def aclose(self) -> None:
         """Close its connections."""
         await self._inner.aclose()
 
+    def _doubt(self) -> None:
+        self._requests.is_doubtful = True
 
-def _unanswered(error: Exception) -> httpx2.Response:
-    """An error for a request that no answer came to."""
+    def _ended(self, identifier: types.RequestId | None, answer: MCPError) -> httpx2.Response:
+        """Note how a request has ended, and return an answer that has the SDK end it."""
+        said = self._requests.settle(identifier or 0, answer)
+        return httpx2.Response(HTTPStatus.BAD_GATEWAY, headers=_JSON, content=to_json(said))
+
+    def _whole(self, identifier: types.RequestId, response: httpx2.Response, body: bytes | None) -> httpx2.Response:
+        """An answer with all of its body, if that answers this request."""
+        if body is None:
+            return self._ended(identifier, Lost("its server's answer broke off, or is too large"))
+        screened = self._screened(identifier, body)
+        if screened is None:
+            return self._ended(identifier, Lost("its server answered another request"))
+        headers = {name: value for name, value in response.headers.items() if name in _KEPT}
+        return httpx2.Response(HTTPStatus.OK, headers={**headers, **_JSON}, content=screened)
+
+    def _screened(self, identifier: types.RequestId | None, data: bytes) -> bytes | None:
+        """Return a message as the SDK may read it, and None for the answer to another request.
+
+        What is no message ends the request: nothing else can come in its place. `identifier` is None on streams of no request.
+        """
+        try:
+            found, is_plain = read_json(data)
+        except ValueError:
+            found, is_plain = words_of(data) or "it is empty", False
+        if isinstance(found, dict) and not is_answer(found):
+            return data if is_plain else to_json(found)
+        known = self._requests.known_id(found) if identifier is None and isinstance(found, dict) else identifier
+        if known is None:
+            return None
+        if not isinstance(found, dict | list):
+            return to_json(self._requests.settle(known, Malformed(words_of(found))))
+        answer = answer_to(known, found, is_alone=True)
+        if answer is None:
+            return None
+        said = self._requests.settle(known, outcome_of(answer))
+        is_same = is_plain and answer is found and answer == said and type(answer["id"]) is type(known)
+        return data if is_same else to_json(said)
+
+    def _failure(
+        self, identifier: types.RequestId, request: httpx2.Request, response: httpx2.Response, body: bytes
+    ) -> MCPError:
+        """What an HTTP status comes to. Only what is documented for each says that the server has not begun."""
+        status, words = response.status_code, words_of(_found_in(body), response.headers.get("content-type", ""))
+        retry_after = response.headers.get("retry-after")
+        challenge = Challenge.of(response)
+        if challenge is not None:
+            return Refused(f"its server refuses its credentials (HTTP {status}{': ' * bool(words)}{words})")
+        if status in _NOT_TAKEN or (status == HTTPStatus.SERVICE_UNAVAILABLE and retry_after is not None):
+            return NotTaken(
+                f"its server takes no more now (HTTP {status})", parse_retry_after(retry_after), is_there=True
+            )
+        self._requests.is_doubtful = True
+        is_session_gone = status == HTTPStatus.NOT_FOUND and _SESSION in request.headers
+        answer = answer_to(identifier, _found_in(body), is_alone=not is_session_gone)
+        outcome = None if answer is None else outcome_of(answer)
+        if isinstance(outcome, MCPError) and not isinstance(outcome, Unanswered):
+            return outcome
+        if is_session_gone:
+            self._requests.on_lost()
+            return Lost(f"its server knows the session no more (HTTP 404){': ' * bool(words)}{words}")
+        return StatusFailed(status, words)
+
+
+class _Events(httpx2.AsyncByteStream):
+    """The events of a stream, each with its data as `screen` gives them; without those that it leaves out."""
+
+    def __init__(
+        self, response: httpx2.Response, screen: Callable[[bytes], bytes | None], on_end: Callable[[], None]
+    ) -> None:
+        self._response, self._screen, self._on_end = response, screen, on_end
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for written in self._written():
+                yield written
+        except httpx2.TransportError:
+            self._on_end()
+            raise
+        self._on_end()
+
+    async def _written(self) -> AsyncIterator[bytes]:
+        async for event in httpx2.EventSource(self._response, max_event_size=_MOST_BYTES):
+            data: bytes | None = event.data.encode()
+            if data and event.event == "message":
+                data = self._screen(data)
+            if data is None:
+                continue
+            fields = {"event": event.event, "id": event.id, "retry": event.retry}
+            head = "".join(f"{name}: {value}\n" for name, value in fields.items() if value not in {"", None})
+            yield head.encode() + b"".join(b"data: " + line + b"\n" for line in data.split(b"\n")) + b"\n"
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._response.aclose()
+
+
+def _unanswered(error: Exception) -> Unanswered:
+    """Why no answer came to a request."""
     match error:
         case httpx2.ConnectError() | httpx2.ConnectTimeout() | httpx2.PoolTimeout() | httpx2.UnsupportedProtocol():
-            return _error(NOT_SENT, "the server cannot be reached")
+            return NotTaken("its server cannot be reached")
         case AuthorizationAway():
-            return _error(NOT_SENT, str(error))
+            return NotTaken(str(error))
         case AuthorizationRefused():
-            return _error(UNAUTHORIZED, str(error))
+            return Refused(str(error))
         case _:
-            return _error(BROKEN, "the connection to the server ended")
+            return Lost("the connection to its server ended in the middle")
 
 
-async def _whole(request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-    """An answer with all of its body, if that is the answer to this request."""
-    body = await _read(response, _MOST_BYTES)
-    if body is None:
-        return _error(BROKEN, "the server's answer broke off, or is too large")
-    if response.headers.get("content-type", "").lower().startswith("application/json"):
-        asked, answer = _object_in(request.content), _object_in(body)
-        if "id" in asked and answer.get("id") != asked["id"]:
-            return _error(BROKEN, "the server answered another request")
-    return httpx2.Response(response.status_code, headers=response.headers, content=body)
+def _id_of(request: httpx2.Request) -> types.RequestId | None:
+    """The id of the request that a POST carries; None for notifications, streams and the session's end."""
+    sent = _found_in(request.content) if request.method == "POST" else None
+    return request_id(sent.get("id")) if isinstance(sent, dict) and "method" in sent else None
 
 
-async def _failure(request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-    """An error in the protocol's form, which says whether the server has done anything."""
-    status = response.status_code
-    body = await _read(response, _MOST_ERROR_BYTES) or b""
-    error = _object_in(body).get("error")
-    message = str(error.get("message", "")) if isinstance(error, dict) else ""
-    if _SESSION in request.headers and (status == HTTPStatus.NOT_FOUND or "session" in message.lower()):
-        return _error(SESSION_LOST, "the server knows the session no more")
-    retry_after = response.headers.get("retry-after")
-    if status == _TOO_MANY or (status == _AWAY and retry_after is not None):
-        seconds = float(retry_after) if retry_after is not None and retry_after.isdecimal() else None
-        return _error(TURNED_AWAY, "the server takes no more now", {"retry_after_seconds": seconds})
-    if isinstance(error, dict) and isinstance(error.get("code"), int):
-        return httpx2.Response(status, headers={"content-type": "application/json"}, content=body)
-    if response.is_client_error and status not in _UNSURE:
-        what = "its credentials" if status in {401, 403} else "the request"
-        return _error(REFUSED, f"its server refuses {what} (HTTP {status})")
-    return _error(BROKEN, f"its server answered with HTTP {status}")
+def _found_in(body: bytes) -> object:
+    try:
+        return read_json(body)[0]
+    except ValueError:
+        return body
 
 
 async def _read(response: httpx2.Response, most: int) -> bytes | None:
@@ -137,22 +239,3 @@ async def _read(response: httpx2.Response, most: int) -> bytes | None:
     finally:
         await response.aclose()
     return bytes(body)
-
-
-async def _instead_of(response: httpx2.Response, error: httpx2.Response) -> httpx2.Response:
-    await response.aclose()
-    return error
-
-
-def _error(code: int, message: str, data: Mapping[str, Any] | None = None) -> httpx2.Response:
-    error = {"code": code, "message": message, **({"data": data} if data is not None else {})}
-    body = {"jsonrpc": "2.0", "id": None, "error": error}
-    return httpx2.Response(502, headers={"content-type": "application/json"}, content=json.dumps(body).encode())
-
-
-def _object_in(data: bytes) -> dict[str, Any]:
-    try:
-        found = from_json(data)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -10,10 +10,16 @@ import anyio
 import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
-from pydantic_core import from_json
 
 from toolfleet_modules.hosts.mcp.options import StdioServer
-from toolfleet_modules.hosts.mcp.transports.call_lane import CallLane
+from toolfleet_modules.hosts.mcp.transports.call_lane import FIRST_ID, CallLane
+from toolfleet_modules.hosts.mcp.transports.exchanges import (
+    SentRequests,
+    is_answer,
+    outcome_of,
+    read_json,
+    unread_answer,
+)
 from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
 from toolfleet_modules.hosts.mcp.transports.program_input import ProgramInput
 from toolfleet_modules.hosts.mcp.transports.server_log import Allowance, ServerLog
@@ -28,6 +34,7 @@ _UNASKED = (1000, 500)  # messages that are no answers, at once and a second: wh
 _REFUSED_BYTES = (2**20, 2**20)
 # Bytes of all sorts, at once and a second: each passes through the host several times, at the cost of others on its machine.
 _READ_BYTES = (MOST_BYTES, 16 * 2**20)
+_EDGE_BYTES = 256  # of each end of a line that is too long: one of them has the id, whatever the order of its members
 _LINE_COST = 20  # bytes of them beside a line's own: each takes its time
 # With many calls waiting, answers are taken together: each look wakes the host beside a server that could have gone on, then
 # the worker, Redis and the agent for one call more. Seconds for each call that waits, seconds at most, and from how many calls on.
@@ -49,15 +56,15 @@ async def stdio_transport(server: StdioServer, log: ServerLog) -> AsyncGenerator
     to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     to_server, from_session = anyio.create_memory_object_stream[SessionMessage](0)
     program = ProgramInput(process.stdin, to_session.close)
-    lane = CallLane(program.write, log.say_message)
+    lane, requests = CallLane(program.write, log.say_message), SentRequests()
     tasks = [
-        asyncio.ensure_future(_read(process, to_session, lane, log)),
+        asyncio.ensure_future(_read(process, to_session, lane, requests, log)),
         asyncio.ensure_future(_write(program, from_session, to_session)),
         asyncio.ensure_future(log.follow(process.stderr)),
         asyncio.ensure_future(_close_after(process, to_session)),
     ]
     try:
-        yield MessageStreams(from_server, to_server, lane)
+        yield MessageStreams(from_server, to_server, requests, lane)
     finally:
         try:
             await process.end()
@@ -75,7 +82,7 @@ class MessageSplitter:
     def __init__(self, log: ServerLog) -> None:
         self._log = log
         self._held = bytearray()
-        self._is_too_long = False
+        self._edges: bytes | None = None  # of a line that is too long
         self.refused = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], int]]:
@@ -84,18 +91,23 @@ class MessageSplitter:
         while (end := data.find(b"\n", start)) != -1:
             written = data[start:end]
             start = end + 1
-            if self._held or self._is_too_long:
+            if self._edges is not None:
+                written, self._edges = self._edges[:_EDGE_BYTES] + (self._edges + written)[-_EDGE_BYTES:], None
+                found = [unread_answer(written, FIRST_ID, f"a line of more than {MOST_BYTES} bytes: ")]
+            elif self._held:
                 written, self._held = bytes(self._held + written), bytearray()
-            if self._is_too_long:
-                self._is_too_long = False
-            elif (found := self._object_in(written)) is not None:
-                yield found, len(written)
+                found = self._objects_in(written)
+            else:
+                found = self._objects_in(written)
+            for each in found:
+                if isinstance(each, dict):
+                    yield each, len(written)
         self._hold(data[start:])
 
     @property
     def is_within(self) -> bool:
         """Whether a line has begun, and not ended."""
-        return bool(self._held) or self._is_too_long
+        return bool(self._held) or self._edges is not None
 
     def refuse(self, size: int) -> None:
         """Ignore so many bytes, which are no message."""
@@ -103,40 +115,48 @@ class MessageSplitter:
         self._log.warn_once("it writes to standard output what is no message of the protocol; that is ignored")
 
     def _hold(self, rest: bytes) -> None:
-        if self._is_too_long:
+        if self._edges is not None:
             self.refused += len(rest)
+            self._edges = self._edges[:_EDGE_BYTES] + (self._edges[_EDGE_BYTES:] + rest)[-_EDGE_BYTES:]
             return
         self._held += rest
         if len(self._held) > MOST_BYTES:
             self._log.warn_once(f"it wrote a line of more than {MOST_BYTES} bytes, which is ignored")
             self.refused += len(self._held)
-            self._held, self._is_too_long = bytearray(), True
+            self._edges, self._held = bytes(self._held[:_EDGE_BYTES] + self._held[-_EDGE_BYTES:]), bytearray()
 
-    def _object_in(self, written: bytes) -> dict[str, Any] | None:
+    def _objects_in(self, written: bytes) -> list[Any]:
+        """The objects of a line: one, or those of a batch."""
         try:
-            found = from_json(written)
+            found, _ = read_json(written)
         except ValueError:
+            if (ended := unread_answer(written, FIRST_ID)) is not None:
+                return [ended]
             if written.strip():
                 self.refuse(len(written))
-            return None
+            return []
         if isinstance(found, dict):
+            return [found]
+        if isinstance(found, list) and any(isinstance(each, dict) for each in found):
             return found
         self.refuse(len(written))
-        return None
+        return []
 
 
-async def _read(process: ServerProcess, to_session: ToSession, lane: CallLane, log: ServerLog) -> None:
+async def _read(
+    process: ServerProcess, to_session: ToSession, lane: CallLane, requests: SentRequests, log: ServerLog
+) -> None:
     """Give the session what the program writes, and the lane what is a call's, until it writes no more."""
     splitter = MessageSplitter(log)
     unasked, refused, pace = Allowance(*_UNASKED), Allowance(*_REFUSED_BYTES), Allowance(*_READ_BYTES)
     with to_session, contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
         while data := await process.stdout.read(_CHUNK_BYTES):
             for found, size in splitter.feed(data):
-                if "method" in found and not unasked.take(1):
+                if not is_answer(found) and not unasked.take(1):
                     log.warn_once("it sends more notifications than anybody could follow; some are left out")
                     splitter.refused += _LINE_COST
                 elif not lane.take(found):
-                    await _pass_on(found, size, to_session, splitter)
+                    await _pass_on(found, size, to_session, requests, splitter)
             await pace.spend(len(data))
             if splitter.refused:
                 await refused.spend(splitter.refused)
@@ -147,7 +167,11 @@ async def _read(process: ServerProcess, to_session: ToSession, lane: CallLane, l
                 await process.gather_output(min(lane.waiting * _GATHER_SECONDS, _MOST_GATHER_SECONDS))
 
 
-async def _pass_on(found: dict[str, Any], size: int, to_session: ToSession, splitter: MessageSplitter) -> None:
+async def _pass_on(
+    found: dict[str, Any], size: int, to_session: ToSession, requests: SentRequests, splitter: MessageSplitter
+) -> None:
+    if (known := requests.known_id(found)) is not None:
+        found = requests.settle(known, outcome_of(found))
     try:
         message = types.jsonrpc_message_adapter.validate_python(found, by_name=False)
     except ValueError:

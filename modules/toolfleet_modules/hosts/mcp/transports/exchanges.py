@@ -1,0 +1,202 @@
+"""Reads what a server answers to requests, and names what becomes of a request that it does not answer.
+
+Nothing that a server writes into an answer decides what the host may do next: an error of the server's is a plain `MCPError`,
+whatever its code and its words are. Only the host makes an `Unanswered`, from what the transport has seen.
+"""
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from pydantic_core import from_json, to_json
+
+from toolfleet_registry.system.http_bodies import without_lone_surrogates
+
+_LONGEST_WORDS = 1000  # characters of a server's that are shown of an answer that is none
+_MOST_READ = 8000  # characters of an answer, for its words
+_LARGEST_CODE = 2**31
+_BLANKS = re.compile(r"\s+")
+_MARKUP = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
+_DIGITS = re.compile(r"[0-9]{1,18}")
+_ID = re.compile(rb'"id"\s*:\s*"?([0-9]{1,18})\b')
+_HAS_END = re.compile(rb'"(?:result|error)"\s*:')
+_ASKS = re.compile(rb'"method"\s*:\s*"tools/call"')
+
+
+class Unanswered(MCPError):
+    """Is raised for a request that has no answer of the protocol. The message says why, in the server's words where there are some."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(types.INTERNAL_ERROR, message)
+
+
+class NotTaken(Unanswered):
+    """The server has surely not begun, as it could not be reached, or has turned the request away for now (`is_there`)."""
+
+    def __init__(self, message: str, retry_after_seconds: float | None = None, *, is_there: bool = False) -> None:
+        super().__init__(message)
+        self.retry_after_seconds, self.is_there = retry_after_seconds, is_there
+
+
+class Refused(Unanswered):
+    """The server has surely not begun, and will not before its credentials are others."""
+
+
+class Lost(Unanswered):
+    """The connection or the session ended before the answer came: the server may have done anything."""
+
+
+class Malformed(Unanswered):
+    """The server has answered with what is none of the protocol: it may have done anything."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(f"its server's answer is none of the protocol: {words}")
+
+
+class StatusFailed(Unanswered):
+    """The server has answered with an HTTP status and no answer of the protocol: it may have done anything."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(f"its server answered with HTTP {status}{': ' * bool(words)}{words}")
+        self.status = status
+
+
+class SentRequest:
+    """One request that the SDK sends, and what the transport has seen of its end."""
+
+    def __init__(self) -> None:
+        self.is_answered = False
+        self.failure: Unanswered | None = None
+
+    def error(self, raised: MCPError) -> MCPError:
+        """Return what has failed: the SDK raises one kind for the server's errors and for what it finds itself."""
+        if self.failure is not None:
+            return self.failure
+        return raised if self.is_answered else Lost("the connection to its server ended in the middle")
+
+
+class SentRequests:
+    """The requests of one session that the SDK sends, by their ids.
+
+    `is_doubtful`: the server may no longer know the session. `on_lost` is called once it has said so by its status.
+    """
+
+    def __init__(self) -> None:
+        self.is_doubtful = False
+        self.on_lost: Callable[[], None] = lambda: None
+        self._open: dict[types.RequestId, SentRequest] = {}
+
+    @contextlib.contextmanager
+    def begun(self, identifier: types.RequestId) -> Generator[SentRequest]:
+        """Have a request's end noted meanwhile."""
+        request = self._open[identifier] = SentRequest()
+        try:
+            yield request
+        finally:
+            del self._open[identifier]
+
+    def known_id(self, message: Mapping[str, Any]) -> types.RequestId | None:
+        """Return the id of the open request that a message answers, or None."""
+        identifier = request_id(message.get("id")) if is_answer(message) else None
+        return identifier if identifier in self._open else None
+
+    def settle(self, identifier: types.RequestId, answer: dict[str, Any] | MCPError) -> dict[str, Any]:
+        """Note what has become of a request, and return the message that tells the SDK so."""
+        request = self._open.get(identifier)
+        if request is not None and isinstance(answer, Unanswered):
+            request.failure = answer
+        elif request is not None:
+            request.is_answered = True
+        said = {"error": answer.error.model_dump()} if isinstance(answer, MCPError) else {"result": answer}
+        return {"jsonrpc": "2.0", "id": identifier, **said}
+
+
+def unread_answer(line: bytes, least_id: int, why: str = "") -> dict[str, Any] | None:
+    """Return what a line that cannot be read says of a request with an id of `least_id` or more: that it has ended, in these words."""
+    if not _HAS_END.search(line) or _ASKS.search(line):  # a server may print what it is asked
+        return None
+    found = [number for number in map(int, _ID.findall(line)) if number >= least_id]
+    return {"id": found[0], "result": why + line.decode("utf-8", "replace")} if found else None
+
+
+def read_json(data: bytes) -> tuple[Any, bool]:
+    """Return what is written, and whether it is plain JSON. Raises `ValueError`.
+
+    What many servers write in its place is read as well: half surrogate pairs and bytes that are no UTF-8 become U+FFFD.
+    """
+    try:
+        return from_json(data), True
+    except ValueError:
+        try:
+            found = json.loads(data.decode("utf-8-sig", "replace"), strict=False)
+            return without_lone_surrogates(found), False
+        except RecursionError:
+            raise ValueError("nested too deep") from None
+
+
+def is_answer(message: Mapping[str, Any]) -> bool:
+    """Whether a message is an answer, of whatever form: it is no request and no notification."""
+    return "method" not in message or "result" in message or "error" in message
+
+
+def request_id(identifier: object) -> types.RequestId | None:
+    """Return the id that a server has written. Some return a number as text, or as a float."""
+    if isinstance(identifier, float) and identifier.is_integer():
+        return int(identifier)
+    if isinstance(identifier, str):
+        return int(identifier) if _DIGITS.fullmatch(identifier) else identifier
+    return identifier if type(identifier) is int else None
+
+
+def answer_to(identifier: types.RequestId, found: object, *, is_alone: bool) -> dict[str, Any] | None:
+    """Return the message in `found`, alone or in a batch, that answers a request.
+
+    `is_alone`: only the request's own answer can stand there, so that one without an id is it.
+    """
+    for each in found if isinstance(found, list) else [found]:
+        if not isinstance(each, dict) or not is_answer(each):
+            continue
+        if request_id(each.get("id")) == identifier or (is_alone and each.get("id") is None):
+            return each
+    return None
+
+
+def outcome_of(message: Mapping[str, Any]) -> dict[str, Any] | MCPError:
+    """Return the result in an answer, or the error that it states or is."""
+    result, error = message.get("result"), message.get("error")
+    if error or (error is not None and not isinstance(result, dict)):
+        return _error_of(error)
+    return result if isinstance(result, dict) else Malformed(words_of(message.get("result", message)))
+
+
+def words_of(said: object, media_type: str = "") -> str:
+    """Return what a server has said in a few words: text as it is, without markup, and anything else as JSON."""
+    if (
+        isinstance(said, dict)
+        and isinstance(error := said.get("error"), dict)
+        and isinstance(error.get("message"), str)
+    ):
+        said = error["message"]
+    if isinstance(said, bytes):
+        said = said.decode("utf-8", "replace")
+    text = said if isinstance(said, str) else to_json(said, fallback=str, inf_nan_mode="constants").decode()
+    text = text[:_MOST_READ]
+    if "html" in media_type:
+        text = _MARKUP.sub(" ", text)
+    return _BLANKS.sub(" ", text).strip()[:_LONGEST_WORDS]
+
+
+def _error_of(error: object) -> MCPError:
+    """Return an error of any form in the protocol's, with the server's words."""
+    code, message, data = None, None, None
+    if isinstance(error, dict):
+        code, message, data = error.get("code"), error.get("message"), error.get("data")
+    if not isinstance(message, str) or not message:
+        message = words_of(error)
+    if type(code) is int and abs(code) <= _LARGEST_CODE:
+        return MCPError(code, message, data)
+    return MCPError(types.INTERNAL_ERROR, message if code is None else f"{message} ({words_of(code)})", data)

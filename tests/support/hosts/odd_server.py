@@ -1,0 +1,150 @@
+"""An MCP server without libraries that answers its tools' calls as it is told to: over HTTP in a thread, or as a program."""
+
+import json
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer
+
+JSON = {"Content-Type": "application/json"}
+
+
+class Answer(NamedTuple):
+    """An HTTP answer to a call; `%d` in its body is the number of the request. `None` ends the connection."""
+
+    status: int
+    body: str = ""
+    headers: Mapping[str, str] = JSON
+
+
+class OddServer:
+    """A server of the older era with sessions. Each call has its effect, `executed`, before its answer."""
+
+    def __init__(self, answers: Mapping[str, Answer | None], tools: Mapping[str, Mapping[str, Any]]) -> None:
+        self.answers, self.tools = answers, tools
+        self.executed = Counter[str]()
+        self.methods = list[str]()
+        self.session = 1
+        self.forgets_with = Answer(404)
+        """How it answers to what comes in a session that it does not know."""
+        self.before: Callable[[str], object] = lambda _: None
+        """Is called with the tool's name when a call has had its effect."""
+        self.url = ""
+
+    def forget(self, answer: Answer) -> None:
+        """Be as after a restart: it knows no session any more."""
+        self.session += 1
+        self.forgets_with = answer
+
+    def answer(self, asked: dict[str, Any], session: str | None) -> Answer | None:  # noqa: PLR0911 - one a method
+        """What is answered to one message."""
+        method, number = asked["method"], asked.get("id")
+        self.methods.append(method)
+        known = f"session-{self.session}"
+        if method == "initialize":
+            result: dict[str, Any] = {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "odd", "version": "1"},
+            }
+            return Answer(200, written(number, result), {**JSON, "Mcp-Session-Id": known})
+        if method == "server/discover":
+            return Answer(200, json.dumps({"jsonrpc": "2.0", "id": number, "error": {"code": -32601, "message": "?"}}))
+        if session != known:
+            return self.forgets_with
+        if number is None:
+            return Answer(202)
+        if method == "tools/list":
+            tools = [
+                {"name": name, "inputSchema": {"type": "object"}, **self.tools.get(name, {})} for name in self.answers
+            ]
+            return Answer(200, written(number, {"tools": tools}))
+        if method == "tools/call":
+            name = asked["params"]["name"]
+            self.executed[name] += 1
+            self.before(name)
+            found = self.answers[name]
+            return None if found is None else found._replace(body=found.body.replace("%d", str(number)))
+        return Answer(200, written(number, {}))
+
+
+def written(number: object, result: Mapping[str, Any]) -> str:
+    """An answer of the protocol."""
+    return json.dumps({"jsonrpc": "2.0", "id": number, "result": result})
+
+
+@contextmanager
+def odd_http(
+    answers: Mapping[str, Answer | None], tools: Mapping[str, Mapping[str, Any]] | None = None
+) -> Generator[tuple[OddServer, HttpServer]]:
+    """Serve it over HTTP."""
+    odd = OddServer(answers, tools or {})
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the library calls it
+            """Say nothing."""
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            told = odd.answer(asked, self.headers.get("Mcp-Session-Id"))
+            if told is None:
+                self.close_connection = True
+                return
+            self.send_response(told.status)
+            data = told.body.encode("utf-8", "surrogateescape")
+            for name, value in {**told.headers, "Content-Length": str(len(data))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data)
+
+        def do_GET(self) -> None:
+            self.send_error(405)
+
+        do_DELETE = do_GET  # noqa: N815 - as the library calls it
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    odd.url = f"http://127.0.0.1:{server.server_port}/mcp"
+    try:
+        yield odd, HttpServer(odd.url)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def odd_program(
+    folder: Path, lines: Mapping[str, str], tools: Mapping[str, Mapping[str, Any]] | None = None
+) -> StdioServer:
+    """Serve it as a program that answers each call with its line, and notes it in the file `executed`."""
+    script = folder / "odd.json"
+    script.write_text(json.dumps({"lines": lines, "tools": tools or {}, "executed": str(folder / "executed")}))
+    return StdioServer(
+        (sys.executable, str(Path(__file__)), str(script)), environment={"PYTHONPATH": ":".join(sys.path)}
+    )
+
+
+def main() -> None:
+    """Serve over the standard streams what the file says."""
+    told = json.loads(Path(sys.argv[1]).read_text())
+    odd = OddServer({name: Answer(200, line) for name, line in told["lines"].items()}, told["tools"])
+    for line in sys.stdin:
+        answer = odd.answer(json.loads(line), "session-1")
+        Path(told["executed"]).write_text(json.dumps(odd.executed))
+        if answer is not None and answer.status == 200:
+            sys.stdout.buffer.write(answer.body.encode("utf-8", "surrogateescape") + b"\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
