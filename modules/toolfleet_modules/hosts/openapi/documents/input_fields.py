@@ -173,7 +173,8 @@ def _with_slashes(field: InputField, tool: str, slashes: Collection[str]) -> Inp
     if field.place != "path" or {f"{method}.{field.argument}", f"{method}.{field.name}"} & set(slashes):
         return replace(field, has_slashes=field.place == "path")
     said = field.schema if isinstance(field.schema, dict) else {}
-    if said.get("type") in _WITHOUT_SLASHES or "enum" in said or said.get("format") in _WITHOUT_SLASHES:
+    types = said["type"] if isinstance(said.get("type"), list) else [said.get("type")]
+    if _WITHOUT_SLASHES.issuperset(map(str, types)) or "enum" in said or str(said.get("format")) in _WITHOUT_SLASHES:
         return replace(field, slash_line=line)
     words = f"{said.get('description', '')} Without '/': {line} in toolfleet.toml would allow it.".strip()
     return replace(field, slash_line=line, schema={**said, "description": words})
@@ -195,7 +196,7 @@ def _is_key(name: str) -> bool:
     return name.lower().replace("_", "-").removeprefix("x-") in _KEYS
 
 
-_WITHOUT_SLASHES = frozenset({"integer", "number", "boolean", "uuid", "date", "date-time"})  # types and formats
+_WITHOUT_SLASHES = frozenset({"integer", "number", "boolean", "null", "uuid", "date", "date-time"})  # types and formats
 _KEYS = frozenset({"idempotency-key", "idempotency-id", "idempotency-token", "idempotent-key"})
 _IGNORED = frozenset({"accept", "content-type", "authorization"})  # as the specification says
 _FORBIDDEN = frozenset(
