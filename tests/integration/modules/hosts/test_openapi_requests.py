@@ -248,14 +248,14 @@ async def test_no_style_makes_another_path(
 
 async def test_a_tool_says_which_line_allows_slashes(service: BirdService, tmp_path: Path) -> None:
     """Where they are allowed, and where none can be, it says nothing. A line that allows nothing is listed."""
-    delete = operation(
-        "delete", parameter("id", "path", {"type": "string"}), parameter("n", "path", {"type": "integer"})
-    )
-    body = document({"/owls/{id}/{n}": {"delete": delete}})
+    plain = {"n": {"type": "integer"}, "m": {"type": ["integer", "null"]}, "u": {"type": "string", "format": "uuid"}}
+    others = [parameter(name, "path", schema) for name, schema in plain.items()]
+    delete = operation("delete", parameter("id", "path", {"type": "string"}), *others)
+    body = document({"/owls/{id}/{n}/{m}/{u}": {"delete": delete}})
     async with hosted_document(tmp_path, body, base=service.url) as birds:
         properties = birds.input_schema("delete")["properties"]
         assert SLASH_LINE in properties["id"]["description"]
-        assert properties["n"] == {"type": "integer"}
+        assert {name: properties[name] for name in plain} == plain
     async with hosted_document(tmp_path, body, base=service.url, slashes=("delete.id", "delete.key")) as birds:
         assert birds.input_schema("delete")["properties"]["id"] == {"type": "string"}
         assert birds.errors() == {"slashes delete.key": "ParameterUnknown"}

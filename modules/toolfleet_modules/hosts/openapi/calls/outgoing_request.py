@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
-from urllib.parse import quote_plus
+from urllib.parse import quote_plus, urlsplit
 
 from toolfleet_modules.hosts.openapi.calls.credentials import Credential, with_credentials
 from toolfleet_modules.hosts.openapi.calls.parameter_values import (
@@ -15,6 +15,7 @@ from toolfleet_modules.hosts.openapi.calls.parameter_values import (
     header_text,
     path_text,
     query_parts,
+    with_whole_numbers,
 )
 from toolfleet_modules.hosts.openapi.calls.request_body import body_of
 from toolfleet_modules.hosts.openapi.documents.body_plan import FORM, MULTIPART
@@ -55,6 +56,7 @@ class RequestForm:
 
     def request(self, arguments: Mapping[str, Any], call_id: str | None) -> OutgoingRequest:
         """The request for these arguments, which fit the plan's schema. Raises `ValueRefused`."""
+        arguments = with_whole_numbers(arguments)
         query, cookies, properties = list[str](), list[str](), dict[str, Any]()
         headers = {"Accept": "application/json, */*;q=0.8"}
         for field in self.plan.fields:
@@ -73,14 +75,16 @@ class RequestForm:
                 cookies += cookie_parts(field, value)
         if self.plan.key_header is not None:
             headers[self.plan.key_header] = key_of(call_id, self.plan.key_schema or {})
-        path, body = self._path(arguments), self._body(properties, headers)
-        self._check_names("query", [*query, *path.partition("?")[2].split("&")])
+        url, body = urlsplit(f"{self.base}{self._path(arguments)}"), self._body(properties, headers)
+        query = [*filter(None, url.query.split("&")), *query]  # what the document's path has in its own query
+        self._check_names("query", query)
         self._check_names("cookie", cookies)
         with_credentials(self.credentials, headers, query, cookies)
         if cookies:
             headers["Cookie"] = "; ".join(cookies)
-        url = f"{self.base}{path}"
-        return OutgoingRequest(self.method.upper(), f"{url}?{'&'.join(query)}" if query else url, headers, body)
+        # A fragment tells paths of a document apart, and is never sent.
+        target = url._replace(query="&".join(query), fragment="").geturl()
+        return OutgoingRequest(self.method.upper(), target, headers, body)
 
     def _check_names(self, place: str, parts: Iterable[str]) -> None:
         """Raise `ValueRefused` for a part `name=value` whose name, or whose array's name, is a credential's."""

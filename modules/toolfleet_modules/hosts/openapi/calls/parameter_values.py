@@ -8,6 +8,7 @@ from urllib.parse import quote, unquote
 
 from toolfleet_modules.hosts.openapi.documents.input_fields import InputField
 
+_MOST_DIGITS = 1e21  # from there on a number is written with an exponent
 _MOST_DECODED = 16  # times: text that is encoded more often is refused unread
 _IN_QUERY = ":/?@!$'()*,;"  # of the reserved ones, those that mean nothing in a query
 
@@ -22,7 +23,7 @@ def path_text(field: InputField, value: Any) -> str:
     Servers and proxies decode a path before they route it, some more than once, so it is judged by what it decodes to.
     Raises `ValueRefused` for an empty text, for a backslash, and for `/` where the operator does not allow it.
     """
-    name = _quoted(field.name)
+    name, value = _quoted(field.name), without_nulls(field, value)
     if isinstance(value, dict) and not field.is_json:
         pairs = [(_quoted(key), _quoted(text_of(each))) for key, each in value.items()]
         text = _joined_object(field, name, pairs)
@@ -55,8 +56,10 @@ def decoded(text: str) -> str:
 
 def query_parts(field: InputField, value: Any) -> list[str]:
     """`name=value` for the query, quoted; of a value that is exploded there are several."""
-    name = _quoted(field.name)
+    name, value = _quoted(field.name), without_nulls(field, value)
     safe = _IN_QUERY if field.is_reserved else ""
+    if field.style == "deepObject" and not field.is_json:
+        return _deep(name, value, safe)
     if isinstance(value, dict) and not field.is_json:
         return _object_parts(field, name, value, safe)
     if isinstance(value, list) and not field.is_json:
@@ -69,6 +72,7 @@ def query_parts(field: InputField, value: Any) -> list[str]:
 
 def header_text(field: InputField, value: Any) -> str:
     """A header's value, as it stands. Raises `ValueRefused` for what no header can have."""
+    value = without_nulls(field, value)
     if isinstance(value, dict) and not field.is_json:
         equals = "=" if field.explode else ","
         text = ",".join(f"{key}{equals}{text_of(each)}" for key, each in value.items())
@@ -84,6 +88,25 @@ def header_text(field: InputField, value: Any) -> str:
 def cookie_parts(field: InputField, value: Any) -> list[str]:
     """`name=value` for the header `Cookie`, quoted."""
     return query_parts(replace(field, is_reserved=False), value)  # which is for queries only
+
+
+def without_nulls(field: InputField, value: Any) -> Any:
+    """Return the value without members and items that are null, which no text can say; JSON as it is."""
+    if field.is_json:
+        return value
+    if isinstance(value, dict):
+        return {name: each for name, each in value.items() if each is not None}
+    return [each for each in value if each is not None] if isinstance(value, list) else value
+
+
+def with_whole_numbers(value: Any) -> Any:
+    """Return JSON in which `5.0` is `5`: models write either for an integer, and services take only one."""
+    if isinstance(value, dict):
+        return {name: with_whole_numbers(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [with_whole_numbers(each) for each in value]
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _MOST_DIGITS
+    return int(value) if is_whole else value
 
 
 def text_of(value: Any) -> str:
@@ -118,8 +141,6 @@ def _joined_object(field: InputField, name: str, pairs: list[tuple[str, str]]) -
 
 
 def _object_parts(field: InputField, name: str, value: Mapping[str, Any], safe: str) -> list[str]:
-    if field.style == "deepObject":
-        return [part for key, each in value.items() for part in _deep(f"{name}%5B{_quoted(key)}%5D", each, safe)]
     pairs = [(_quoted(key), quote(text_of(each), safe=safe)) for key, each in value.items()]
     if field.explode and field.style == "form":
         return [f"{key}={each}" for key, each in pairs]
@@ -128,11 +149,11 @@ def _object_parts(field: InputField, name: str, value: Mapping[str, Any], safe: 
 
 
 def _deep(name: str, value: Any, safe: str) -> list[str]:
-    """The specification leaves open how deeper values look; this is what most services read."""
-    if isinstance(value, dict):
-        return [part for key, each in value.items() for part in _deep(f"{name}%5B{_quoted(key)}%5D", each, safe)]
-    if isinstance(value, list):
-        return [part for each in value for part in _deep(name, each, safe)]
+    """The specification leaves open how lists and deeper values look: `a[0][b]=c` is what most services read."""
+    if isinstance(value, dict | list):
+        members = value.items() if isinstance(value, dict) else enumerate(each for each in value if each is not None)
+        deeper = [(f"{name}%5B{_quoted(str(key))}%5D", each) for key, each in members if each is not None]
+        return [part for key, each in deeper for part in _deep(key, each, safe)]
     return [f"{name}={quote(text_of(value), safe=safe)}"]
 
 
@@ -140,4 +161,4 @@ def _quoted(text: str) -> str:
     return quote(text, safe="")
 
 
-_DELIMITERS = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C", "deepObject": ","}
+_DELIMITERS = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C"}

@@ -1,7 +1,7 @@
 """Writes a request's body: JSON, a form, several parts, text or bytes."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote_plus
@@ -37,9 +37,18 @@ def _properties(value: Any) -> Mapping[str, Any]:
     return value
 
 
+def _without_nulls(properties: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what can be said: no part of a form is null."""
+    for name, value in properties.items():
+        if isinstance(value, list):
+            yield name, [each for each in value if each is not None]
+        elif value is not None:
+            yield name, value
+
+
 def _form_parts(plan: BodyPlan, properties: Mapping[str, Any]) -> list[str]:
     parts = list[str]()
-    for name, value in properties.items():
+    for name, value in _without_nulls(properties):
         encoding = plan.encodings.get(name, {})
         if {"style", "explode", "allowReserved"} & encoding.keys():
             style = str(encoding.get("style", "form"))
@@ -56,7 +65,7 @@ def _form_parts(plan: BodyPlan, properties: Mapping[str, Any]) -> list[str]:
 def _multipart(plan: BodyPlan, properties: Mapping[str, Any]) -> tuple[str, bytes]:
     boundary = uuid4().hex
     body = bytearray()
-    for name, value in properties.items():
+    for name, value in _without_nulls(properties):
         said = plan.encodings.get(name, {}).get("contentType")
         for each in value if isinstance(value, list) else [value]:
             label = f'form-data; name="{name.translate(_NAME_CHARACTERS)}"'

@@ -141,6 +141,8 @@ def _check_path(operation: Operation, fields: Sequence[InputField]) -> None:
     if given != wanted:
         odd = min(given ^ wanted)
         raise OperationUnusable("InvalidOperation", f"Its path and its path parameters differ in {odd[:80]!r}.")
+    if "{" in operation.path.partition("#")[2]:
+        raise OperationUnusable("InvalidOperation", "A path parameter is in its path's fragment, which is never sent.")
 
 
 def _body_fields(body: BodyPlan) -> list[InputField]:

@@ -1,0 +1,180 @@
+"""Requests that operations of a document make: one table for each kind of argument that is easily sent wrong."""
+
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from support.hosts.bird_service import document, json_body, operation, parameter
+from toolfleet_modules.hosts.openapi.calls.http_sender import HttpSender
+from toolfleet_modules.hosts.openapi.calls.outgoing_request import OutgoingRequest
+from toolfleet_modules.hosts.openapi.document_tools import DocumentTools, tools_of
+from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument
+from toolfleet_modules.hosts.openapi.options import OpenApiOptions
+from toolfleet_registry.schemas.validation import checked
+
+BASE = "http://birds.test/api"
+FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
+
+
+def tools(body: dict[str, Any], **options: Any) -> DocumentTools:
+    options = {"base": BASE, **options}
+    return tools_of(
+        OpenApiDocument.of(body), OpenApiOptions("birds", "birds.json", **options), HttpSender(most_bytes=1)
+    )
+
+
+def one(path: str, said: dict[str, Any], method: str = "get", **more: Any) -> dict[str, Any]:
+    """A document with the operation `op`."""
+    return document({path: {method: said}}, **more)
+
+
+def sent(body: dict[str, Any], arguments: dict[str, Any]) -> OutgoingRequest:
+    """What the operation `op` sends for arguments that fit its schema."""
+    found = tools(body)
+    assert not found.faults
+    (tool,) = found.tools.values()
+    held = checked(tool.definition, arguments)
+    assert held.arguments is not None, held.fault
+    return tool.form.request(held.arguments, None)
+
+
+def parts_of(request: OutgoingRequest) -> list[tuple[str, bytes]]:
+    """The parts of a body, each with its header."""
+    boundary = request.headers["Content-Type"].partition("boundary=")[2].encode()
+    parts = [each.removeprefix(b"\r\n").removesuffix(b"\r\n") for each in request.body.split(b"--" + boundary)[1:-1]]
+    return [(head.decode(), data) for head, _, data in (each.partition(b"\r\n\r\n") for each in parts)]
+
+
+NULLABLE: dict[str, Any] = {"type": ["string", "null"]}
+NULLS: list[tuple[Any, str]] = [
+    ({"a": "x", "b": None}, "a=x"),
+    ({"a": "x", "c": [None, "y", None]}, "a=x&c=y"),
+    ({"a": "x", "c": [None]}, "a=x"),
+    ({"a": "null", "b": ""}, "a=null&b="),
+    ({"b": None}, ""),
+]
+
+
+@pytest.mark.parametrize(("arguments", "written"), NULLS)
+@pytest.mark.parametrize("media_type", [FORM, MULTIPART, "query"])
+def test_null_is_left_out_where_no_text_can_say_it(media_type: str, arguments: dict[str, Any], written: str) -> None:
+    """In forms, parts and queries, also as an item; the text `null` and an empty one are texts."""
+    properties = {"a": NULLABLE, "b": NULLABLE, "c": {"type": "array", "items": NULLABLE}}
+    if media_type == "query":
+        body = one("/f", operation("op", *(parameter(name, schema=each) for name, each in properties.items())))
+        assert sent(body, arguments).url == f"{BASE}/f{'?' if written else ''}{written}"
+        return
+    schema = {"type": "object", "properties": properties}
+    request = sent(one("/f", operation("op", requestBody=json_body(schema, media_type=media_type)), "post"), arguments)
+    if media_type == FORM:
+        assert request.body.decode() == written
+    else:
+        texts = [data.decode() for _, data in parts_of(request)]
+        assert texts == [each.partition("=")[2] for each in written.split("&") if each]
+
+
+@pytest.mark.parametrize("style", ["form", "spaceDelimited", "pipeDelimited", "deepObject"])
+@pytest.mark.parametrize("explode", [True, False])
+def test_null_in_an_object_of_a_query_is_left_out(style: str, explode: bool) -> None:
+    """Also deeper, and in a header and a path."""
+    said = parameter("o", schema={}, style=style, explode=explode)
+    request = sent(one("/f", operation("op", said)), {"o": {"a": 1, "b": None, "c": {"d": 2}}})
+    assert "b" not in unquote(request.url.partition("?")[2])
+    assert '"d":2' in unquote(request.url) or "o[c][d]=2" in unquote(request.url)
+    for place, shown in (("header", "a,1"), ("path", "a,1")):
+        request = sent(
+            one("/f/{o}" if place == "path" else "/f", operation("op", parameter("o", place))),
+            {"o": {"a": 1, "b": None}},
+        )
+        assert (request.headers.get("o") or unquote(request.url).rpartition("/")[2]) == shown
+
+
+def test_null_in_json_is_null() -> None:
+    """It says something there, also in a parameter that is JSON."""
+    body = one("/f", operation("op", requestBody=json_body({"type": "object", "properties": {"b": NULLABLE}})), "post")
+    content = {"name": "q", "in": "query", "content": {"application/json": {"schema": {}}}}
+
+    assert sent(body, {"b": None}).body == b'{"b":null}'
+    assert unquote(sent(one("/f", operation("op", content)), {"q": {"a": None}}).url).endswith('?q={"a":null}')
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (["a", "b"], "v[0]=a&v[1]=b"),
+        ([{"price": "p1", "n": 2}, {"price": "p2"}], "v[0][price]=p1&v[0][n]=2&v[1][price]=p2"),
+        ({"a": ["x", "y"], "b": {"c": [1]}}, "v[a][0]=x&v[a][1]=y&v[b][c][0]=1"),
+        ([["a"], ["b", "c"]], "v[0][0]=a&v[1][0]=b&v[1][1]=c"),
+        ({"a": None, "b": [None, {"c": None, "d": True}]}, "v[b][0][d]=true"),
+        ([], ""),
+        ({}, ""),
+        ("a", "v=a"),
+        (5.0, "v=5"),
+    ],
+)
+@pytest.mark.parametrize("place", ["query", FORM])
+def test_lists_of_deep_objects_have_indices(place: str, value: Any, written: str) -> None:
+    """As services with such documents read them, in queries and forms."""
+    deep = {"style": "deepObject", "explode": True}
+    if place == "query":
+        request = sent(one("/s", operation("op", parameter("v", schema={}, **deep))), {"v": value})
+        assert unquote(request.url) == f"{BASE}/s{'?' if written else ''}{written}"
+        return
+    content = {FORM: {"schema": {"type": "object", "properties": {"v": {}}}, "encoding": {"v": deep}}}
+    body = one("/s", operation("op", requestBody={"required": True, "content": content}), "post")
+    assert unquote(sent(body, {"v": value}).body.decode()) == written
+
+
+@pytest.mark.parametrize(
+    ("path", "url"),
+    [
+        ("/files#shared", "/files?q=needle"),
+        ("/files/{id}#get", "/files/a%23b?q=needle"),
+        ("/files?kind=text", "/files?kind=text&q=needle"),
+        ("/files?kind=text#shared", "/files?kind=text&q=needle"),
+        ("/files#shared?kind=text", "/files?q=needle"),
+        ("/files/?", "/files/?q=needle"),
+        ("/files?a&b=", "/files?a&b=&q=needle"),
+        ("/files(name='{id}')/$value#x", "/files(name='a%23b')/$value?q=needle"),
+        ("/files;v=1#x", "/files;v=1?q=needle"),
+    ],
+)
+def test_a_path_of_a_document_may_have_a_query_and_a_fragment(path: str, url: str) -> None:
+    """The query stays, and arguments are added to it; the fragment, which tells paths apart, is not sent."""
+    places = [parameter("id", "path", {"type": "string"})] if "{id}" in path else []
+    body = one(path, operation("op", *places, parameter("q", schema={"type": "string"})))
+
+    assert sent(body, {"q": "needle", **({"id": "a#b"} if places else {})}).url == f"{BASE}{url}"
+    assert sent(body, {"id": "a#b"} if places else {}).url == f"{BASE}{url.removesuffix('q=needle').rstrip('?&')}"
+
+
+def test_a_parameter_in_a_fragment_costs_the_operation() -> None:
+    """It cannot be sent, and is required."""
+    found = tools(one("/files#{id}", operation("op", parameter("id", "path"))))
+
+    assert (found.tools, [each.kind for each in found.faults]) == ({}, ["InvalidOperation"])
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(5.0, "5"), (-2.0, "-2"), (0.0, "0"), (1e20, "100000000000000000000"), (2**70, str(2**70)), (1.5, "1.5")],
+)
+@pytest.mark.parametrize("schema", [{"type": "integer"}, {"type": "number"}, {}, {"type": ["integer", "null"]}])
+def test_a_whole_number_is_written_as_one(schema: dict[str, Any], value: float, written: str) -> None:
+    """In a path, a query, a header, a form and JSON, wherever in them; services do not read `5.0` as an integer."""
+    if value == 1.5 and schema and schema["type"] != "number":
+        return
+    listed = {"type": "array", "items": schema}
+    get = operation(
+        "op", parameter("id", "path", schema), parameter("q", schema=listed), parameter("X-N", "header", schema)
+    )
+    request = sent(one("/owls/{id}", get), {"id": value, "q": [value], "X-N": value})
+    assert (request.url, request.headers["X-N"]) == (f"{BASE}/owls/{written}?q={written}", written)
+    properties = {"type": "object", "properties": {"n": schema, "l": listed}}
+    for media_type, text in (
+        (FORM, f"n={written}&l={written}"),
+        ("application/json", f'{{"n":{written},"l":[{written}]}}'),
+    ):
+        post = operation("op", requestBody=json_body(properties, media_type=media_type))
+        assert sent(one("/owls", post, "post"), {"n": value, "l": [value]}).body.decode() == text
