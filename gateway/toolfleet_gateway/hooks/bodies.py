@@ -12,6 +12,8 @@ class HookBody(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
+    job_id: str | None = Field(default=None, max_length=200)
+    """The job, as in the path: of a request only the body is signed. Required where the job's hook says so."""
     success: bool
     """Whether it was done."""
     result: Any = None

@@ -7,7 +7,7 @@ from toolfleet_gateway.hooks.bodies import HookAnswer, HookBody
 from toolfleet_gateway.hooks.signature import SIGNED_HEADERS, absent, verified_delivery
 from toolfleet_gateway.http.answers import json_answer
 from toolfleet_gateway.http.body import read_json_body
-from toolfleet_gateway.http.problems import Problem
+from toolfleet_gateway.http.problems import Problem, invalid_request
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_tasks.client.fleet import ToolFleet
 
@@ -46,9 +46,13 @@ class _Hooks:
         data, job_id = request.body, request.path["job_id"]
         if len(data) > _MOST_BYTES:
             raise Problem(413, "body_too_large", f"The body of a hook's request is larger than {_MOST_BYTES} bytes.")
-        secrets = await self._hooks.secrets(job_id) if len(job_id) <= _LONGEST_JOB_ID else ()
-        delivery = verified_delivery(secrets, request.raw.headers, data)
+        hook = await self._hooks.of_job(job_id) if len(job_id) <= _LONGEST_JOB_ID else None
+        delivery = verified_delivery(() if hook is None else hook.secrets, request.raw.headers, data)
         said = read_json_body(request.raw.scope, data, _BODY)
+        if said.job_id is not None and said.job_id != job_id:  # signed for another job, and sent to this one's path
+            raise absent()
+        if said.job_id is None and hook is not None and hook.requires_job_id:
+            raise invalid_request("The body has no job_id: this job's hook takes requests that name it.")
         if said.success:
             ended = await self._hooks.complete(job_id, delivery, said.result)
         else:

@@ -3,7 +3,9 @@
 Times are seconds since the epoch, durations are in seconds.
 """
 
+from base64 import b64encode
 from datetime import datetime
+from secrets import token_bytes
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -74,6 +76,14 @@ class HookSpec(Message):
 
     secrets: tuple[str, ...] = Field(min_length=1, max_length=5, repr=False)
     """Each `whsec_` and base64 of 24 to 64 bytes; several while one is changed. Nobody is shown them again."""
+    requires_job_id: Annotated[bool, Since(4)] = False
+    """Whether a request's body must have the job's id as `job_id`. Only the body is signed: without it a request for one job
+    ends each other one with the same secret, if it is sent to that one's URL."""
+
+    @classmethod
+    def new(cls) -> Self:
+        """Return a hook with a secret of its own, 32 random bytes, whose requests must name their job."""
+        return cls(secrets=(f"whsec_{b64encode(token_bytes(32)).decode()}",), requires_job_id=True)
 
 
 class Schedule(Message):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from toolfleet_registry.contracts.jobs import ENDED, Job
+from toolfleet_registry.contracts.jobs import ENDED, HookSpec, Job
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
@@ -15,6 +15,7 @@ from toolfleet_tasks.redis.answers import answered
 
 log = get_logger(__name__)
 
+_MOST_READ = 1_000
 _TRIES = 20  # to end a job that moves meanwhile
 
 
@@ -34,10 +35,16 @@ class JobHooks:
         self._has_core = settings.core_url is not None
         self._on_end = on_end
 
-    async def secrets(self, job_id: str) -> tuple[str, ...]:
-        """What the requests of a job are signed with; empty for one without a hook, or that there is not (any more)."""
+    async def of_job(self, job_id: str) -> HookSpec | None:
+        """Return what requests must be that end a job; `None` for one without a hook, or that there is not (any more)."""
         job = await answered(self._records.get(job_id))
-        return () if job is None or job.spec.hook is None else job.spec.hook.secrets
+        return None if job is None else job.spec.hook
+
+    async def without_job_id(self) -> list[str]:
+        """Return the ids of jobs whose hooks take requests that do not name the job, among 1,000 that have not ended."""
+        found = await answered(self._records.of_all(ended=False, limit=_MOST_READ))
+        hooks = {job.spec.job_id: job.spec.hook for job in found}
+        return [job_id for job_id, hook in hooks.items() if hook is not None and not hook.requires_job_id]
 
     async def end(self, job_id: str, delivery: str, said: EndedRound) -> HookEnd | None:
         """End a job as the request with the id `delivery` says, and have its end told once; `None`: it has no hook.

@@ -19,7 +19,7 @@ from toolfleet_registry.contracts import Message, Since
 
 M = TypeVar("M", bound=Message)
 
-VERSION = 3
+VERSION = 4
 """The newest version of messages and records that this code reads, and writes where it must."""
 _FIRST = 1  # the version of what says none
 

@@ -11,6 +11,7 @@ from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.background.job_service import worker_job_service
 from toolfleet_tasks.operations.fleet_status import FleetStatus, QueueStatus, read_status
 from toolfleet_tasks.presence.consumers import workers_by_queue
 from toolfleet_tasks.queue_states.states import LANE_PREFIX, QueueStates
@@ -36,12 +37,15 @@ class QueueCheck:
             known.take((await ModuleDirectory(redis, settings).read()).entries)
             states = await QueueStateStore(redis, settings).read()
         status, served = await read_status(settings), await workers_by_queue(settings)
+        async with worker_job_service(settings) as service:
+            unnamed = await service.hooks.without_job_id()
         findings = [
             *_unserved(sorted(known.names - known.ending), known.settings, served),
             *_idle(served),
             *(one for queue in status.queues if queue.state != "paused" for one in _late(queue)),
             *_held_up(states, known),
             *_left_behind(status),
+            *_replayable(unnamed),
         ]
         facts = {
             "lanes": [asdict(lane) for lane in status.lanes],
@@ -49,6 +53,7 @@ class QueueCheck:
             "workers_by_queue": dict(served),
             "held": status.held,
             "jobs": status.jobs,
+            "jobs_with_unnamed_hooks": len(unnamed),
             "overdue_jobs": status.overdue_jobs,
             "wakes": status.wakes,
             "dead_letters": status.dead_letters,
@@ -115,6 +120,16 @@ def _late(queue: QueueStatus) -> Iterable[Diagnosis]:
             f"{queue.waiting} messages wait in {queue.queue}, the oldest for {age(queue.oldest_seconds)}.",
             "Whoever waits for them may have given up by the time they begin.",
             f"Start more workers of lane {queue.lane}, or give the module more processes: `toolfleet status` shows which is short.",
+        )
+
+
+def _replayable(job_ids: list[str]) -> Iterable[Diagnosis]:
+    if job_ids:
+        names = ", ".join(job_ids[:_NAMED])
+        yield warning(
+            f"The hooks of {len(job_ids)} jobs take requests that do not name the job: {names}.",
+            "A request that is signed for one of them ends another one with the same secret.",
+            "Make such jobs with `requires_job_id` in `hook`, have the outside system send `job_id`, and give each a secret of its own.",
         )
 
 

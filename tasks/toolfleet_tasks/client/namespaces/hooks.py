@@ -3,6 +3,7 @@
 from typing import Any
 
 from toolfleet_registry.contracts import ErrorCode
+from toolfleet_registry.contracts.jobs import HookSpec
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.jobs.hooks import HookEnd
 from toolfleet_tasks.jobs.positions import EndedRound
@@ -16,9 +17,9 @@ class FleetHooks:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    async def secrets(self, job_id: str) -> tuple[str, ...]:
-        """What the hook's requests are signed with, of any user's job; empty for one without a hook, or that there is not."""
-        return await (await self._sessions.opened()).jobs.hooks.secrets(job_id)
+    async def of_job(self, job_id: str) -> HookSpec | None:
+        """Return the hook of any user's job; `None` for one without a hook, or that there is not."""
+        return await (await self._sessions.opened()).jobs.hooks.of_job(job_id)
 
     async def complete(self, job_id: str, delivery: str, result: Any) -> HookEnd | None:
         """End a job as completed, once; `delivery` is the request's id. `None`: there is no such job with a hook."""

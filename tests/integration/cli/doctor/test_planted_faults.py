@@ -8,6 +8,7 @@ import pytest
 from redis import Redis
 
 from support.waiting import wait_until_sync
+from toolfleet import Caller, Conversation, HookSpec, ToolFleet
 from toolfleet_cli.doctor.check import Check, Patient
 from toolfleet_cli.doctor.checks.clocks import ClockCheck
 from toolfleet_cli.doctor.checks.fleet_secrets import SecretCheck
@@ -203,6 +204,28 @@ def test_a_paused_queue_is_found(server: Redis) -> None:
     assert {one.severity for one in found} == {Severity.WARNING}
     assert "whose module is not there" in found[0].what
     assert "wait in tools.owls" not in str(found_by(QueueCheck(), settings))
+
+
+def test_a_job_whose_hook_takes_another_jobs_request_is_found(server: Redis) -> None:
+    """By its id; those that are over, and those whose requests must name them, are no finding."""
+    settings = settings_at(server)
+
+    async def made() -> list[str]:
+        caller, where = Caller(user_id="ada"), Conversation(conversation_id="nest")
+        plain = HookSpec(secrets=HookSpec.new().secrets)
+        async with ToolFleet(settings=settings) as fleet:
+            jobs = [
+                await fleet.jobs.start(hook=hook, caller=caller, conversation=where)
+                for hook in (plain, plain, HookSpec.new())
+            ]
+            await fleet.jobs.cancel(jobs[0].job_id, caller)
+        return [job.job_id for job in jobs]
+
+    ended, found, named = asyncio.run(made())
+    (finding,) = [one for one in found_by(QueueCheck(), settings) if "requires_job_id" in one.mend]
+
+    assert finding.severity == Severity.WARNING
+    assert [job_id in finding.what for job_id in (ended, found, named)] == [False, True, False]
 
 
 def test_a_lane_that_scales_from_zero_needs_no_worker(server: Redis) -> None:

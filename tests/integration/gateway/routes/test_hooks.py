@@ -14,6 +14,7 @@ from support.gateways.event_streams import streaming
 from support.gateways.hook_requests import SECRET, signed
 from support.gateways.keyed_gateway import KeyedGateway
 from support.waiting import wait_until, wait_until_answered
+from toolfleet_registry.contracts.jobs import HookSpec
 
 OTHER = "whsec_" + "aG9v" * 8
 DONE = {"success": True, "result": {"eggs": 3}}
@@ -170,6 +171,50 @@ async def test_unknown_jobs_and_wrong_signatures_look_alike(gateway: KeyedGatewa
     assert {answer.status_code for answer in answers} == {404}
     assert len({json.dumps({**answer.json(), "instance": ""}) for answer in answers}) == 1
     assert (await job_of(gateway, job_id))["state"] == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("requires", "named", "status"),
+    [
+        (False, None, 200),
+        (False, "itself", 200),
+        (False, "other", 404),
+        (False, "", 404),
+        (True, None, 400),
+        (True, "itself", 200),
+        (True, "other", 404),
+        (True, "", 404),
+    ],
+)
+async def test_a_request_names_its_job(
+    gateway: KeyedGateway, talk: str, *, requires: bool, named: str | None, status: int
+) -> None:
+    """Another job's is answered as one that is not signed, also with the same secret; one without a name is taken unless the job requires it."""
+    hook = {"secrets": [SECRET], "requires_job_id": requires}
+    job_id, other = [await made(gateway, talk, hook=hook) for _ in range(2)]
+    body = DONE if named is None else {"job_id": {"itself": job_id, "other": other}.get(named, named), **DONE}
+    answer, unsigned = await sent(gateway, job_id, body), await sent(gateway, job_id, body, secret=OTHER)
+
+    assert answer.status_code == status
+    assert (await job_of(gateway, job_id))["state"] == ("completed" if status == 200 else "waiting")
+    if status == 404:
+        assert answer.json() == unsigned.json()
+    if status == 400:
+        assert "job_id" in answer.json()["detail"]
+        assert (await sent(gateway, job_id, {"job_id": job_id, **DONE})).status_code == 200
+
+
+async def test_a_new_hook_has_a_secret_of_its_own(gateway: KeyedGateway, talk: str) -> None:
+    """The job that it is of must be named."""
+    hooks = [HookSpec.new() for _ in range(2)]
+    job_id = await made(gateway, talk, hook=hooks[0].model_dump(mode="json"))
+    bodies = [DONE, {"job_id": job_id, **DONE}]
+
+    assert hooks[0].secrets != hooks[1].secrets
+    assert [(await sent(gateway, job_id, body, secret=hooks[0].secrets[0])).status_code for body in bodies] == [
+        400,
+        200,
+    ]
 
 
 async def test_a_secret_is_changed_while_requests_come(gateway: KeyedGateway, talk: str) -> None:

@@ -74,6 +74,9 @@ _HOOKED = JobSpec(
     hook=HookSpec(secrets=("whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz",)),
     schedule=Schedule(delay_seconds=30),
 )
+_NAMED = _HOOKED.model_copy(
+    update={"hook": HookSpec(secrets=("whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz",), requires_job_id=True)}
+)
 _PLAIN_POSITION = JobPosition(
     state="polling",
     step=3,
@@ -91,7 +94,9 @@ _ALONE = JobSpec(**_MADE, caller=PLAIN_ADA)
 
 JOB_FORMS: tuple[StoredForm, ...] = (
     message_form(
-        "job", {"plain": _PLAIN, "filled": _FILLED, "hooked": _HOOKED, "reminder": _ALONE}, seal=sealing("job")
+        "job",
+        {"plain": _PLAIN, "filled": _FILLED, "hooked": _HOOKED, "named": _NAMED, "reminder": _ALONE},
+        seal=sealing("job"),
     ),
     message_form("job position", {"plain": _PLAIN_POSITION, "filled": _PLAIN_POSITION.model_copy(update={"runs": 2})}),
     message_form("job end", {"plain": _PLAIN_END, "filled": _PLAIN_END.model_copy(update={"delivery": "msg-1"})}),
