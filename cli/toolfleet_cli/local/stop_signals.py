@@ -1,5 +1,6 @@
 """Takes SIGINT, SIGTERM and SIGHUP as a request to end in good order, and a second one as loss of patience."""
 
+import asyncio
 import signal
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -55,8 +56,19 @@ class StopSignals:
             self.check()
 
     def take(self, _signum: int, _frame: FrameType | None) -> None:
-        """The handler."""
+        """Note a request, and raise where that is allowed. Called as the handler of the signals.
+
+        In an event loop it is raised between two tasks: a task that it struck would be reported as failed.
+        """
         self._asked += 1
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._interrupt()
+        else:
+            loop.call_soon_threadsafe(self._interrupt)
+
+    def _interrupt(self) -> None:
         if self._may_raise:
             raise StopRequested
 

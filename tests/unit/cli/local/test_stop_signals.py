@@ -1,6 +1,7 @@
 """Signals ask us to end, where and when that is safe."""
 
 import asyncio
+import gc
 import signal
 
 import pytest
@@ -24,6 +25,23 @@ def test_a_signal_ends_an_event_loop() -> None:
 
     with stop_signals() as signals, signals.interrupts(), pytest.raises(StopRequested):
         asyncio.run(work())
+
+
+def test_a_signal_strikes_no_task(caplog: pytest.LogCaptureFixture) -> None:
+    """A task in whose turn it comes ends as cancelled: nothing is reported of an exception that was never retrieved."""
+
+    async def signalled() -> None:
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(600)
+
+    async def work() -> None:
+        await asyncio.gather(signalled(), asyncio.sleep(600))
+
+    with stop_signals() as signals, signals.interrupts(), pytest.raises(StopRequested):
+        asyncio.run(work())
+    gc.collect()
+
+    assert caplog.records == []
 
 
 def test_elsewhere_a_signal_waits_to_be_asked_for() -> None:
