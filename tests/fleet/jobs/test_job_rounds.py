@@ -12,6 +12,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import WatchError
 
+from support.documents import programs
 from support.fleet import TestBed
 from support.modules.raw_module import Behaviour, Peer, http, raw_module
 from support.modules.works import Works, make_works, running
@@ -320,3 +321,17 @@ async def test_a_job_that_fails_ends_its_workflow(fleet: ToolFleet, works: Works
     assert await fleet.jobs.cancel_workflow("nightly", owner) == 1
     assert await fleet.jobs.cancel_workflow("nightly", owner) == 0
     assert (await job_once(fleet, other, owner, has_ended)).state == "cancelled"
+
+
+async def test_the_documents_recurring_call_is_taken(fleet: ToolFleet) -> None:
+    """A poll without a condition, at each time of a `cron` schedule; here of the tool that this module has."""
+    place: dict[str, Any] = {}
+    shown = 'tool_name="owls.count", arguments={"wood": "Sherwood"}'
+    program = programs("docs/reference/jobs.md")["recurring"]
+    exec(program.replace(shown, 'tool_name="works.state", arguments={"id": "1"}'), place)  # noqa: S102 - our own document
+    caller = Caller(user_id="ada", permission="user", allowed_modules="*")
+    job: Job = await place["count_each_morning"](fleet, caller)
+
+    assert shown in program
+    assert job.state not in ENDED
+    assert await fleet.jobs.cancel(job.job_id, caller)
