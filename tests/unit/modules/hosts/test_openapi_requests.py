@@ -1,5 +1,6 @@
 """Requests that operations of a document make: one table for each kind of argument that is easily sent wrong."""
 
+from base64 import b64encode
 from typing import Any
 from urllib.parse import unquote
 
@@ -116,7 +117,7 @@ def test_null_in_json_is_null() -> None:
 @pytest.mark.parametrize("place", ["query", FORM])
 def test_lists_of_deep_objects_have_indices(place: str, value: Any, written: str) -> None:
     """As services with such documents read them, in queries and forms."""
-    deep = {"style": "deepObject", "explode": True}
+    deep: dict[str, Any] = {"style": "deepObject", "explode": True}
     if place == "query":
         request = sent(one("/s", operation("op", parameter("v", schema={}, **deep))), {"v": value})
         assert unquote(request.url) == f"{BASE}/s{'?' if written else ''}{written}"
@@ -178,3 +179,110 @@ def test_a_whole_number_is_written_as_one(schema: dict[str, Any], value: float, 
     ):
         post = operation("op", requestBody=json_body(properties, media_type=media_type))
         assert sent(one("/owls", post, "post"), {"n": value, "l": [value]}).body.decode() == text
+
+
+BINARY: dict[str, Any] = {"type": "string", "format": "binary"}
+PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x06\x00\x00\x00"
+FILES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "3.0": (BINARY, {}),
+    "3.1": ({"type": "string", "contentMediaType": "application/octet-stream"}, {}),
+    "3.1 without a type": ({"contentMediaType": "image/png"}, {}),
+    "3.1 by its encoding": ({}, {"contentType": "image/png"}),
+    "Swagger 2": ({"type": "file"}, {}),
+    "nullable in 3.0": ({**BINARY, "nullable": True}, {}),
+    "nullable in 3.1": ({**BINARY, "type": ["string", "null"]}, {}),
+    "FastAPI's optional file": ({"anyOf": [BINARY, {"type": "null"}], "title": "File"}, {}),
+    "a reference": ({"$ref": "#/components/schemas/Photo"}, {}),
+    "all of a reference": ({"allOf": [{"$ref": "#/components/schemas/Photo"}], "description": "A photo."}, {}),
+}
+
+
+def upload(schema: dict[str, Any], **more: Any) -> dict[str, Any]:
+    content = {MULTIPART: {"schema": schema, **more}}
+    components = {"schemas": {"Photo": BINARY, "Base": {"type": "object", "properties": {"photo": BINARY}}}}
+    post = operation("op", requestBody={"required": True, "content": content})
+    return one("/up", post, "post", components=components)
+
+
+@pytest.mark.parametrize("said", FILES.values(), ids=FILES.keys())
+@pytest.mark.parametrize("is_list", [False, True], ids=["one", "a list"])
+def test_a_file_is_sent_as_one(said: tuple[dict[str, Any], dict[str, Any]], *, is_list: bool) -> None:
+    """With its bytes and a name, and a list of them as one part each; a model writes base64."""
+    file, encoding = said
+    schema = {"type": "array", "items": file, "maxItems": 3} if is_list else file
+    body = upload({"type": "object", "properties": {"photo": schema}}, encoding={"photo": encoding} if encoding else {})
+    (tool,) = tools(body).tools.values()
+    shown = (tool.definition.input_schema or {})["properties"]["photo"]
+    encoded = [b64encode(each).decode() for each in ((PNG, b"one!") if is_list and not encoding else (PNG,))]
+    parts = parts_of(sent(body, {"photo": encoded if is_list else encoded[0]}))
+
+    assert (shown["items"] if is_list else shown)["contentEncoding"] == "base64"
+    assert shown.get("maxItems") == (3 if is_list else None)
+    assert [data for _, data in parts] == [PNG, b"one!"][: len(parts)]
+    assert len(parts) == len(encoded)
+    assert 'name="photo"; filename="photo.png"' in parts[0][0]
+    assert "Content-Type: image/png" in parts[0][0]
+    assert all('filename="photo' in head for head, _ in parts)
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    "all of": {"allOf": [{"$ref": "#/components/schemas/Base"}, {"properties": {"name": {"type": "string"}}}]},
+    "all of, deeper": {
+        "allOf": [{"allOf": [{"$ref": "#/components/schemas/Base"}]}, {"properties": {"name": {"type": "string"}}}],
+        "required": ["photo"],
+    },
+    "one of": {"oneOf": [{"$ref": "#/components/schemas/Base"}, {"type": "object", "required": ["url"]}]},
+    "further members": {"type": "object", "properties": {"photo": BINARY}, "additionalProperties": True},
+}
+
+
+@pytest.mark.parametrize("schema", BODIES.values(), ids=BODIES.keys())
+def test_a_file_in_any_form_is_sent_as_one(schema: dict[str, Any]) -> None:
+    """Also where the form is composed of others, or is one argument."""
+    arguments: dict[str, Any] = {"photo": b64encode(PNG).decode(), "name": "owl"}
+    is_whole = not any("all of" in name and schema is each for name, each in BODIES.items())
+    parts = dict(parts_of(sent(upload(schema), {"body": arguments} if is_whole else arguments)))
+
+    assert sorted(parts.values()) == sorted([PNG, b"owl"])
+    assert [head for head in parts if 'filename="photo.png"' in head and "image/png" in head]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "format": "byte"},
+        {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/png"},
+        {"type": "string"},
+        {"type": "object", "format": "binary"},
+        {},
+    ],
+)
+def test_what_is_no_file_is_sent_as_a_text(schema: dict[str, Any]) -> None:
+    """Base64 that the document wants stays base64."""
+    value: Any = {"a": 1} if schema.get("type") == "object" else b64encode(PNG).decode()
+    ((head, data),) = parts_of(sent(upload({"type": "object", "properties": {"photo": schema}}), {"photo": value}))
+
+    assert "filename" not in head
+    assert data == (b'{"a":1}' if isinstance(value, dict) else value.encode())
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [("image/jpeg", "photo.jpg"), ("text/csv; header=present", "photo.csv"), ("image/png, image/jpeg", "photo.png")],
+)
+def test_a_files_name_has_the_ending_of_its_type(said: str, name: str) -> None:
+    """As the document says, else as its bytes do; services tell formats by it."""
+    body = upload({"type": "object", "properties": {"photo": BINARY}}, encoding={"photo": {"contentType": said}})
+    ((head, _),) = parts_of(sent(body, {"photo": b64encode(PNG).decode()}))
+
+    assert f'filename="{name}"' in head
+
+
+@pytest.mark.parametrize("media_type", ["application/zip", "audio/mpeg", "video/mp4", "application/octet-stream"])
+def test_a_body_that_is_a_file_is_its_bytes(media_type: str) -> None:
+    """Of any type that is no text."""
+    request = sent(
+        one("/up", operation("op", requestBody=json_body(BINARY, media_type=media_type)), "post"),
+        {"body": b64encode(b"\0\1\2\3").decode()},
+    )
+    assert (request.headers["Content-Type"], request.body) == (media_type, b"\0\1\2\3")

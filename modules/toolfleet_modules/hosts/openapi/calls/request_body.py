@@ -1,6 +1,7 @@
 """Writes a request's body: JSON, a form, several parts, text or bytes."""
 
 import json
+import mimetypes
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -72,7 +73,7 @@ def _multipart(plan: BodyPlan, properties: Mapping[str, Any]) -> tuple[str, byte
             if name in plan.files:
                 data, found = _bytes(each, name)
                 media_type = found or "application/octet-stream"
-                label += f'; filename="{name.translate(_NAME_CHARACTERS)}"'
+                label += f'; filename="{name.translate(_NAME_CHARACTERS)}{_ending_of(name, said, media_type)}"'
             else:
                 data = text_of(each).encode()
                 media_type = "application/json" if isinstance(each, dict | list) else "text/plain; charset=utf-8"
@@ -82,6 +83,14 @@ def _multipart(plan: BodyPlan, properties: Mapping[str, Any]) -> tuple[str, byte
             body += data + b"\r\n"
     body += f"--{boundary}--\r\n".encode()
     return f"{MULTIPART}; boundary={boundary}", bytes(body)
+
+
+def _ending_of(name: str, said: object, found: str) -> str:
+    """Return the ending that a file's name lacks: some services tell a file's type by it."""
+    declared = said if isinstance(said, str) and "," not in said and "*" not in said else found
+    media_type = declared.partition(";")[0].strip().lower()
+    has_none = "." in name or media_type == "application/octet-stream"
+    return "" if has_none else mimetypes.guess_extension(media_type) or ""
 
 
 def _bytes(value: Any, name: str) -> tuple[bytes, str | None]:

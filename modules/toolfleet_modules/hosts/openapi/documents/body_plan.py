@@ -49,6 +49,8 @@ def body_plan(body: Mapping[str, Any], translator: SchemaTranslator, references:
     if _kind(media_type) == "bytes":
         return BodyPlan(media_type, is_required, dict(_BYTES), None)
     resolved = translator.resolved(schema) if isinstance(schema, dict) else {}
+    if _kind(media_type) == "form" and "allOf" in resolved:
+        resolved = translator.merged(resolved)
     names = _names(resolved.get("required"))
     is_plain = (
         _kind(media_type) != "text"
@@ -61,9 +63,13 @@ def body_plan(body: Mapping[str, Any], translator: SchemaTranslator, references:
     if not is_plain:
         if _kind(media_type) == "form" and resolved.get("type", "object") != "object":
             raise OperationUnusable("UnsupportedBody", "Its body is a form, and no object.")
-        return BodyPlan(
-            media_type, is_required, translator.translate(schema, references), None, encodings=_of(encodings)
-        )
+        translated = translator.translate(schema, references)
+        members = translator.members(resolved)
+        files = frozenset(name for name, each in members if _is_multipart(media_type) and _is_file(translator, each))
+        if files and isinstance(translated, dict):
+            words = f"{translated.get('description', '')} Files are base64: {', '.join(sorted(files))}.".strip()
+            translated = {"allOf": [translated], "description": words}
+        return BodyPlan(media_type, is_required, translated, None, files=files, encodings=_of(encodings))
     plan = BodyPlan(media_type, is_required, None, None, names, encodings=_of(encodings))
     return _with_properties(plan, resolved["properties"], translator, references)
 
@@ -79,10 +85,14 @@ def _with_properties(
 ) -> BodyPlan:
     """The plan of a plain object: each of its properties is an argument."""
     properties = {name: each for name, each in found.items() if not translator.is_hidden(each)}
-    is_multipart = plan.media_type == MULTIPART
-    files = frozenset(name for name, each in properties.items() if is_multipart and _is_file(translator, each))
+    is_multipart = _is_multipart(plan.media_type)
+    files = frozenset(
+        name
+        for name, each in properties.items()
+        if is_multipart and _is_file(translator, each, plan.encodings.get(name, {}).get("contentType"))
+    )
     translated = {
-        name: _file_schema(each) if name in files else translator.translate(each, references)
+        name: _file_schema(translator, each) if name in files else translator.translate(each, references)
         for name, each in properties.items()
     }
     return replace(plan, properties=translated, required=plan.required & properties.keys(), files=files)
@@ -111,19 +121,59 @@ def _kind(media_type: str) -> str | None:
         return "form"
     if name.startswith("text/") and "*" not in name:
         return "text"
-    return "bytes" if name in {"application/octet-stream", "application/pdf"} or name.startswith("image/") else None
+    is_binary = name in _BINARY or name.startswith(("image/", "audio/", "video/", "font/"))
+    return "bytes" if is_binary or name.endswith("+zip") else None
 
 
-def _is_file(translator: SchemaTranslator, schema: Any) -> bool:
+def _is_multipart(media_type: str) -> bool:
+    return media_type == MULTIPART
+
+
+def _is_file(translator: SchemaTranslator, schema: Any, media_type: object = None) -> bool:
+    """Tell whether a part is a file, or a list of files. `media_type` is the part's, which says it where the schema is empty."""
+    said = _plain_of(translator, schema)
+    if (items := _items_of(said)) is not None:
+        return _is_file(translator, items, media_type)
+    if "format" in said or "contentEncoding" in said or "type" in said:
+        is_text = said.get("type", "string") in ("string", ["string", "null"], ["null", "string"])
+        is_bytes = said.get("format") == "binary" or ("contentMediaType" in said and "contentEncoding" not in said)
+        return said.get("type") == "file" or (is_text and is_bytes)
+    return "contentMediaType" in said or (not said and isinstance(media_type, str) and _kind(media_type) == "bytes")
+
+
+def _file_schema(translator: SchemaTranslator, schema: Any) -> dict[str, Any]:
+    said = _plain_of(translator, schema)
+    kept = {name: each for name, each in said.items() if name in _KEPT}
+    if (items := _items_of(said)) is not None:
+        return {**kept, "type": "array", "items": _file_schema(translator, items)}
+    nullable = {"type": ["string", "null"]} if _takes_null(translator, schema) else {}
+    return {**_BYTES, **nullable, **{name: each for name, each in kept.items() if name == "description"}}
+
+
+def _plain_of(translator: SchemaTranslator, schema: Any) -> Mapping[str, Any]:
+    """Return what a schema says, or the only branch of it that takes more than null."""
     said = translator.resolved(schema) if isinstance(schema, dict) else {}
-    if said.get("format") in {"binary", "byte"}:
-        return bool(said["format"] == "binary")
-    return "contentMediaType" in said and "contentEncoding" not in said
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        branches = [each for each in said.get(keyword) or () if not _is_null(each)]
+        if len(branches) == 1:
+            words = {name: each for name, each in said.items() if name in _KEPT}
+            return {**_plain_of(translator, branches[0]), **words}
+    return said
 
 
-def _file_schema(schema: Any) -> dict[str, Any]:
-    words = schema.get("description") if isinstance(schema, dict) else None
-    return {**_BYTES, "description": words} if isinstance(words, str) else dict(_BYTES)
+def _items_of(said: Mapping[str, Any]) -> Any:
+    is_list = said.get("type") in ("array", ["array", "null"], ["null", "array"])
+    return said.get("items", {}) if is_list else None
+
+
+def _takes_null(translator: SchemaTranslator, schema: Any) -> bool:
+    said = translator.resolved(schema) if isinstance(schema, dict) else {}
+    branches = [*(said.get("anyOf") or ()), *(said.get("oneOf") or ())]
+    return said.get("nullable") is True or isinstance(said.get("type"), list) or any(map(_is_null, branches))
+
+
+def _is_null(schema: Any) -> bool:
+    return isinstance(schema, dict) and schema.get("type") == "null"
 
 
 def _names(value: Any) -> frozenset[str]:
@@ -134,4 +184,8 @@ def _of(value: Any) -> Mapping[str, Any]:
     return {name: each for name, each in value.items() if isinstance(each, dict)} if isinstance(value, dict) else {}
 
 
+_BINARY = frozenset(
+    f"application/{each}" for each in ("octet-stream", "pdf", "zip", "gzip", "x-gzip", "x-tar", "x-zip-compressed")
+)
+_KEPT = frozenset({"title", "description", "minItems", "maxItems"})
 _BYTES: Mapping[str, Any] = {"type": "string", "contentEncoding": "base64"}

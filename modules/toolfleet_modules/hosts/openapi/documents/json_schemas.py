@@ -56,6 +56,32 @@ class SchemaTranslator:
         """The schema itself, or the one that it is a reference to. Raises `OperationUnusable`."""
         return self._document.resolved(schema)
 
+    def merged(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return an object with the members of all its `allOf` as its own; any other schema as it is. Raises `OperationUnusable`."""
+        parts = [self.merged(self.resolved(each)) for each in schema.get("allOf") or () if isinstance(each, dict)]
+        parts = [*parts, {name: each for name, each in schema.items() if name != "allOf"}]
+        if any(part.get("type", "object") != "object" or _COMBINING & part.keys() for part in parts):
+            return schema
+        said: dict[str, Any] = {}
+        for part in parts:
+            properties = {**said.get("properties", {}), **(part.get("properties") or {})}
+            required = [*said.get("required", []), *(part.get("required") or [])]
+            said = {**said, **part, "properties": properties, "required": required}
+        return said
+
+    def members(self, schema: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        """Return the properties of an object, with those of all that it is composed of. Raises `OperationUnusable`."""
+        found, waiting, known = list[tuple[str, Any]](), [schema], set[int]()
+        while waiting:
+            said = self.resolved(waiting.pop())
+            if id(said) in known:
+                continue
+            known.add(id(said))
+            properties = said.get("properties")
+            found += properties.items() if isinstance(properties, dict) else ()
+            waiting += [each for word in _COMPOSING for each in said.get(word) or () if isinstance(each, dict)]
+        return found
+
     def is_hidden(self, schema: Any) -> bool:
         """Whether a property is for the other direction only."""
         return isinstance(schema, dict) and self._document.resolved(schema).get(self._hidden) is True
@@ -164,4 +190,5 @@ _ONE = frozenset(
 )
 _LISTED = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _NAMED = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
+_COMPOSING = ("allOf", "anyOf", "oneOf")
 _COMBINING = frozenset({"allOf", "anyOf", "oneOf", "not", "$ref"})
