@@ -105,6 +105,31 @@ class SchemaDocument:
         return base
 
 
+def is_senseless(keyword: str, value: Any) -> bool:
+    """Whether a keyword decides nothing as it is written: null in the place of a value, or a note of another type."""
+    if value is None:
+        return keyword not in _DATA
+    return not isinstance(value, _NOTES.get(keyword, object))
+
+
+def without_senseless(schema: Any) -> Any:
+    """Return a schema without the keywords that decide nothing as they are written, which would make it useless."""
+    if not isinstance(schema, dict):
+        return schema
+    said: Schema = {}
+    for keyword, value in schema.items():
+        if is_senseless(keyword, value):
+            continue
+        kind = _KEYWORDS.get(keyword, "named" if keyword in _DEFINITIONS else "")
+        if kind in {"named", "patterned", "dependent"} and isinstance(value, dict):
+            said[keyword] = {name: without_senseless(child) for name, child in value.items()}
+        elif kind and isinstance(value, list):
+            said[keyword] = [without_senseless(child) for child in value]
+        else:
+            said[keyword] = without_senseless(value) if kind else value
+    return said
+
+
 def _children(kind: str, value: Any) -> Iterator[tuple[Step, Any]]:
     if kind == "items":
         kind = "listed" if isinstance(value, list) else "item"
@@ -151,5 +176,11 @@ _KEYWORDS: Mapping[str, str] = {
     "patternProperties": "patterned",
 }
 _REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+_DEFINITIONS = frozenset({"$defs", "definitions"})
+_NOTES: Mapping[str, type] = {
+    **dict.fromkeys(("title", "description", "$comment", "format"), str),
+    **dict.fromkeys(("deprecated", "readOnly", "writeOnly"), bool),
+    "examples": list,
+}
 _DATA = frozenset({"enum", "const", "default", "examples"})
 _DIGITS = 6

@@ -36,6 +36,16 @@ class OddServer:
         self.before: Callable[[str], object] = lambda _: None
         """Is called with the tool's name when a call has had its effect."""
         self.url = ""
+        self.pages: Callable[[str | None], dict[str, Any]] = lambda _: {"tools": self.listed(*answers)}
+        """Gives the page of a cursor."""
+        self.seen = list[tuple[str, str, dict[str, str]]]()
+        """Method, path and header fields of each request."""
+        self.redirects: Mapping[str, Answer] = {}
+        """What is answered to requests for other paths than `/mcp`, and to those for `/mcp` if it is named."""
+
+    def listed(self, *names: str) -> list[dict[str, Any]]:
+        """Tools as a list has them."""
+        return [{"name": name, "inputSchema": {"type": "object"}, **self.tools.get(name, {})} for name in names]
 
     def forget(self, answer: Answer) -> None:
         """Be as after a restart: it knows no session any more."""
@@ -61,10 +71,7 @@ class OddServer:
         if number is None:
             return Answer(202)
         if method == "tools/list":
-            tools = [
-                {"name": name, "inputSchema": {"type": "object"}, **self.tools.get(name, {})} for name in self.answers
-            ]
-            return Answer(200, written(number, {"tools": tools}))
+            return Answer(200, written(number, self.pages(asked.get("params", {}).get("cursor"))))
         if method == "tools/call":
             name = asked["params"]["name"]
             self.executed[name] += 1
@@ -94,7 +101,8 @@ def odd_http(
 
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            told = odd.answer(asked, self.headers.get("Mcp-Session-Id"))
+            odd.seen.append((self.command, self.path, dict(self.headers.items())))
+            told = odd.redirects.get(self.path) or odd.answer(asked, self.headers.get("Mcp-Session-Id"))
             if told is None:
                 self.close_connection = True
                 return

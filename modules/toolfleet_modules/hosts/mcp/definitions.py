@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import mcp_types as types
 from pydantic import ValidationError
@@ -10,6 +11,7 @@ from toolfleet_modules.hosts.mcp.tool_names import method_of
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.tool_definition import Effect, ToolAnnotations
 from toolfleet_registry.schemas.checker import SchemaWrong, compiled
+from toolfleet_registry.schemas.subschemas import without_senseless
 
 MOST_TOOLS = 10_000
 """Of one server."""
@@ -67,17 +69,30 @@ def effect_of(annotations: types.ToolAnnotations | None, *, is_trusted: bool) ->
 
 
 def _add(offer: ServerOffer, name: str, shown: str, tool: types.Tool, *, is_trusted: bool) -> None:
-    for kind, schema in (("input", tool.input_schema), ("output", tool.output_schema)):
+    schemas: dict[str, dict[str, Any] | None] = {"input": tool.input_schema, "output": tool.output_schema}
+    for kind, schema in schemas.items():
         try:
-            if schema is not None:
-                compiled(schema)
+            schemas[kind] = None if schema is None else _usable(schema)
         except SchemaWrong as exc:
             offer.faults[shown] = f"Its {kind} schema cannot be used: {exc}."
             return
+    tool = tool.model_copy(update={"input_schema": schemas["input"], "output_schema": schemas["output"]})
     try:
         offer.tools[name] = OfferedTool(tool.name, _definition(name, tool, is_trusted=is_trusted))
     except ValidationError as exc:
         offer.faults[shown] = f"It cannot be described: {exc.errors(include_url=False, include_input=False)[0]['msg']}."
+
+
+def _usable(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema as it is, or without what decides nothing and is written wrongly. Raises `SchemaWrong`."""
+    try:
+        compiled(schema)
+    except SchemaWrong:
+        schema, written = dict(without_senseless(schema)), schema
+        if schema == written:
+            raise
+        compiled(schema)
+    return schema
 
 
 def _definition(name: str, tool: types.Tool, *, is_trusted: bool) -> ToolDefinition:

@@ -20,6 +20,9 @@ from toolfleet_modules.hosts.mcp.transports.exchanges import Lost
 from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
 from toolfleet_registry.contracts.inputs.messages import METHODS
 
+_AS_IT_IS = frozenset({"inputSchema", "outputSchema", "requestedSchema", "structuredContent", "_meta"})
+"""Members whose form is the server's own."""
+
 
 class ScreeningDispatcher(JSONRPCDispatcher):
     """Takes tools that are none out of a server's lists, so that the others are served. `ended` is set when nothing comes any more; `asking` answers what the server asks."""
@@ -51,6 +54,8 @@ class ScreeningDispatcher(JSONRPCDispatcher):
                 error = request.error(exc)
                 self._requests.is_doubtful |= isinstance(error, Lost)
                 raise error from None
+        if method != "tools/call":
+            raw = without_nulls(raw)
         if self.version in MODERN_PROTOCOL_VERSIONS:
             raw.setdefault("resultType", "complete")  # as the protocol has clients assume; the SDK's models do not
         if method == "tools/list" and self.version:
@@ -97,6 +102,17 @@ class ScreeningDispatcher(JSONRPCDispatcher):
             place = ".".join(str(part) for part in first["loc"] if part != "tools" and not isinstance(part, int))
             return f"{first['msg']} ({place})" if place else first["msg"]
         return None
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a message of the protocol in which null counts as absent, as many servers write what they do not say."""
+    if isinstance(value, dict):
+        return {
+            name: member if name in _AS_IT_IS else without_nulls(member)
+            for name, member in value.items()
+            if member is not None
+        }
+    return [without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 def _declared(params: Mapping[str, Any]) -> Mapping[str, Any]:

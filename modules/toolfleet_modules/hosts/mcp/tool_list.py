@@ -33,8 +33,8 @@ class ToolListing:
 
 
 async def listed_tools(connection: McpSession) -> ToolListing:
-    """All of them. Raises `ServerAway` if the server does not list them."""
-    listing = ToolListing()
+    """All of them, up to a page that brings no new name. Raises `ServerAway` if the server does not list them."""
+    listing, names = ToolListing(), set[str]()
     connection.refused_tools.clear()
     cursor: str | None = None
     for _ in range(_MOST_PAGES):
@@ -45,10 +45,15 @@ async def listed_tools(connection: McpSession) -> ToolListing:
                 break  # it has prompts or resources only
             why = exc.message if isinstance(exc, MCPError) else "its list is none"
             raise ServerAway(why[:500]) from None
-        listing.tools += page.tools
         if page.ttl_ms:
             listing.ttl_seconds = page.ttl_ms / 1000
-        cursor = page.next_cursor
+        is_first, known = cursor is None, len(names)
+        names.update(tool.name for tool in page.tools)
+        names.update(name for name, _ in connection.refused_tools)
+        if len(names) == known and not is_first:
+            break  # some servers give a cursor with each page
+        listing.tools += page.tools
+        cursor = page.next_cursor  # an empty one is a cursor as well
         if cursor is None or len(listing.tools) > MOST_TOOLS:
             break
     listing.refused = list(connection.refused_tools)

@@ -13,6 +13,7 @@ from pydantic_core import to_json
 from toolfleet_modules.hosts.mcp.oauth.challenge import Challenge
 from toolfleet_modules.hosts.mcp.oauth.oauth_errors import AuthorizationAway, AuthorizationRefused
 from toolfleet_modules.hosts.mcp.oauth.oauth_transport import OAuthTransport
+from toolfleet_modules.hosts.mcp.oauth.safe_addresses import is_same_origin
 from toolfleet_modules.hosts.mcp.options import HttpServer
 from toolfleet_modules.hosts.mcp.transports.exchanges import (
     Lost,
@@ -41,6 +42,8 @@ _CONNECTIONS = 1000
 _SESSION = "mcp-session-id"
 _KEPT = frozenset({_SESSION})  # header fields of an answer that the SDK reads
 _JSON = {"content-type": "application/json"}
+_REDIRECTS = frozenset({HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT})
+_MOST_REDIRECTS = 3
 _NOT_TAKEN = frozenset({408, 425, 429})  # as workers read them of modules; 503 with `Retry-After`, too
 
 
@@ -57,6 +60,7 @@ async def http_transport(server: HttpServer) -> AsyncGenerator[MessageStreams]:
         headers={"Accept-Encoding": "identity", **server.headers},
         timeout=httpx2.Timeout(_WRITE_SECONDS, connect=_CONNECT_SECONDS, read=None),  # a call's caller says how long
         trust_env=False,  # no credentials from elsewhere
+        max_redirects=0,  # the transport follows those that it may
     )
     async with (
         client,
@@ -78,7 +82,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         """The server's answer, whole if it is no stream; or an error."""
         identifier = _id_of(request)
         try:
-            response = await self._inner.handle_async_request(request)
+            response = await self._sent(request)
         except (httpx2.TransportError, httpx2.InvalidURL, AuthorizationAway, AuthorizationRefused) as exc:
             self._requests.is_doubtful = True
             return self._ended(identifier, _unanswered(exc))
@@ -100,6 +104,19 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     async def aclose(self) -> None:
         """Close its connections."""
         await self._inner.aclose()
+
+    async def _sent(self, request: httpx2.Request) -> httpx2.Response:
+        """The answer, after redirects within the server's origin that keep the method. Raises `httpx2.TransportError`."""
+        for _ in range(_MOST_REDIRECTS):
+            response = await self._inner.handle_async_request(request)
+            target = _redirect(request, response)
+            if target is None or response.status_code not in _REDIRECTS or not is_same_origin(target, request.url):
+                return response
+            await response.aclose()
+            request = httpx2.Request(
+                request.method, target, headers=request.headers, stream=request.stream, extensions=request.extensions
+            )
+        return await self._inner.handle_async_request(request)
 
     def _doubt(self) -> None:
         self._requests.is_doubtful = True
@@ -164,7 +181,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         if is_session_gone:
             self._requests.on_lost()
             return Lost(f"its server knows the session no more (HTTP 404){': ' * bool(words)}{words}")
-        return StatusFailed(status, words)
+        target = _redirect(request, response)
+        return StatusFailed(status, words if target is None else f"it is at {_shown(target)}, which is not followed")
 
 
 class _Events(httpx2.AsyncByteStream):
@@ -198,6 +216,22 @@ class _Events(httpx2.AsyncByteStream):
     async def aclose(self) -> None:
         """Close the connection."""
         await self._response.aclose()
+
+
+def _redirect(request: httpx2.Request, response: httpx2.Response) -> httpx2.URL | None:
+    """Where an answer points."""
+    location = response.headers.get("location")
+    if location is None or not response.has_redirect_location:
+        return None
+    try:
+        return request.url.join(location)
+    except httpx2.InvalidURL:
+        return None
+
+
+def _shown(url: httpx2.URL) -> str:
+    """A URL without what may be a credential."""
+    return str(url.copy_with(userinfo=b"", query=None, fragment=None))
 
 
 def _unanswered(error: Exception) -> Unanswered:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationUnusable, digest_of
+from toolfleet_registry.schemas.subschemas import is_senseless
 
 Direction = Literal["input", "output"]
 
@@ -107,6 +108,8 @@ class SchemaTranslator:
         said: dict[str, Any] = {}
         for keyword, value in schema.items():
             if keyword in _DROPPED or keyword.startswith("x-") or (keyword == "default" and self._is_input):
+                continue
+            if is_senseless(keyword, value):
                 continue
             said[keyword] = self._part(keyword, value, references)
         self._leave_out(schema, said)
