@@ -82,6 +82,8 @@ class _Building:
                 self._add(each)
             except OperationUnusable as exc:
                 found.faults.append(OperationFault(each.label, exc.kind, str(exc)))
+            except (AttributeError, KeyError, TypeError, ValueError) as exc:  # one of many forms that no document has
+                found.faults.append(OperationFault(each.label, "InvalidOperation", f"It cannot be read: {exc!r:.200}."))
             except RecursionError:
                 found.faults.append(OperationFault(each.label, "InvalidSchema", "Its schemas are nested too deep."))
         fields = [

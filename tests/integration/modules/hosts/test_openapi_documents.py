@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.hosts.bird_service import document, operation, parameter
+from support.hosts.bird_service import document, json_body, operation, parameter
 from support.hosts.openapi_document import hosted_document
 from support.servers.web_site import web_site
 from support.waiting import wait_until
@@ -91,6 +91,48 @@ async def test_yaml_is_read_as_json_would_be(tmp_path: Path) -> None:
         assert birds.input_schema("owls")["$defs"].popitem()[1]["enum"] == ["no", "2026-01-01", 1.5, 7]
 
 
+MERGED = """
+openapi: 3.0.3
+info: {title: Birds, version: "1"}
+x-common: &common
+  parameters: [{name: tenant, in: query, required: true, schema: {type: string}}]
+  summary: Common.
+x-night: &night {tags: [night]}
+paths:
+  /one:
+    get:
+      <<: *common
+      operationId: one
+      responses: &responses {"200": {description: ok}}
+  /two:
+    get:
+      operationId: two
+      summary: Own.
+      <<: [*night, *common]
+      responses:
+        <<: *responses
+        "404": {description: no}
+  /three:
+    get:
+      operationId: three
+      "<<": *common
+      responses: *responses
+      parameters: [{name: sign, in: query, schema: {type: string, enum: [<<, ">>"]}}]
+"""
+
+
+async def test_merge_keys_of_yaml_are_merged(tmp_path: Path) -> None:
+    """What stands there itself counts more, and the first of several; a key in quotes and a value are texts."""
+    async with hosted_document(tmp_path, MERGED, base=BASE) as birds:
+        assert birds.errors() == {}
+        tools = {name.removeprefix("birds."): tool.definition for name, tool in birds.host.tools.items()}
+        assert (
+            list(birds.input_schema("one")["properties"]) == list(birds.input_schema("two")["properties"]) == ["tenant"]
+        )
+        assert (tools["two"].description, tools["two"].tags) == ("Own.", ["night"])
+        assert birds.input_schema("three")["properties"] == {"sign": {"type": "string", "enum": ["<<", ">>"]}}
+
+
 def laughs() -> str:
     """Few lines that stand for billions."""
     lines = ["openapi: 3.1.0", "paths: {}", "x0: &x0 [a, a, a, a, a, a, a, a, a, a]"]
@@ -110,6 +152,7 @@ def laughs() -> str:
         ("openapi: [", "line 2"),
         ("openapi: !!python/object/apply:os.system [true]", "no YAML"),
         (laughs(), "more than"),
+        ("a: {<<: 3}", "merging"),
         ("x: &x [*x]", "nested deeper"),
         ("[" * 500 + "]" * 500, "nested"),
         ("{" * 20_000, "not JSON"),
@@ -126,6 +169,7 @@ def laughs() -> str:
         "broken yaml",
         "python",
         "laughs",
+        "a merged number",
         "circle",
         "deep list",
         "deep braces",
@@ -156,7 +200,8 @@ async def test_operations_that_cannot_be_tools_are_listed(tmp_path: Path) -> Non
         "/xml": {"post": operation("xml", requestBody={"required": True, "content": {"application/xml": {}}})},
         "/same": {"get": operation("fine")},
         "/list": {"get": []},
-        "/anchor": {"get": operation("anchor", parameter("n", "query", {"$dynamicRef": "#n"}))},
+        "/circles": {"get": operation("circles", parameter("n", "query", {"allOf": 3, "properties": {"a": 3}}))},
+        "/parts": {"post": operation("parts", requestBody=json_body({"allOf": 3}, media_type="multipart/form-data"))},
     }
     async with hosted_document(tmp_path, document(paths), base=BASE) as birds:
         assert set(birds.host.tools) == {"birds.fine"}
@@ -169,7 +214,8 @@ async def test_operations_that_cannot_be_tools_are_listed(tmp_path: Path) -> Non
             "POST /xml": "UnsupportedBody",
             "GET /same": "DuplicateTool",
             "GET /list": "InvalidOperation",
-            "GET /anchor": "UnsupportedSchema",
+            "GET /circles": "InvalidSchema",
+            "POST /parts": "InvalidOperation",
         }
 
 

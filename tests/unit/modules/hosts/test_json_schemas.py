@@ -115,7 +115,6 @@ def test_names_that_look_the_same_stay_apart() -> None:
         ({"$ref": "#/components/schemas/None"}, "ReferenceUnknown"),
         ({"$ref": "#Owl"}, "ReferenceUnknown"),
         ({"$ref": "#/openapi"}, "InvalidSchema"),
-        ({"$dynamicRef": "#owl"}, "UnsupportedSchema"),
         ({"properties": {"a": 3}}, "InvalidSchema"),
         (3, "InvalidSchema"),
     ],
@@ -125,6 +124,109 @@ def test_what_is_not_in_the_document_is_refused(schema: Any, kind: str) -> None:
     with pytest.raises(OperationUnusable) as caught:
         translated(schema, version="3.1.0")
     assert caught.value.kind == kind
+
+
+ID: dict[str, Any] = {"type": "object", "properties": {"id": {"type": "integer", "readOnly": True}, "name": {}}}
+NEEDS: dict[str, Any] = {"required": ["id", "name"]}
+REQUIRED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "in another branch": ({"allOf": [{"$ref": "#/components/schemas/Id"}, NEEDS]}, {}),
+    "in a branch before": ({"allOf": [NEEDS, {"$ref": "#/components/schemas/Id"}]}, {}),
+    "next to it": ({"allOf": [{"$ref": "#/components/schemas/Id"}], **NEEDS}, {}),
+    "in a reference": ({"allOf": [{"$ref": "#/components/schemas/Id"}, {"$ref": "#/components/schemas/Needs"}]}, {}),
+    "in a reference to a reference": (
+        {"allOf": [ID, {"$ref": "#/components/schemas/More"}]},
+        {"More": {"allOf": [{"$ref": "#/components/schemas/Needs"}, {"properties": {"size": {}}}]}},
+    ),
+    "in a schema that declares it, too": (
+        {"allOf": [ID, {"properties": {"id": {"type": "integer"}}, **NEEDS}]},
+        {},
+    ),
+    "deeper": ({"allOf": [{"allOf": [{"allOf": [ID]}]}, {"allOf": [NEEDS]}]}, {}),
+    "in one of several": ({"allOf": [ID], "anyOf": [NEEDS, {"required": ["name"]}]}, {}),
+    "under a condition": ({"allOf": [ID], "if": {"required": ["name"]}, "then": NEEDS}, {}),
+    "a property by reference": (
+        {"properties": {"id": {"$ref": "#/components/schemas/Number"}, "name": {}}, **NEEDS},
+        {"Number": {"type": "integer", "readOnly": True}},
+    ),
+    "a property of all of several": (
+        {"properties": {"id": {"allOf": [{"type": "integer"}, {"readOnly": True}]}, "name": {}}, **NEEDS},
+        {},
+    ),
+    "a property with a word next to its reference": (
+        {"properties": {"id": {"$ref": "#/components/schemas/Plain", "readOnly": True}, "name": {}}, **NEEDS},
+        {"Plain": {"type": "integer"}},
+    ),
+    "in a circle": (
+        {"$ref": "#/components/schemas/Tree"},
+        {"Tree": {"allOf": [ID, NEEDS, {"properties": {"child": {"$ref": "#/components/schemas/Tree"}}}]}},
+    ),
+}
+
+
+@pytest.mark.parametrize("version", ["3.0.3", "3.1.0"])
+@pytest.mark.parametrize(("schema", "more"), REQUIRED.values(), ids=REQUIRED.keys())
+def test_what_is_only_read_is_required_nowhere(schema: Any, more: dict[str, Any], version: str) -> None:
+    """A caller cannot know it, wherever it is required; anything else stays required, and answers have it."""
+    schemas = {"Id": ID, "Needs": NEEDS, **more}
+    wanted = Draft202012Validator(translated(schema, version=version, schemas=schemas))
+    answered = Draft202012Validator(translated(schema, version=version, schemas=schemas, direction="output"))
+
+    assert wanted.is_valid({"name": "n"})
+    assert answered.is_valid({"name": "n", "id": 1})
+    if "anyOf" not in schema:
+        assert not answered.is_valid({"name": "n"})
+        assert not wanted.is_valid({}) or "if" in schema
+
+
+def test_a_definition_that_others_use_as_it_is_stays() -> None:
+    """What one schema hides is not hidden of its parts elsewhere."""
+    both = {
+        "properties": {
+            "a": {"allOf": [ID, {"$ref": "#/components/schemas/Needs"}]},
+            "b": {"$ref": "#/components/schemas/Needs"},
+        }
+    }
+    schema = Draft202012Validator(translated(both, schemas={"Needs": NEEDS}))
+
+    assert schema.is_valid({"a": {"name": "n"}})
+    assert not schema.is_valid({"b": {"name": "n"}})
+
+
+RECURSIVE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"key": {"type": "string"}, "filters": {"type": "array", "items": {"$recursiveRef": "#"}}},
+    "$recursiveAnchor": True,
+}
+
+
+def test_a_recursive_reference_is_its_own_component() -> None:
+    """At any depth of it; of a schema that is no component anything is taken there."""
+    schemas = {"Filter": RECURSIVE, "All": {"properties": {"all": {"$ref": "#/components/schemas/Filter"}}}}
+    found = translated({"$ref": "#/components/schemas/All"}, version="3.1.0", schemas=schemas)
+    schema = Draft202012Validator(found)
+
+    assert schema.is_valid({"all": {"filters": [{"filters": [{"key": "a"}]}]}})
+    assert not schema.is_valid({"all": {"filters": [{"filters": [{"key": 1}]}]}})
+    assert Draft202012Validator(translated(RECURSIVE, version="3.1.0")).is_valid({"filters": [3]})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"$dynamicRef": "#node"},
+        {"$recursiveRef": "other.json"},
+        {"$id": "https://owls.test/owl", "$anchor": "owl", "$dynamicAnchor": "node", "$recursiveAnchor": True},
+        {"description": None, "title": 3, "examples": {"a": 1}, "deprecated": "no", "format": None},
+        {"minimum": None, "enum": None, "items": None, "properties": None, "required": None, "type": None},
+    ],
+)
+def test_words_that_decide_nothing_here_are_left_out(words: dict[str, Any]) -> None:
+    """Anything is taken in the place of what they may mean, and what stands next to them counts."""
+    schema = translated({"allOf": [words], "maxLength": 3, **words}, version="3.1.0")
+
+    Draft202012Validator.check_schema(schema)
+    assert Draft202012Validator(schema).is_valid("owl")
+    assert not Draft202012Validator(schema).is_valid("owls")
 
 
 PARTS = st.recursive(

@@ -1,6 +1,7 @@
 """Parses the text of a document, JSON or YAML, in bounded time."""
 
 import asyncio
+import os
 import sys
 
 from toolfleet_modules.hosts.openapi.documents import yaml_child
@@ -35,7 +36,7 @@ async def _json_of(data: bytes) -> bytes:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={},
+        env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     try:
         async with asyncio.timeout(_YAML_SECONDS):
@@ -48,6 +49,8 @@ async def _json_of(data: bytes) -> bytes:
             await process.wait()
     if process.returncode == yaml_child.WRONG:
         raise DocumentWrong(said.decode(errors="replace"))
-    if process.returncode:
+    if process.returncode and not said:
         raise DocumentWrong("It is too large, or nested too deep, to be read in the time and memory that there are.")
+    if process.returncode:
+        raise DocumentWrong(f"It cannot be read: {said.decode(errors='replace').strip().splitlines()[-1][:200]}.")
     return out

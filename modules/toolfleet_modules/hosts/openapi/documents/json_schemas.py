@@ -25,19 +25,24 @@ class SchemaTranslator:
         self._is_input = direction == "input"
         self._hidden = "readOnly" if self._is_input else "writeOnly"
         self._definitions: dict[str, tuple[Any, frozenset[str]]] = {}
+        self._component = ""  # the reference whose definition is being made
+        self._inlined: list[str] = []
 
-    def translate(self, schema: Any, references: set[str]) -> Any:
-        """The schema; what it refers to is added to `references`. Raises `OperationUnusable`."""
+    def translate(self, schema: Any, references: set[str], hidden: frozenset[str] = frozenset()) -> Any:
+        """The schema; what it refers to is added to `references`. Raises `OperationUnusable`.
+
+        `hidden`: properties that the schema which this one is a part of has for the other direction only.
+        """
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):
             raise OperationUnusable("InvalidSchema", f"There is {type(schema).__name__} where a schema should be.")
-        if unknown := _UNKNOWN & schema.keys():
-            raise OperationUnusable("UnsupportedSchema", f"Its schema has {min(unknown)}, which is not read.")
+        if schema.get("$recursiveRef") == "#" and self._component:
+            schema = {"$ref": self._component, **schema}  # the schema that is its own resource
         reference = schema.get("$ref")
         if isinstance(reference, str):
-            return self._referring(reference, schema, references)
-        return self._nullable(schema, self._plain(schema, references))
+            return self._referring(reference, schema, references, hidden)
+        return self._nullable(schema, self._plain(schema, references, hidden))
 
     def definitions(self, references: Iterable[str]) -> dict[str, Any]:
         """What is to stand in `$defs` for these, and for what they refer to in turn. Raises `OperationUnusable`."""
@@ -72,47 +77,68 @@ class SchemaTranslator:
 
     def members(self, schema: Mapping[str, Any]) -> list[tuple[str, Any]]:
         """Return the properties of an object, with those of all that it is composed of. Raises `OperationUnusable`."""
-        found, waiting, known = list[tuple[str, Any]](), [schema], set[int]()
+        parts = [each.get("properties") for each in self._composed(schema)]
+        return [member for each in parts if isinstance(each, dict) for member in each.items()]
+
+    def _composed(self, schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        found, waiting = dict[int, Mapping[str, Any]](), [schema]
         while waiting:
             said = self.resolved(waiting.pop())
-            if id(said) in known:
-                continue
-            known.add(id(said))
-            properties = said.get("properties")
-            found += properties.items() if isinstance(properties, dict) else ()
-            waiting += [each for word in _COMPOSING for each in said.get(word) or () if isinstance(each, dict)]
-        return found
+            if id(said) not in found:
+                found[id(said)] = said
+                lists = [said[word] for word in _COMPOSING if _is_list(said.get(word))]
+                waiting += [each for branches in lists for each in branches if isinstance(each, dict)]
+                waiting += [said[word] for word in _BESIDE if isinstance(said.get(word), dict)]
+        return list(found.values())
 
     def is_hidden(self, schema: Any) -> bool:
         """Whether a property is for the other direction only."""
-        return isinstance(schema, dict) and self._document.resolved(schema).get(self._hidden) is True
+        if not isinstance(schema, dict) or schema.get(self._hidden) is True:
+            return isinstance(schema, dict)
+        said = self._document.resolved(schema)
+        return said.get(self._hidden) is True or any(self.is_hidden(each) for each in said.get("allOf") or ())
 
     def _definition(self, reference: str) -> tuple[Any, frozenset[str]]:
         if reference not in self._definitions:
-            further = set[str]()
-            translated = self.translate(self._document.at(reference), further)
+            further, before = set[str](), self._component
+            self._component = reference
+            try:
+                translated = self.translate(self._document.at(reference), further)
+            finally:
+                self._component = before
             self._definitions[reference] = translated, frozenset(further)
         return self._definitions[reference]
 
-    def _referring(self, reference: str, schema: Mapping[str, Any], references: set[str]) -> dict[str, Any]:
-        if not isinstance(self._document.at(reference), dict | bool):
+    def _referring(
+        self, reference: str, schema: Mapping[str, Any], references: set[str], hidden: frozenset[str]
+    ) -> dict[str, Any]:
+        target = self._document.at(reference)
+        if not isinstance(target, dict | bool):
             raise OperationUnusable("InvalidSchema", f"It refers to {reference[:_SHOWN]!r}, which is no schema.")
+        if hidden and isinstance(target, dict) and reference not in self._inlined and self._requires(target, hidden):
+            self._inlined.append(reference)  # its definition is for those that do not hide what it requires
+            try:
+                return dict(self.translate(target, references, hidden))
+            finally:
+                self._inlined.pop()
         references.add(reference)
         said = {"$ref": f"#/$defs/{definition_name(reference)}"}
         if self._document.is_30:  # whose references have no neighbours that mean something
             return {**said, **{name: schema[name] for name in ("description",) if isinstance(schema.get(name), str)}}
-        return {**self._plain({name: each for name, each in schema.items() if name != "$ref"}, references), **said}
+        beside = {name: each for name, each in schema.items() if name != "$ref"}
+        return {**self._plain(beside, references, hidden), **said}
 
-    def _plain(self, schema: Mapping[str, Any], references: set[str]) -> dict[str, Any]:
+    def _plain(self, schema: Mapping[str, Any], references: set[str], hidden: frozenset[str]) -> dict[str, Any]:
         """Without what OpenAPI has beyond JSON Schema, and with what it writes otherwise."""
         said: dict[str, Any] = {}
+        hidden |= {name for name, each in self.members(schema) if self.is_hidden(each)}
         for keyword, value in schema.items():
             if keyword in _DROPPED or keyword.startswith("x-") or (keyword == "default" and self._is_input):
                 continue
             if is_senseless(keyword, value):
                 continue
-            said[keyword] = self._part(keyword, value, references)
-        self._leave_out(schema, said)
+            said[keyword] = self._part(keyword, value, references, hidden)
+        self._leave_out(schema, said, hidden)
         _set_bounds(schema, said)
         if "example" in schema and "examples" not in said:
             said["examples"] = [schema["example"]]
@@ -121,7 +147,11 @@ class SchemaTranslator:
             said["description"] = f"{said['description']} {words}" if _is_text(said.get("description")) else words
         return said
 
-    def _part(self, keyword: str, value: Any, references: set[str]) -> Any:
+    def _part(self, keyword: str, value: Any, references: set[str], hidden: frozenset[str]) -> Any:
+        if keyword in _BESIDE and isinstance(value, dict):
+            return self.translate(value, references, hidden)
+        if keyword in _COMPOSING and isinstance(value, list):
+            return [self.translate(each, references, hidden) for each in value]
         translate: Callable[[Any], Any] = lambda each: self.translate(each, references)  # noqa: E731 - named for its type
         if keyword in _ONE and isinstance(value, dict | bool):
             return translate(value)
@@ -131,14 +161,20 @@ class SchemaTranslator:
             return {name: translate(each) for name, each in value.items()}
         return value
 
-    def _leave_out(self, schema: Mapping[str, Any], said: dict[str, Any]) -> None:
+    def _requires(self, schema: Mapping[str, Any], names: frozenset[str]) -> bool:
+        """Tell whether a schema, with all that it is composed of, requires one of these properties."""
+        parts = self._composed(schema)
+        return any(not names.isdisjoint(map(str, each["required"])) for each in parts if _is_list(each.get("required")))
+
+    def _leave_out(self, schema: Mapping[str, Any], said: dict[str, Any], hidden: frozenset[str]) -> None:
         properties = schema.get("properties")
-        members = properties.items() if isinstance(properties, dict) else ()
-        hidden = {name for name, each in members if self.is_hidden(each)}
-        if hidden:
-            said["properties"] = {name: each for name, each in said["properties"].items() if name not in hidden}
+        own = (
+            {name for name, each in properties.items() if self.is_hidden(each)} if isinstance(properties, dict) else ()
+        )
+        if own:
+            said["properties"] = {name: each for name, each in said["properties"].items() if name not in own}
         if isinstance(said.get("required"), list):
-            said["required"] = [name for name in said["required"] if name not in hidden]
+            said["required"] = [name for name in dict.fromkeys(map(str, said["required"])) if name not in hidden]
         elif "required" in said:  # a flag at a property, as Swagger 1 had it
             del said["required"]
 
@@ -179,14 +215,19 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
 
 _DROPPED = frozenset(
-    {"discriminator", "example", "externalDocs", "nullable", "readOnly", "writeOnly", "xml", "$schema", "$comment"}
+    """discriminator example externalDocs nullable readOnly writeOnly xml $schema $comment $id $anchor $dynamicAnchor
+    $dynamicRef $recursiveAnchor $recursiveRef""".split()  # noqa: SIM905 - one text is read more easily than a list
 )
-_UNKNOWN = frozenset({"$anchor", "$dynamicAnchor", "$dynamicRef", "$id", "$recursiveRef"})
+_BESIDE = frozenset({"if", "then", "else"})  # which hold for the same object
 _ONE = frozenset(
     """additionalProperties contains contentSchema else if items not propertyNames then unevaluatedItems
     unevaluatedProperties""".split()  # noqa: SIM905 - one text is read more easily than a list

@@ -1,7 +1,7 @@
 """Translates YAML from the standard input to JSON: in a process of its own, whose time and memory are bounded.
 
-Runs as a program. The schema is YAML 1.2's for JSON, which OpenAPI names: `yes` and dates are texts. What anchors and
-aliases unfold to counts as if it were written out.
+Runs as a program. The schema is YAML 1.2's for JSON, which OpenAPI names: `yes` and dates are texts. Merge keys (`<<`) are
+merged. What anchors and aliases unfold to counts as if it were written out.
 """
 
 import json
@@ -23,6 +23,7 @@ WRONG = 3
 _MOST_DEPTH = 100
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RESOLVERS = (
+    ("merge", r"<<", "<"),
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("null", r"~|null|Null|NULL|", "~nN\0"),
     ("int", r"[-+]?[0-9]+", "-+0123456789"),
@@ -40,6 +41,7 @@ for _tag, _form, _starts in _RESOLVERS:
     JsonLoader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_form})$"), ["" if each == "\0" else each for each in _starts]
     )
+JsonLoader.add_constructor("tag:yaml.org,2002:merge", lambda loader, node: loader.construct_scalar(node))  # a value
 JsonLoader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
 
 
