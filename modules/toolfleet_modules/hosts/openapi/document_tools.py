@@ -33,7 +33,7 @@ MOST_TOOLS = 2000
 """Of a module."""
 
 _BUILD_SECONDS = 60.0
-_MOST_DESCRIBED = 4000  # characters
+_MOST_DESCRIBED, _MOST_NOTED = 4000, 1000  # characters
 _VERSION_LENGTH = 12  # of a digest's characters
 _EFFECTS: Mapping[str, Effect] = {
     "get": "read",
@@ -110,20 +110,36 @@ class _Building:
                 "DuplicateTool", f"{self._labels[name]} has its operationId, too: that one is served."
             )
         form = RequestForm(operation.method, base, operation.path, plan, credentials, self._credentials.places)
-        definition = self._definition(operation, name, plan, form)
-        if fault := schema_fault(definition):
-            raise OperationUnusable("InvalidSchema", f"It cannot be a tool: {fault}.")
+        output, fault = self._output(operation)
+        definition = self._definition(operation, name, plan, form, output, fault)
+        wrong = schema_fault(definition)
+        if wrong and output is not None:  # what it returns costs no tool: the check fails open
+            definition = self._definition(operation, name, plan, form, None, wrong)
+            wrong = schema_fault(definition)
+        if wrong:
+            raise OperationUnusable("InvalidSchema", f"It cannot be a tool: {wrong}.")
         self._found.tools[name] = OperationTool(definition, form, self._sender, self._credentials.hidden)
         self._labels[name] = operation.label
 
-    def _definition(self, operation: Operation, name: str, plan: InputPlan, form: RequestForm) -> ToolDefinition:
+    def _definition(
+        self,
+        operation: Operation,
+        name: str,
+        plan: InputPlan,
+        form: RequestForm,
+        output: dict[str, Any] | None,
+        fault: str | None,
+    ) -> ToolDefinition:
         hidden: Secrets = self._credentials.hidden
         effect = _EFFECTS[operation.method]
+        unchecked = [] if fault is None else [f"Its results are not checked: {fault.removesuffix('.')}."]
+        notes = "\n".join([*plan.notes, *unchecked])[:_MOST_NOTED]
+        summary = hidden.hide(operation.summary)[:_MOST_DESCRIBED] or operation.label
         said: dict[str, Any] = {
             "name": name,
-            "description": hidden.hide(operation.summary)[:_MOST_DESCRIBED] or operation.label,
+            "description": f"{summary}\n\n{hidden.hide(notes)}".strip(),
             "input_schema": plan.schema,
-            "output_schema": self._output(operation),
+            "output_schema": output,
             "tags": list(operation.tags),
             "effect": "idempotent" if effect == "once" and plan.key_header is not None else effect,
             "deprecated": operation.is_deprecated,
@@ -133,10 +149,16 @@ class _Building:
         digest = digest_of([said, form.method, form.base, form.path, sent, body, plan.key_header])
         return ToolDefinition.model_validate({**said, "version": digest[:_VERSION_LENGTH], "code_digest": digest})
 
-    def _output(self, operation: Operation) -> dict[str, Any] | None:
+    def _output(self, operation: Operation) -> tuple[dict[str, Any] | None, str | None]:
+        """Return the schema of its results, or `None` with what is wrong with it, if anything is."""
         if not self._options.checks_results:
-            return None
-        return output_schema(operation, self._document, self._outputs)
+            return None, None
+        try:
+            return output_schema(operation, self._document, self._outputs), None
+        except OperationUnusable as exc:
+            return None, str(exc)
+        except RecursionError:
+            return None, "their schema is nested too deep"
 
 
 def base_of(operation: Operation, options: OpenApiOptions) -> str:

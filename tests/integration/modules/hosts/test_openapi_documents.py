@@ -192,7 +192,7 @@ async def test_operations_that_cannot_be_tools_are_listed(tmp_path: Path) -> Non
     reference = {"schema": {"$ref": "other.json#/x"}}
     paths: dict[str, Any] = {
         "/fine": {"get": operation("fine")},
-        "/outside": {"get": operation("outside", {"name": "n", "in": "query", **reference})},
+        "/outside": {"get": operation("outside", {"name": "n", "in": "query", "required": True, **reference})},
         "/nowhere": {"get": operation("nowhere", {"$ref": "#/components/parameters/none"})},
         "/circle": {"get": operation("circle", {"$ref": "#/paths/~1circle/get/parameters/0"})},
         "/pattern": {"get": operation("pattern", parameter("n", "query", {"pattern": "(" * 50}))},
@@ -200,7 +200,7 @@ async def test_operations_that_cannot_be_tools_are_listed(tmp_path: Path) -> Non
         "/xml": {"post": operation("xml", requestBody={"required": True, "content": {"application/xml": {}}})},
         "/same": {"get": operation("fine")},
         "/list": {"get": []},
-        "/circles": {"get": operation("circles", parameter("n", "query", {"allOf": 3, "properties": {"a": 3}}))},
+        "/circles": {"get": operation("circles", parameter("n", "query", {"properties": {"a": 3}}, required=True))},
         "/parts": {"post": operation("parts", requestBody=json_body({"allOf": 3}, media_type="multipart/form-data"))},
     }
     async with hosted_document(tmp_path, document(paths), base=BASE) as birds:

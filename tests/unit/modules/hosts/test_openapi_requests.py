@@ -286,3 +286,96 @@ def test_a_body_that_is_a_file_is_its_bytes(media_type: str) -> None:
         {"body": b64encode(b"\0\1\2\3").decode()},
     )
     assert (request.headers["Content-Type"], request.body) == (media_type, b"\0\1\2\3")
+
+
+LEFT_OUT: dict[str, tuple[dict[str, Any], str]] = {
+    **{
+        name: (parameter(name, "header", {"type": "string"}), "the connection's")
+        for name in ("Content-Encoding", "Connection", "Host", "Cookie", "Expect", "transfer-encoding")
+    },
+    "style": (parameter("day", "query", style="spoken"), "style"),
+    "outside": (parameter("day", "query", {"$ref": "other.json#/Day"}), "other.json"),
+    "outside, deeper": (parameter("day", "query", {"$ref": "#/components/schemas/Far"}), "other.json"),
+    "nowhere": (parameter("day", "query", {"$ref": "#/components/schemas/None"}), "not there"),
+    "no schema": (parameter("day", "query", {"properties": {"a": 3}}), "int"),
+}
+FAR = {
+    "schemas": {
+        "Far": {"properties": {"a": {"$ref": "#/components/schemas/Further"}}},
+        "Further": {"$ref": "other.json"},
+    }
+}
+
+
+@pytest.mark.parametrize(("said", "words"), LEFT_OUT.values(), ids=LEFT_OUT.keys())
+def test_an_optional_parameter_that_cannot_be_sent_is_left_out(said: dict[str, Any], words: str) -> None:
+    """The tool says so. A required one costs the operation, with the reason."""
+    other = parameter("q", schema={"type": "string"})
+    (tool,) = tools(one("/mail", operation("op", said, other), "post", components=FAR)).tools.values()
+    none = tools(one("/mail", operation("op", {**said, "required": True}, other), "post", components=FAR))
+
+    assert list((tool.definition.input_schema or {})["properties"]) == ["q"]
+    assert f"'{said['name']}' is left out" in tool.definition.description
+    assert words in tool.definition.description
+    assert (none.tools, words in none.faults[0].message) == ({}, True)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"application/xml": {}},
+        {"application/json": {"schema": {"$ref": "other.json"}}},
+        {FORM: {"schema": {"type": "array"}}},
+        {},
+    ],
+)
+def test_an_optional_body_that_cannot_be_sent_is_left_out(content: dict[str, Any]) -> None:
+    """As an optional parameter is."""
+    (tool,) = tools(one("/mail", operation("op", requestBody={"content": content}), "post")).tools.values()
+    none = tools(one("/mail", operation("op", requestBody={"content": content, "required": True}), "post"))
+
+    assert "Its body is left out: " in tool.definition.description
+    assert (none.tools, len(none.faults)) == ({}, 1)
+
+
+def test_a_header_that_only_the_host_sends_is_named() -> None:
+    """Of those that every request has by itself nothing is said."""
+    headers = [parameter(name, "header") for name in ("Authorization", "Accept", "Content-Type")]
+    (tool,) = tools(one("/mail", operation("op", *headers, summary="Sends."), "post")).tools.values()
+
+    assert tool.definition.description == (
+        "Sends.\n\nThe header 'Authorization' is not sent: only the host's auth or headers send it."
+    )
+
+
+OUTPUTS: dict[str, Any] = {
+    "a type that is none": {"type": "file"},
+    "too large patterns": {"properties": {f"p{i}": {"type": "string", "pattern": "^.{1,10000}$"} for i in range(12)}},
+    "a broken pattern": {"type": "string", "pattern": "(?<n>x"},
+    "outside": {"$ref": "other.json"},
+    "outside, deeper": {"$ref": "#/components/schemas/Far"},
+    "no schema": {"properties": {"a": 3}},
+    "a list": [],
+    "a broken list": {"allOf": 3, "minimum": "x"},
+}
+
+
+@pytest.mark.parametrize("schema", OUTPUTS.values(), ids=OUTPUTS.keys())
+def test_what_is_returned_costs_no_tool(schema: Any) -> None:
+    """Its results are not checked, and the tool says so."""
+    answers = {"200": {"description": "ok", "content": {"application/json": {"schema": schema}}}}
+    found = tools(one("/x", operation("op", responses=answers), components=FAR))
+    (tool,) = found.tools.values()
+
+    assert (found.faults, tool.definition.output_schema) == ([], None)
+    assert "Its results are not checked: " in tool.definition.description
+
+
+def test_a_name_that_is_required_twice_is_required_once() -> None:
+    """Such a schema is as good as any."""
+    schema = {"type": "object", "required": ["id", "id"], "properties": {"id": {"type": "string"}}}
+    answers = {"200": {"description": "ok", "content": {"application/json": {"schema": schema}}}}
+    (tool,) = tools(one("/x", operation("op", responses=answers))).tools.values()
+
+    assert tool.definition.output_schema == {**schema, "required": ["id"]}
+    assert tool.definition.description == "GET /x"

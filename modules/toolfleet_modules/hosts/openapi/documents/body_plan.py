@@ -31,17 +31,12 @@ class BodyPlan:
     encodings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def body_plan(body: Mapping[str, Any], translator: SchemaTranslator, references: set[str]) -> BodyPlan | None:
-    """The plan; `None` for a body that need not be there, and is of no kind that is written.
-
-    Raises `OperationUnusable` for one that must be there.
-    """
+def body_plan(body: Mapping[str, Any], translator: SchemaTranslator, references: set[str]) -> BodyPlan:
+    """Return the plan. Raises `OperationUnusable` for a body that is of no kind that is written."""
     content = body.get("content")
     is_required = body.get("required") is True
     found = _chosen(content if isinstance(content, dict) else {})
     if found is None:
-        if not is_required:
-            return None
         kinds = ", ".join(content)[:120] if isinstance(content, dict) else "no media type"
         raise OperationUnusable("UnsupportedBody", f"Its body is {kinds}: JSON, forms, text and bytes are written.")
     media_type, said = found

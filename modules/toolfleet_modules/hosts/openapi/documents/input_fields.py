@@ -1,9 +1,10 @@
 """Plans a tool's arguments: which of an operation's parameters, or which part of its body, each one is."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 from toolfleet_modules.hosts.openapi.documents.body_plan import BodyPlan, body_plan
 from toolfleet_modules.hosts.openapi.documents.document import OperationUnusable
@@ -12,6 +13,7 @@ from toolfleet_modules.hosts.openapi.documents.operation_names import argument_n
 from toolfleet_modules.hosts.openapi.documents.operations import Operation
 
 Place = Literal["path", "query", "header", "cookie", "body"]
+_Made = TypeVar("_Made")
 
 WHOLE_BODY = "body"
 """The argument that is the whole body, where its parts cannot stand beside the parameters."""
@@ -39,13 +41,17 @@ class InputField:
 
 @dataclass(frozen=True, slots=True)
 class InputPlan:
-    """`schema` is the JSON Schema of all `fields`. `key_header` carries the call's id, for which `key_schema` holds."""
+    """`schema` is the JSON Schema of all `fields`. `key_header` carries the call's id, for which `key_schema` holds.
+
+    `notes`: sentences about optional parts that are left out.
+    """
 
     fields: Sequence[InputField]
     body: BodyPlan | None
     schema: Mapping[str, Any]
     key_header: str | None = None
     key_schema: Mapping[str, Any] | None = None
+    notes: Sequence[str] = ()
 
 
 def place_of(place: str, name: str) -> tuple[str, str]:
@@ -67,31 +73,63 @@ def input_plan(
     have `/`, each as `method.parameter`.
     """
     references = set[str]()
-    fields, key = list[InputField](), None
+    fields, key, notes = list[InputField](), None, list[str]()
     for parameter in operation.parameters:
         place, name = parameter["in"], parameter["name"]
         if place_of(place, name) in taken or (place == "header" and name.lower() in _IGNORED):
             continue
-        if place == "header" and name.lower() in _FORBIDDEN:
-            raise OperationUnusable("UnsupportedParameter", f"It takes the header {name!r}, which is the connection's.")
-        if place == "header" and _is_key(name):
+        if place_of(place, name) == ("header", "authorization"):
+            notes.append("The header 'Authorization' is not sent: only the host's auth or headers send it.")
+        elif place == "header" and _is_key(name):
             key = parameter
-            continue
-        fields.append(_parameter_field(parameter, translator, references))
+        else:
+            is_required = place == "path" or parameter.get("required") is True
+            make = partial(_parameter_field, parameter, translator)
+            found = _part(make, translator, references, None if is_required else (repr(name[:80]), notes))
+            fields += [] if found is None else [found]
     _check_path(operation, fields)
-    body = None if operation.body is None else body_plan(operation.body, translator, references)
+    body = None
+    if operation.body is not None:
+        make_body = partial(body_plan, operation.body, translator)
+        is_required = operation.body.get("required") is True
+        body = _part(make_body, translator, references, None if is_required else ("Its body", notes))
     if body is not None:
         fields += _body_fields(body)
     named = [_with_slashes(each, tool, slashes) for each in _named(fields)]
     schema = _schema_of(named, translator, references)
     if key is None:
-        return InputPlan(named, body, schema)
+        return InputPlan(named, body, schema, notes=notes)
     key_schema = key.get("schema")
-    return InputPlan(named, body, schema, key["name"], key_schema if isinstance(key_schema, dict) else {})
+    return InputPlan(named, body, schema, key["name"], key_schema if isinstance(key_schema, dict) else {}, notes)
+
+
+def _part(
+    make: Callable[[set[str]], _Made],
+    translator: SchemaTranslator,
+    references: set[str],
+    optional: tuple[str, list[str]] | None,
+) -> _Made | None:
+    """Make a part of the plan; for an `optional` one that cannot be sent, note under its name why it is left out."""
+    own = set[str]()
+    try:
+        made = make(own)
+        if optional is not None:
+            translator.definitions(own)  # whether all that it refers to is there
+    except OperationUnusable as exc:
+        if optional is None:
+            raise
+        optional[1].append(f"{optional[0]} is left out: {exc}")
+        return None
+    references |= own
+    return made
 
 
 def _parameter_field(parameter: Mapping[str, Any], translator: SchemaTranslator, references: set[str]) -> InputField:
     place: Place = parameter["in"]
+    if place == "header" and parameter["name"].lower() in _FORBIDDEN:
+        raise OperationUnusable(
+            "UnsupportedParameter", f"It takes the header {parameter['name'][:80]!r}, which is the connection's."
+        )
     style = parameter.get("style", _STYLES[place])
     if style not in _ALLOWED[place]:
         raise OperationUnusable(
@@ -200,7 +238,7 @@ def _is_key(name: str) -> bool:
 
 _WITHOUT_SLASHES = frozenset({"integer", "number", "boolean", "null", "uuid", "date", "date-time"})  # types and formats
 _KEYS = frozenset({"idempotency-key", "idempotency-id", "idempotency-token", "idempotent-key"})
-_IGNORED = frozenset({"accept", "content-type", "authorization"})  # as the specification says
+_IGNORED = frozenset({"accept", "content-type"})  # which the request has by itself, as the specification says
 _FORBIDDEN = frozenset(
     """accept-encoding connection content-encoding content-length cookie expect host keep-alive te trailer
     transfer-encoding upgrade""".split()  # noqa: SIM905 - one text is read more easily than a list
