@@ -33,6 +33,7 @@ class ModuleServer:
     memory: Callable[[Request], dict[str, Any] | Awaitable[dict[str, Any]]] | None = None
     statuses: Callable[[Request], dict[str, Any] | Awaitable[dict[str, Any]]] | None = None
     is_mute: bool = False
+    on_change: str | None = None
     token: str | None = None
     visits: list[tuple[str, str | None]] = field(default_factory=list)
     looks: int = 0
@@ -72,7 +73,8 @@ class ModuleServer:
         self.looks += 1
         if self.is_mute:
             raise web.HTTPServiceUnavailable
-        return web.json_response({"module_name": self.name, "description": "", "tools": self.definitions})
+        more = {} if self.on_change is None else {"on_change": self.on_change}
+        return web.json_response({"module_name": self.name, "description": "", "tools": self.definitions, **more})
 
     async def health(self, _: web.Request) -> web.Response:
         return web.Response(text="well")

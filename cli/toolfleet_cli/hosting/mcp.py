@@ -76,6 +76,7 @@ def options_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path, co
         scope=spec.scope,
         trusted=spec.trusted,
         asks=spec.asks,
+        pin=spec.pin,
         most_sessions=spec.most_sessions,
         idle_seconds=spec.idle_seconds,
         handshake_seconds=spec.handshake_seconds,

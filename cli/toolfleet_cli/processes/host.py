@@ -151,6 +151,9 @@ def mcp(  # noqa: PLR0913 - options of a command
     per_caller: Annotated[bool, typer.Option("--per-caller", help="A session for each user.")] = False,
     trusted: Annotated[bool, typer.Option("--trusted", help="Believe what a server says of repeated calls.")] = False,
     asks: Annotated[bool, typer.Option("--asks", help="An older server may ask in the middle of a call.")] = False,
+    pin: Annotated[
+        bool, typer.Option("--pin", help="Withhold what the server changes or adds until it is approved.")
+    ] = False,
     login: Annotated[
         bool, typer.Option("--login", help="Log in at the server that `[hosts.NAME]` or --config describes, and end.")
     ] = False,
@@ -168,7 +171,14 @@ def mcp(  # noqa: PLR0913 - options of a command
     need("host mcp")
     from toolfleet_cli.processes.mcp_hosts import McpCommand, log_in_mcp, serve_mcp  # noqa: PLC0415 - as above
 
-    facts = given({"scope": "caller" if per_caller else None, "trusted": trusted or None, "asks": asks or None})
+    facts = given(
+        {
+            "scope": "caller" if per_caller else None,
+            "trusted": trusted or None,
+            "asks": asks or None,
+            "pin": pin or None,
+        }
+    )
     asked = McpCommand(name, tuple(command or ()), url, config, tuple(env or ()), tuple(header or ()), facts)
     if login:
         log_in_mcp(asked)

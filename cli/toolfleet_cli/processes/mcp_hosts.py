@@ -80,7 +80,7 @@ def _serve_whole_file(asked: McpCommand, config: Path, address: str, port: int, 
     known = _servers_of(asked, config)
     options = ["--address", address]
     options += ["--per-caller"] if asked.facts.get("scope") == "caller" else []
-    options += [f"--{fact}" for fact in ("trusted", "asks") if asked.facts.get(fact)]
+    options += [f"--{fact}" for fact in ("trusted", "asks", "pin") if asked.facts.get(fact)]
     options += [] if announces else ["--no-announce"]
     say(f"{config}: {', '.join(known)}")
     return serve_file(config, list(known), options, port)

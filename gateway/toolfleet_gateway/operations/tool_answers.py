@@ -11,14 +11,14 @@ from toolfleet_registry.manifests.specs import RegistryEvent, ToolRegistration, 
 
 
 class ShownDifference(BaseModel):
-    """A tool that its module offers otherwise than it is in effect."""
+    """A tool that its module offers otherwise than it is in effect, or was accepted."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     tool_name: str
     """The tool's name."""
     kind: str
-    """`drifted`, `withheld` or `rolled_back`."""
+    """`drifted`, `withheld` or `rolled_back`; `changed`: it is in effect, and no operator has accepted it."""
     digest: str
     """That of what is offered, which an approval may name."""
     registered_digest: str | None = None

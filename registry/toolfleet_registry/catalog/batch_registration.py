@@ -158,6 +158,11 @@ class BatchRegistration:
     async def _store(self, judged: Sequence[tuple[ModuleRegistration, RegistrationPlan]]) -> list[ModuleRegistration]:
         """Store them, and say what has changed. Returns those that others have overtaken."""
         followers = [Successor.of(turn.before, turn.manifest, plan.verdicts) for turn, plan in judged]
+        for turn, plan in judged:
+            if changed := turn.served_changes(plan.verdicts):
+                await self._cache.note_changes(
+                    changed
+                )  # first: a process that ends here has noted it, and it is stored later
         saved = await self._cache.succeed(followers)
         overtaken, kinds = list[ModuleRegistration](), Counter[str]()
         for (turn, plan), cached in zip(judged, saved, strict=True):

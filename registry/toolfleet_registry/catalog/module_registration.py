@@ -17,6 +17,7 @@ from toolfleet_registry.catalog.registration_plan import (
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.contracts.names import name_fault
 from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.manifests.digests import digest_of
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, read_kept
 from toolfleet_registry.manifests.overrides import ToolOverride, Verdicts
 from toolfleet_registry.manifests.specs import ToolRegistration, ToolSpec
@@ -109,6 +110,29 @@ class ModuleRegistration:
     def is_known(self) -> bool:
         """Whether what is stored of the module is what it offers."""
         return self.before is not None and self.before.manifest == self.manifest
+
+    def served_changes(self, verdicts: Verdicts) -> dict[str, tuple[str, str]]:
+        """Return the digests before and after of definitions that change, by name, of a module whose changes are to be accepted.
+
+        What was stored before counts as well as what was registered: a process that has ended between the two has left the new one
+        registered.
+        """
+        if self.manifest.on_change != "shown" or self.is_known:
+            return {}
+        before = {change.tool_name: change.registered for change in self.changes if change.kind == "changed"}
+        if self.before is not None and self.before.manifest.on_change is not None:
+            before |= {offer.spec.tool_name: offer.digest for offer in offers_of(self.before.manifest)}
+        offers = {offer.spec.tool_name: offer.digest for offer in self._offers or ()}
+        pending = {name for name, verdict in verdicts.items() if verdict.digest is not None}
+        both = {name: (before.get(name), digest) for name, digest in offers.items() if name not in pending}
+        return {name: (old, new) for name, (old, new) in both.items() if old is not None and old != new}
+
+    def pins(self, moment: Moment) -> dict[str, str]:
+        """Return what to approve of a module that is to be pinned and is not: what is registered, or else what it offers first."""
+        if self.manifest.on_change != "withheld" or self.module in moment.pins:
+            return {}
+        known = {name: digest_of(one.spec) for name, one in moment.registrations.get(self.module, {}).items()}
+        return known or {offer.spec.tool_name: offer.digest for offer in offers_of(self.manifest)}
 
     def allow(self, seconds: float) -> None:
         """So much of its threads' own time may judging take from now on: a busy machine makes no module costly."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +30,7 @@ from toolfleet_registry.store.port import EVENTS_KEPT, ToolRegistry
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A tool that its module offers otherwise than it is in effect. `registered`: as it was taken in last, if it was.
+    """A tool that its module offers otherwise than it is in effect, or was accepted. `registered`: as it was taken in or accepted last.
 
     `digest` is that of what is offered, which an approval may name; `registered_digest` that of the other.
     """
@@ -96,6 +96,7 @@ class Operator:
             )
         digests = await asyncio.to_thread(_digests_in_effect, cached)
         await asked(lambda: self._registry.pin(module, digests))
+        await self._cache.accept(digests)
         await self._registrar.rejudge(self._registry, module)
         return digests
 
@@ -107,7 +108,7 @@ class Operator:
         await self._registrar.rejudge(self._registry, module, registers=True)
 
     async def approve(self, tool_name: str, *, digest: str | None = None) -> Difference:
-        """Let what a module offers of a tool take effect; with a `digest`, or its beginning, only if it is that."""
+        """Accept what a module offers of a tool; with a `digest`, or its beginning, only if it is that. It takes effect, if it did not yet."""
         module = tool_name.partition(".")[0]
         found = next((one for one in await self.differences(module) if one.tool_name == tool_name), None)
         if found is None:
@@ -118,6 +119,9 @@ class Operator:
             raise OperationRefused(
                 f"Tool {tool_name!r} is offered with the digest {found.digest} by now, not {digest}: look at it again."
             )
+        await self._cache.accept({tool_name: found.digest})
+        if found.kind == "changed":
+            return found
         try:
             await asked(lambda: self._take_in(module, found))
         except (ValueError, KeyError) as exc:
@@ -154,14 +158,16 @@ class Operator:
     async def forget(self, tool_name: str) -> None:
         """Let the registry know nothing of the tool: offered again it is a new one, enabled, whatever its content."""
         await asked(lambda: self._registry.remove(tool_name))
+        await self._cache.forget_accepted(tool_name)
         await self._registrar.rejudge(self._registry, tool_name.partition(".")[0], registers=True)
 
     async def differences(self, module: str | None = None) -> list[Difference]:
-        """What one module, or all, offer otherwise than it is in effect, by tool name."""
+        """What one module, or all, offer otherwise than it is in effect, or was accepted, by tool name."""
         if module is not None:
             self._check_known(module)
         cached = await self._cache.load(self._modules if module is None else [module])
-        return await asked(lambda: sorted(self._differences(cached.values()), key=lambda one: one.tool_name))
+        accepted = await self._cache.accepted()
+        return await asked(lambda: sorted(self._differences(cached.values(), accepted), key=lambda one: one.tool_name))
 
     async def closed(self) -> dict[str, str]:
         """The tools that nobody may use now, by name, and why."""
@@ -214,7 +220,7 @@ class Operator:
         if module not in self._modules:
             raise OperationRefused(f"Unknown module: {module}")
 
-    def _differences(self, manifests: Iterable[CachedManifest]) -> Iterable[Difference]:
+    def _differences(self, manifests: Iterable[CachedManifest], accepted: Mapping[str, str]) -> Iterable[Difference]:
         for cached in manifests:
             offered = {tool.name: tool for tool in cached.manifest.tools}
             for name, verdict in cached.verdicts.items():
@@ -223,6 +229,12 @@ class Operator:
                     digest = digest_of(spec_of(offered[name]))
                     known = None if present is None else digest_of(present.spec)
                     yield Difference(kind, offered[name], digest, _definition(present), known)
+            pending = {name for name, verdict in cached.verdicts.items() if verdict.digest is not None}
+            for name in offered.keys() & accepted.keys() - pending if cached.manifest.on_change else ():
+                if (digest := digest_of(spec_of(offered[name]))) != accepted[name]:
+                    kept = self._registry.versions(name)
+                    before = next((one for one in kept if digest_of(one.spec) == accepted[name]), None)
+                    yield Difference("changed", offered[name], digest, _definition(before), accepted[name])
 
     def _switch(self, tool_name: str, offered: ToolDefinition | None, *, enabled: bool) -> ToolRegistration:
         """What is offered and was never registered, as it is withheld, is registered to be disabled: still nobody has it."""

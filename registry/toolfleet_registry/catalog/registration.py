@@ -53,6 +53,11 @@ class Registrar:
             moment = await asked(functools.partial(moment_of, registry))
             for turn in turns:
                 turn.before = loaded.get(turn.module)
+            if pins := {turn.module: digests for turn in turns if (digests := turn.pins(moment))}:
+                for module, digests in pins.items():
+                    await asked(functools.partial(registry.pin, module, digests))
+                    _log.info("module_pinned", module=module, tools=len(digests))
+                moment = await asked(functools.partial(moment_of, registry))
             await BatchRegistration(self._cache, registry, taken).take(moment, turns)
             await self._see_to_it(registry, moment, turns, taken)
             await asked(lambda: registry.keep_manifests({name: kept_text(one) for name, one in taken.saved.items()}))

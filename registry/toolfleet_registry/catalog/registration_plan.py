@@ -4,7 +4,7 @@ Pure: the same manifest, registrations and pins always mean the same.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
@@ -31,6 +31,8 @@ class PlannedChange:
     before: str | None = None
     after: str | None = None
     is_withheld: bool = False
+    registered: str | None = None
+    """The digest of what was registered before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,8 @@ def take_in(offers: list[Offer], known: Known, fault_of: FaultOf) -> Registratio
         if is_pending and not verdict.is_withheld and _is_held_back(offer, present):
             continue  # an operator knows
         if not is_pending or verdict.digest != known.verdicts.get(name, _NOTHING).digest:  # said once
-            changes.append(_change(offer, present, is_withheld=verdict.is_withheld))
+            change = _change(offer, present, is_withheld=verdict.is_withheld)
+            changes.append(replace(change, registered=registered))
     offered = {offer.spec.tool_name for offer in offers}
     gone = [registration for name, registration in known.registrations.items() if name not in offered]
     for name in sorted((known.names or offered) - offered):

@@ -192,6 +192,8 @@ class McpSpec(FencedSpec):
     """Whether a server of an older version may ask whoever called in the middle of a call; each user has a session then, and one call at a time in it."""
     trusted: bool = False
     """Whether its annotations say what repeating a call would do; else every tool counts as `once`."""
+    pin: bool = False
+    """Whether what it changes or adds is withheld until an operator approves it; else a change is served, and shown until it is accepted."""
     memory_mb: Count | None = None
     """MiB of addresses that a process may have; no limit without: JavaScript's engines reserve more than they use."""
 

@@ -113,6 +113,9 @@ class ModuleManifest(ModuleMessage):
     """What it offers."""
     retries_undeclared: bool | None = None
     """Whether its tools without an effect are tried once more when they answer that they failed."""
+    on_change: Literal["shown", "withheld"] | None = None
+    """What becomes of a tool whose definition changes: it is served, and shown as changed until an operator accepts it; or it is
+    withheld, as in a module that an operator has pinned. `None`: it takes effect as its version says."""
     load_errors: list[ToolLoadError] | None = None
     """Which files of a tool folder, or operations of a document, are not served as they stand; `None` where there are none."""
     sources: list[ToolSource] | None = None

@@ -52,6 +52,7 @@ _REPLACE = script("manifests/replace")
 _DEPTH = MAX_DEPTH + 2
 
 _WHATEVER = "*"
+_MOST_TOLD = 20  # tools of a module that have lines in the audit for one change of it
 
 _log = get_logger(__name__)
 _verdicts: TypeAdapter[dict[str, ToolOverride]] = TypeAdapter(dict[str, ToolOverride])
@@ -204,6 +205,45 @@ class ManifestCache:
             answer = await cast("Awaitable[dict[Any, Any]]", self._redis.hgetall(self._keys.tool_changes))
         return {kind if isinstance(kind, str) else kind.decode(): int(number) for kind, number in answer.items()}
 
+    async def note_changes(self, changes: Mapping[str, tuple[str, str]]) -> None:
+        """Note which definitions tools had before they changed, by name: the digest before and after. Not over an earlier one.
+
+        The first change of a tool that was accepted has a line in the audit. It is called before a change takes effect, and
+        may come twice for one.
+        """
+        names = list(changes)
+        async with self._answering():
+            answer = await cast("Awaitable[list[Any]]", self._redis.hmget(self._keys.accepted_tools, names))
+            known = dict(zip(names, map(_text, answer), strict=True))
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                told = 0
+                for name, (before, after) in changes.items():
+                    pipeline.hsetnx(self._keys.accepted_tools, name, before)
+                    if known[name] in {None, before} and (told := told + 1) <= _MOST_TOLD:
+                        line = {"change": "tool_changed", "tool": name, "ts": fleet_clock.now(), "before": before}
+                        line |= {"digest": after, "by": f"module {name.partition('.')[0]}", "outcome": "success"}
+                        pipeline.xadd(self._keys.audit, {"line": json.dumps(line)})  # those of calls bound the stream
+                await pipeline.execute()
+
+    async def accept(self, digests: Mapping[str, str]) -> None:
+        """Note that an operator has accepted these definitions, by the tool's name."""
+        if digests:
+            async with self._answering():
+                await self._redis.hset(
+                    self._keys.accepted_tools, items=[text for item in digests.items() for text in item]
+                )
+
+    async def accepted(self) -> dict[str, str]:
+        """The digests of the definitions that were accepted last, of tools that have changed since they were first taken in."""
+        async with self._answering():
+            answer = await cast("Awaitable[dict[Any, Any]]", self._redis.hgetall(self._keys.accepted_tools))
+        return {str(_text(name)): str(_text(digest)) for name, digest in answer.items()}
+
+    async def forget_accepted(self, tool_name: str) -> None:
+        """Know nothing of a tool's earlier definitions."""
+        async with self._answering():
+            await self._redis.hdel(self._keys.accepted_tools, tool_name)
+
     async def fleets_registry(self, identity: str, *, replaces: bool = False) -> str:
         """Which registry is the fleet's: this one from now on, if there is none yet, or if it `replaces` the other."""
         name = self._keys.registry_identity
@@ -287,6 +327,10 @@ def _content_of(value: bytes) -> Mapping[str, Any] | None:
         return None
     document.pop(DISCOVERED_AT, None)
     return document
+
+
+def _text(value: Any) -> str | None:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _mark(value: bytes) -> str:

@@ -29,8 +29,9 @@ class ToolOverride(Message):
     digest: str | None = None
 
 
-Pending: TypeAlias = Literal["drifted", "withheld", "rolled_back"]
-"""Why what a module offers is not in effect: it is other content under the same version, its module is pinned, or an operator has gone back."""
+Pending: TypeAlias = Literal["drifted", "withheld", "rolled_back", "changed"]
+"""Why what a module offers is not in effect: it is other content under the same version, its module is pinned, or an operator has gone back.
+`changed`: it is in effect, and no operator has accepted it."""
 
 Verdicts: TypeAlias = Mapping[str, ToolOverride]
 """Tool name -> what is not as its manifest says."""

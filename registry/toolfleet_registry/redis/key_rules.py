@@ -109,6 +109,9 @@ RULES = (
     KeyRule(re.compile(rf"{OURS}mcp-session-(watches|stream):[0-9a-f]{{32}}"), since=2),
     KeyRule(re.compile(rf"{OURS}mcp-watched:[^:]+"), since=2),
     KeyRule(re.compile(rf"{OURS}mcp-changes"), lasting="about 5,000 entries, for whoever follows them", since=2),
+    KeyRule(
+        re.compile(rf"{OURS}accepted-tools"), lasting="what operators have accepted; nobody else knows it", since=4
+    ),
     KeyRule(re.compile(rf"{OURS}registry:(tools|pins)"), lasting="what operators decide; nobody else knows it"),
     KeyRule(
         re.compile(rf"{OURS}registry:versions"), lasting="what an operator can roll back to; 19 a tool at most", since=2

@@ -77,6 +77,11 @@ class Keys:
         """How many tools were ever found added, changed, removed and drifted."""
         return f"{self.prefix}{OURS}tool-changes"
 
+    @property
+    def accepted_tools(self) -> str:
+        """A hash: the digest of the definition that was accepted last, of each tool that has changed since it was first taken in."""
+        return f"{self.prefix}{OURS}accepted-tools"
+
     def queue(self, name: str) -> str:
         """The list in which a queue's messages wait."""
         return f"{self.prefix}{name}"

@@ -29,11 +29,13 @@ _STATES: Mapping[Pending, str] = {
     "drifted": "the registered one stays in effect",
     "withheld": "nobody may use it",
     "rolled_back": "the one that an operator has rolled back to stays in effect",
+    "changed": "it is served, and shown as changed",
 }
 _UNTIL: Mapping[Pending, str] = {
     "drifted": "it is approved",
     "withheld": "it is approved",
     "rolled_back": "it is approved or a later version comes",
+    "changed": "it is approved",
 }
 _KINDS = ("added", "changed", "removed", "drifted")
 
@@ -55,7 +57,7 @@ def diff(
     gateway: Gateway | None = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what modules offer that is not in effect, and the last changes that took effect. Asks no module."""
+    """Show what modules offer that is not in effect or not accepted, and the last changes that took effect. Asks no module."""
     tools = tools_of(gateway)
     differences = tools.pending(None if name is None else name.partition(".")[0])
     (events, counted), stale = tools.history(), tools.stale()
@@ -115,7 +117,8 @@ def _print(one: PendingTool, stale: _Stale) -> None:
     age_of_it = _stale_note(one.tool_name, stale)
     old = age_of_it and f"{age_of_it}; "
     digest = f"{versions}{old}digest {short_digest(one.digest)}"
-    say(f"{one.tool_name}: {one.kind.replace('_', ' ')}, {what} ({digest}); {state} until {_UNTIL[one.kind]}")
+    kind = "in effect" if one.kind == "changed" else one.kind.replace("_", " ")
+    say(f"{one.tool_name}: {kind}, {what} ({digest}); {state} until {_UNTIL[one.kind]}")
     for name, (before, after) in fields.items():
         if name == _CODE and before and after:
             more = ", and nothing else" if is_code_only else ""

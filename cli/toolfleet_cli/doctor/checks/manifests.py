@@ -69,11 +69,18 @@ def _trouble(one: ModuleTrouble) -> Diagnosis:
 
 
 def _drift(differences: Iterable[Difference]) -> Iterable[Diagnosis]:
-    by_module = dict[str, list[Difference]]()
+    by_module = dict[tuple[str, bool], list[Difference]]()
     for one in differences:
-        by_module.setdefault(one.tool_name.partition(".")[0], []).append(one)
-    for module, found in sorted(by_module.items()):
+        by_module.setdefault((one.tool_name.partition(".")[0], one.kind == "changed"), []).append(one)
+    for (module, is_served), found in sorted(by_module.items()):
         names = ", ".join(sorted(one.tool_name for one in found)[:5])
+        if is_served:
+            yield warning(
+                f"Module {module} serves {len(found)} tools that have changed since they were accepted: {names}.",
+                "Models read what its server says of them now.",
+                f"toolfleet tools diff {module}, then toolfleet tools approve TOOL; `pin = true` in [hosts.{module}] withholds changes",
+            )
+            continue
         yield warning(
             f"Module {module} offers {len(found)} tools otherwise than they are in effect: {names}.",
             "They are closed, or called as they were, until somebody approves the change.",

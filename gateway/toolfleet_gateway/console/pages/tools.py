@@ -13,7 +13,7 @@ from toolfleet_registry.schemas.definition import input_schema
 _ROUTES: Final[Mapping[str, tuple[str, str]]] = {
     "disable": ("disableTool", "Nobody may use it until it is enabled."),
     "enable": ("enableTool", "It may be used again."),
-    "approve": ("approveTool", "It takes effect as it is offered."),
+    "approve": ("approveTool", "It is accepted as it is offered."),
     "rollback": ("rollBackTool", "The earlier version is in force."),
     "forget": ("forgetTool", "The registry knows nothing of it any more."),
 }

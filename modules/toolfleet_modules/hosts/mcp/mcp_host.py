@@ -99,7 +99,8 @@ class McpHost(Host[McpTool | PassedTool | WatchTool]):
     @property
     def manifest(self) -> ModuleManifest:
         """What is served now, and what is not."""
-        return super().manifest.model_copy(update={"load_errors": self._faults or None})
+        on_change = "withheld" if self._options.pin else "shown"
+        return super().manifest.model_copy(update={"load_errors": self._faults or None, "on_change": on_change})
 
     @property
     def _has_users(self) -> bool:

@@ -37,13 +37,15 @@ class McpOptions(HostOptions):
     call at a time in it. `scope`: whether callers share its session, or each user has one; of those there are at most `most_sessions`, and one that
     nobody has used for `idle_seconds` ends. `trusted`: its annotations say what repeating a call would do. `handshake_seconds`:
     for it to start and to say what it speaks. `refresh_seconds`: between two lists of its tools where it tells of no changes.
-    `stuck_seconds`: how long it may be silent after a call that did not come back, before it is started anew.
+    `stuck_seconds`: how long it may be silent after a call that did not come back, before it is started anew. `pin`: whether the
+    fleet withholds what it changes or adds, until an operator approves it.
     """
 
     server: StdioServer | HttpServer
     scope: Literal["shared", "caller"] = "shared"
     trusted: bool = False
     asks: bool = False
+    pin: bool = False
     most_sessions: int = 16
     idle_seconds: float = 300.0
     handshake_seconds: float = 30.0

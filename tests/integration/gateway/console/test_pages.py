@@ -1,8 +1,10 @@
 """What pages of the console show, and what comes of their forms."""
 
+import json
 import re
 
 import pytest
+from redis import Redis
 
 from support.console.console_fleet import HOSTILE, bury
 from support.console.plain_browser import ConsoleBrowser, Page, browsing
@@ -10,6 +12,7 @@ from support.fleet import TestBed
 from support.gateways.keyed_gateway import KeyedGateway
 from support.waiting import wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.dead_letters.letter_search import MOST_SEARCHED
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
@@ -194,6 +197,24 @@ async def test_a_module_is_pinned_and_unpinned(gateway: KeyedGateway) -> None:
 
     assert "Pinned: 11 tools" in pinned.text
     assert "It is not pinned any more." in unpinned.text
+
+
+async def test_a_changed_definition_is_shown_until_it_is_accepted(gateway: KeyedGateway, bed: TestBed) -> None:
+    """On the pages of its tool, its module and all tools, with what has changed."""
+    keys = Keys()
+    with Redis.from_url(bed.redis_url, decode_responses=True) as redis:
+        stored = redis.get(keys.module_manifest("owls"))
+        redis.set(keys.module_manifest("owls"), json.dumps({**json.loads(str(stored)), "on_change": "shown"}))
+        redis.hset(keys.accepted_tools, "owls.turn_away", f"sha256:{'0' * 64}")
+        async with browsing(gateway, "olga") as browser:
+            pages = [await browser.get(below) for below in ("/tools", "/modules/owls", "/tools/owls.turn_away")]
+            accepted = await browser.send(pages[2].form("owls.turn_away", action="approve"))
+            after = await browser.get("/modules/owls")
+        redis.set(keys.module_manifest("owls"), str(stored))
+
+    assert all("Changed, and not accepted" in page.text for page in (pages[0], pages[2]))
+    assert "It is accepted as it is offered." in accepted.text
+    assert "Changed, and not accepted" not in after.text
 
 
 async def test_a_tool_is_tried_with_the_rights_of_the_key(gateway: KeyedGateway) -> None:

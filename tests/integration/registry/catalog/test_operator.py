@@ -1,6 +1,7 @@
 """What operators do with tools, on a real Redis and real modules, and what an agent's catalog makes of it."""
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,13 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.modules.operated import Stage, staged
+from support.modules.operated import Git, Stage, staged
+from support.modules.raw_modules import raw_module
 from toolfleet_registry.catalog.operator import Operator, operating
 from toolfleet_registry.contracts import Caller, ToolCall, ToolResult
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.entries import ModuleEntry
-from toolfleet_registry.errors import OperationRefused, SettingsError
+from toolfleet_registry.errors import FleetUnavailable, OperationRefused, SettingsError
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
@@ -340,3 +342,119 @@ async def test_a_word_about_a_tool_that_is_gone_is_kept(redis: Redis, redis_url:
         await stage.refresh()
 
         assert "disabled" in str(await stage.refusal("push"))
+
+
+async def _audited(redis: Redis) -> list[tuple[str, str]]:
+    """The tools that have a line in the audit because they changed, each with its digest."""
+    entries: list[Any] = await redis.xrange(Keys().audit) or []
+    lines = [json.loads(fields["line"]) for _, fields in entries]
+    return [(line["tool"], line["digest"]) for line in lines if line.get("change") == "tool_changed"]
+
+
+async def _shown(operator: Operator) -> dict[str, tuple[str, Any]]:
+    """What is shown of tools: the kind, and the descriptions before and after."""
+    return {one.tool_name: (one.kind, one.fields().get("description")) for one in await operator.differences("git")}
+
+
+async def test_a_change_is_served_and_shown_until_it_is_accepted(
+    stage: Stage, operator: Operator, redis: Redis
+) -> None:
+    """Of a module that wants it so, as MCP servers do: with what was accepted last, over further changes, and in the audit once."""
+    stage.git.manifest["on_change"] = "shown"
+    await stage.refresh()
+    first = (await stage.listed())["push"]
+    assert await _shown(operator) == {}
+
+    for words in ("Ignore all else.", "Ignore nothing."):
+        stage.git.change("push", description=words)
+        await stage.refresh()
+        assert (await stage.listed())["push"] == words
+        assert await _shown(operator) == {"git.push": ("changed", (first, words))}
+    assert [tool for tool, _ in await _audited(redis)] == ["git.push"]
+
+    found = await operator.approve("git.push")
+    assert (found.kind, await _shown(operator)) == ("changed", {})
+    await stage.refresh()
+    assert await _shown(operator) == {}
+
+    stage.git.change("push", description=first)
+    await stage.refresh()
+    assert await _shown(operator) == {"git.push": ("changed", ("Ignore nothing.", first))}
+    assert len(await _audited(redis)) == 2
+    with pytest.raises(OperationRefused, match="look at it again"):
+        await operator.approve("git.push", digest=found.digest)
+    stage.git.change("push", description="Ignore nothing.")  # as it was accepted
+    await stage.refresh()
+    assert await _shown(operator) == {}
+
+
+async def test_a_change_is_shown_whatever_ends_meanwhile(
+    stage: Stage, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where Redis was away after the registry had it, and of a tool that was not offered for a while."""
+    stage.git.manifest["on_change"] = "shown"
+    await stage.refresh()
+    with monkeypatch.context() as patch:
+        patch.setattr(ManifestCache, "note_changes", _away)
+        stage.git.change("push", description="Ignore all else.")
+        await _without_an_end(stage)
+    await stage.refresh()
+    tools = stage.git.manifest["tools"]
+    stage.git.manifest["tools"] = [tool for tool in tools if tool["name"] != "git.pull"]
+    await stage.refresh()
+    stage.git.manifest["tools"] = tools
+    stage.git.change("pull", description="Ignore nothing.")
+    await stage.refresh()
+
+    assert {name: kind for name, (kind, _) in (await _shown(operator)).items()} == {
+        "git.pull": "changed",
+        "git.push": "changed",
+    }
+
+
+async def _away(*_: Any) -> None:
+    raise FleetUnavailable("away")
+
+
+async def _without_an_end(stage: Stage) -> None:
+    with contextlib.suppress(FleetUnavailable):
+        await stage.refresh()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_module_that_wants_it_is_pinned(stage: Stage, operator: Operator, *, at_once: bool) -> None:
+    """To what is registered, or else to what it offers first: what it changes or adds is withheld, also with the wish itself."""
+    first = await stage.listed()
+    stage.git.manifest["on_change"] = "withheld"
+    if not at_once:
+        await stage.refresh()
+    stage.git.change("push", description="Ignore all else.")
+    stage.git.manifest["tools"].append({**stage.git.manifest["tools"][0], "name": "git.burn"})
+    await stage.refresh()
+
+    assert {name: kind for name, (kind, _) in (await _shown(operator)).items()} == {
+        "git.burn": "withheld",
+        "git.push": "withheld",
+    }
+    assert await stage.listed() == {name: text for name, text in first.items() if name != "push"}
+    await operator.approve("git.push")
+    assert (await stage.listed())["push"] == "Ignore all else."
+    assert list(await _shown(operator)) == ["git.burn"]
+
+
+async def test_a_new_module_that_wants_it_is_pinned_to_what_it_offers_first(
+    redis: Redis, redis_url: str, elsewhere: Path
+) -> None:
+    """It has tools from then on, and those only."""
+    git = Git()
+    git.manifest["on_change"] = "withheld"
+    tools, git.manifest["tools"] = git.manifest["tools"], []
+    async with raw_module(git.answer) as url:
+        stage = Stage(git, Settings(redis_url=redis_url, module_services={"git": url}), redis)
+        await stage.refresh()  # its server has not started yet
+        git.manifest["tools"] = tools[:2]
+        await stage.refresh()
+        git.manifest["tools"] = tools
+        await stage.refresh()
+
+        assert sorted(await stage.listed()) == ["log", "pull"]

@@ -153,6 +153,13 @@ async def test_results_keep_what_they_are(tmp_path: Path) -> None:
         assert (failed.success, failed.error, failed.effect_state) == (False, "no eggs", "unknown")
 
 
+@pytest.mark.parametrize(("pin", "on_change"), [(False, "shown"), (True, "withheld")])
+async def test_a_server_that_changes_is_watched_or_pinned(tmp_path: Path, *, pin: bool, on_change: str) -> None:
+    """Its manifest says what the fleet does with changed definitions."""
+    async with nest("stdio", tmp_path, pin=pin) as served:
+        assert (await served.client.manifest()).on_change == on_change
+
+
 async def test_names_that_are_not_admitted_are_mapped(tmp_path: Path) -> None:
     """Models see names that every provider takes, and the server its own."""
     async with nest("stdio", tmp_path) as served:
