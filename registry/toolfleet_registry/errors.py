@@ -229,13 +229,15 @@ class ApprovalNotTaken(FleetError):
     """A decision about a call is not taken. `reason` is one word.
 
     It waits no more: `approved`, `rejected`, `expired` or `ended`. This person may not decide: `forbidden`. Too many decide at this moment: `raced`.
-    Its arguments are not those that were shown: `changed`. The same request was taken before: `repeated`.
-    Redis has lost the call: `lost`. There is none: `unknown`.
+    Its arguments are not those that were shown: `changed`. It has to be said which were: `unseen`. The same request was taken before: `repeated`.
+    Redis has lost the call: `lost`. There is none: `unknown`. `hint`: what to know in addition, perhaps with arguments, which no log gets.
     """
 
-    def __init__(self, approval_id: str, reason: str, text: str | None = None) -> None:
-        self.approval_id, self.reason = approval_id, reason
-        said = f"The call {approval_id[:80]!r} is not decided so: {_NOT_DECIDED.get(reason, reason)}."
+    def __init__(
+        self, approval_id: str, reason: str, text: str | None = None, *, more: str = "", hint: str | None = None
+    ) -> None:
+        self.approval_id, self.reason, self.hint = approval_id, reason, hint
+        said = f"The call {approval_id[:80]!r} is not decided so: {_NOT_DECIDED.get(reason, reason)}{more}."
         super().__init__(text or said)
 
 
@@ -245,6 +247,7 @@ _NOT_DECIDED = {
     "expired": "its time is over",
     "ended": "it has ended",
     "changed": "its arguments were changed since",
+    "unseen": "others decide about it, too, or have edited it; look at it, and send the binding that you are shown as `seen`",
     "repeated": "this very decision was taken before",
     "raced": "too many decide about it at this moment",
     "lost": "Redis has lost it",

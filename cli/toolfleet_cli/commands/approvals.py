@@ -1,6 +1,7 @@
 """Lists and shows calls that people have to approve, and approves or rejects them: `toolfleet approvals`."""
 
 import json
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,6 +35,14 @@ Edit = Annotated[
     str | None,
     typer.Option(
         "--edit", metavar="JSON", help="Approve it with these arguments in the place of those of their names."
+    ),
+]
+Seen = Annotated[
+    str | None,
+    typer.Option(
+        "--seen",
+        metavar="BINDING",
+        help="As `toolfleet approvals show` prints it: nothing is decided if the call was edited since. Without it a terminal shows the call, and asks.",
     ),
 ]
 
@@ -74,6 +83,10 @@ def show(approval_id: ApprovalId, *, gateway: Gateway | None = None, as_json: Js
     if as_json:
         say_json(found.model_dump(mode="json"))
         return
+    _say(found)
+
+
+def _say(found: "ShownApproval") -> None:
     say(f"{found.id}\n")
     facts = {
         "tool": found.tool,
@@ -85,6 +98,7 @@ def show(approval_id: ApprovalId, *, gateway: Gateway | None = None, as_json: Js
         "asked": ago(found.requested_at),
         "expires in": _until(found) if found.state == "waiting" else "",
         "approvals to go": str(found.missing) if found.missing else "",
+        "binding": found.binding,
     }
     for name, value in facts.items():
         if value:
@@ -102,11 +116,13 @@ def approve(
     *,
     edit: Edit = None,
     reason: Reason = "",
+    seen: Seen = None,
     gateway: Gateway | None = None,
     by: str | None = None,
 ) -> None:
     """Approve a call. With the last approval that it needs it is on its way."""
-    found = _approvals(gateway, by).approved(approval_id, _edited(edit), reason)
+    approvals, arguments = _approvals(gateway, by), _edited(edit)
+    found = approvals.approved(approval_id, arguments, reason, seen or _confirmed(approvals, approval_id, "Approve"))
     if found.state == "waiting":
         note(f"Approved; {found.missing} more have to.")
     else:
@@ -119,16 +135,27 @@ def reject(
     approval_id: ApprovalId,
     *,
     reason: Reason = "",
+    seen: Seen = None,
     gateway: Gateway | None = None,
     by: str | None = None,
 ) -> None:
     """Reject a call. Its agent is told, with the reason."""
-    _approvals(gateway, by).rejected(approval_id, reason)
+    approvals = _approvals(gateway, by)
+    approvals.rejected(approval_id, reason, seen or _confirmed(approvals, approval_id, "Reject"))
     note("Rejected.")
 
 
 def _approvals(gateway: Gateway | None, by: str | None = None) -> RedisApprovals | GatewayApprovals:
     return RedisApprovals(by) if gateway is None else GatewayApprovals(gateway)
+
+
+def _confirmed(approvals: RedisApprovals | GatewayApprovals, approval_id: str, verb: str) -> str | None:
+    """Return the binding of the call that a person at a terminal was shown and has confirmed; `None`: no person is asked."""
+    if not sys.stdin.isatty():
+        return None
+    _say(found := approvals.shown(approval_id))
+    typer.confirm(f"{verb} this call?", abort=True)
+    return found.binding
 
 
 def _edited(text: str | None) -> dict[str, Any] | None:

@@ -42,21 +42,24 @@ class RedisApprovals:
 
         return self._ask(ask)
 
-    def approved(self, approval_id: str, arguments: dict[str, Any] | None, reason: str) -> "ShownApproval":
-        """The same, approved by whoever types."""
+    def approved(
+        self, approval_id: str, arguments: dict[str, Any] | None, reason: str, seen: str | None
+    ) -> "ShownApproval":
+        """The same, approved by whoever types, who has `seen` the call of this binding."""
         from toolfleet_tasks.approvals.shown import shown  # noqa: PLC0415 - as above
 
         async def ask(approvals: "FleetApprovals") -> "ShownApproval":
             who = self._approver()
-            return shown(await approvals.approve(approval_id, who, arguments=arguments, reason=reason), who)
+            found = await approvals.approve(approval_id, who, arguments=arguments, reason=reason, seen=seen)
+            return shown(found, who)
 
         return self._ask(ask)
 
-    def rejected(self, approval_id: str, reason: str) -> None:
+    def rejected(self, approval_id: str, reason: str, seen: str | None) -> None:
         """Rejected by whoever types."""
 
         async def ask(approvals: "FleetApprovals") -> None:
-            await approvals.reject(approval_id, self._approver(), reason=reason)
+            await approvals.reject(approval_id, self._approver(), reason=reason, seen=seen)
 
         self._ask(ask)
 
@@ -77,5 +80,7 @@ class RedisApprovals:
 
         try:
             return asyncio.run(run())
-        except (ApprovalNotTaken, ValueError) as exc:
+        except ApprovalNotTaken as exc:
+            fail(" ".join(filter(None, (str(exc), exc.hint))), code=1)
+        except ValueError as exc:
             fail(str(exc), code=1)

@@ -24,15 +24,17 @@ class GatewayApprovals:
         """One of them."""
         return _approval(self.gateway.get(place("approvals", approval_id)))
 
-    def approved(self, approval_id: str, arguments: dict[str, Any] | None, reason: str) -> "ShownApproval":
-        """The same, approved by the key's holder."""
-        edited = {} if arguments is None else {"arguments": arguments}
-        body = {"decision": "approve", "reason": reason, **edited}
+    def approved(
+        self, approval_id: str, arguments: dict[str, Any] | None, reason: str, seen: str | None
+    ) -> "ShownApproval":
+        """The same, approved by the key's holder, who has `seen` the call of this binding."""
+        body = {"decision": "approve", "reason": reason, "arguments": arguments, "seen": seen}
         return _approval(self.gateway.post(place("approvals", approval_id), body))
 
-    def rejected(self, approval_id: str, reason: str) -> None:
+    def rejected(self, approval_id: str, reason: str, seen: str | None) -> None:
         """Rejected by the key's holder."""
-        self.gateway.post(place("approvals", approval_id), {"decision": "reject", "reason": reason})
+        body = {"decision": "reject", "reason": reason, "seen": seen}
+        self.gateway.post(place("approvals", approval_id), body)
 
 
 def _approval(found: dict[str, Any]) -> "ShownApproval":

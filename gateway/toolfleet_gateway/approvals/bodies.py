@@ -35,7 +35,8 @@ class ApprovalDecision(BaseModel):
     """With an approval: what stands in the place of the arguments of these names. What others have approved before counts no more."""
 
     seen: Annotated[str, Field(max_length=128)] | None = None
-    """The `binding` that was shown: if the call was edited since, nothing is decided."""
+    """The `binding` that was shown: if the call was edited since, nothing is decided. To be sent where more than one has to approve, and once
+    the call was edited."""
 
     @model_validator(mode="after")
     def _check(self) -> "ApprovalDecision":

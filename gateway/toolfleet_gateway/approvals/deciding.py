@@ -1,9 +1,13 @@
-"""Knows an identity as one who decides about calls, and which calls are theirs to see."""
+"""Knows an identity as one who decides about calls, which calls are theirs to see, and takes what a request decides."""
 
+from toolfleet_gateway.approvals.bodies import ApprovalDecision
 from toolfleet_gateway.auth.identity import Identity
+from toolfleet_gateway.http.problems import Problem
+from toolfleet_registry.errors import ApprovalNotTaken
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.records import StoredApproval
 from toolfleet_tasks.approvals.shown import may_see
+from toolfleet_tasks.client.namespaces.approvals import FleetApprovals
 
 
 def approver_of(who: Identity) -> Approver:
@@ -14,3 +18,20 @@ def approver_of(who: Identity) -> Approver:
 def is_theirs(found: StoredApproval, who: Identity) -> bool:
     """Whether an approval is theirs to see: viewers see all."""
     return who.has_role("viewer") or may_see(found, approver_of(who))
+
+
+async def take_decision(
+    approvals: FleetApprovals, approval_id: str, approver: Approver, said: ApprovalDecision
+) -> StoredApproval:
+    """Take a decision about a call. Raises `Problem` for what is not taken."""
+    try:
+        if said.decision == "reject":
+            return await approvals.reject(approval_id, approver, reason=said.reason, seen=said.seen)
+        return await approvals.approve(
+            approval_id, approver, arguments=said.arguments, reason=said.reason, seen=said.seen
+        )
+    except ApprovalNotTaken as exc:
+        status, kind = (403, "approval_forbidden") if exc.reason == "forbidden" else (409, "approval_not_taken")
+        raise Problem(status, kind, str(exc), hint=exc.hint) from exc
+    except ValueError as exc:
+        raise Problem(422, "invalid_arguments", str(exc)) from exc

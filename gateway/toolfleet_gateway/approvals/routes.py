@@ -3,7 +3,7 @@
 from starlette.responses import Response
 
 from toolfleet_gateway.approvals.bodies import ApprovalDecision, ApprovalList, ApprovalQuery
-from toolfleet_gateway.approvals.deciding import approver_of, is_theirs
+from toolfleet_gateway.approvals.deciding import approver_of, is_theirs, take_decision
 from toolfleet_gateway.approvals.stream import approval_stream
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.http.answers import json_answer
@@ -77,20 +77,9 @@ class _AboutApprovals:
         return json_answer(shown(found, approver_of(request.who)))
 
     async def decided(self, request: RouteRequest[ApprovalDecision, None]) -> Response:
-        approver, decision = approver_of(request.who), request.body
+        approver = approver_of(request.who)
         approval_id = (await self._seen(request.path["approval_id"], request.who)).approval_id
-        try:
-            if decision.decision == "reject":
-                found = await self._approvals.reject(approval_id, approver, reason=decision.reason, seen=decision.seen)
-            else:
-                found = await self._approvals.approve(
-                    approval_id, approver, arguments=decision.arguments, reason=decision.reason, seen=decision.seen
-                )
-        except ApprovalNotTaken as exc:
-            status, kind = (403, "approval_forbidden") if exc.reason == "forbidden" else (409, "approval_not_taken")
-            raise Problem(status, kind, str(exc)) from exc
-        except ValueError as exc:
-            raise Problem(422, "invalid_arguments", str(exc)) from exc
+        found = await take_decision(self._approvals, approval_id, approver, request.body)
         return json_answer(shown(found, approver))
 
     async def _seen(self, approval_id: str, who: Identity) -> StoredApproval:

@@ -14,7 +14,7 @@ def waits_for(found: StoredApproval) -> str:
     """The sentence: who may approve, how many have to, and until when."""
     request = found.request
     who = "; and ".join(dict.fromkeys(map(_approvers_of, request.rules)))
-    missing = missing_votes(request.rules, request.binding, found.votes)
+    missing = missing_votes(request, found.votes)
     more = f", {missing} of them" if missing > 1 else ""
     until = datetime.fromtimestamp(request.expires_at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     return f"A person has to approve it first, until {until}: {who}{more}."

@@ -3,6 +3,7 @@
 from pydantic import TypeAdapter
 from starlette.responses import Response
 
+from toolfleet_gateway.approvals.deciding import take_decision
 from toolfleet_gateway.hooks.approval_bodies import DecisionTaken, SignedDecision
 from toolfleet_gateway.hooks.signature import SIGNED_HEADERS, signed_delivery
 from toolfleet_gateway.http.answers import json_answer
@@ -79,20 +80,12 @@ class _ApprovalHooks:
     async def _taken(self, said: SignedDecision, approver: Approver) -> DecisionTaken:
         approval_id = said.approval_id
         try:
-            if said.decision == "reject":
-                found = await self._approvals.reject(approval_id, approver, reason=said.reason, seen=said.seen)
-            else:
-                found = await self._approvals.approve(
-                    approval_id, approver, arguments=said.arguments, reason=said.reason, seen=said.seen
-                )
-        except ApprovalNotTaken as exc:
+            found = await take_decision(self._approvals, approval_id, approver, said)
+        except Problem:
             # The same request came twice at one moment, and the other one was first.
             if (answer := _taken_of(await self._seen(approval_id, approver), approver)) is not None:
                 return answer
-            status, kind = (403, "approval_forbidden") if exc.reason == "forbidden" else (409, "approval_not_taken")
-            raise Problem(status, kind, str(exc)) from exc
-        except ValueError as exc:
-            raise Problem(422, "invalid_arguments", str(exc)) from exc
+            raise
         answer = _taken_of(found, approver)
         assert answer is not None  # noqa: S101 - it was taken
         return answer

@@ -8,6 +8,7 @@ from toolfleet_gateway.auth.authenticator import Authenticator
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.auth.key_limits import KeyLimits
 from toolfleet_registry.contracts import Caller
+from toolfleet_tasks.calls.asked_by import set_credential
 
 ANONYMOUS = Identity(Caller())
 """Nobody in particular, as routes see them that answer everybody."""
@@ -24,4 +25,5 @@ class Entrance:
         """Who sends it. An `endpoint` that is a resource of its own, such as `/mcp`, takes tokens for it. Raises `AuthRefused`."""
         who = await self.authenticator.identify(scope["headers"], scope["query_string"], endpoint=endpoint)
         await self.limits.take_request(who)
+        set_credential(who.name, who.caller.user_id)
         return who

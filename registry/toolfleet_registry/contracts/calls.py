@@ -234,6 +234,7 @@ class PublishedCall(Message):
     is run only while its tool has this version. `takes_input`: its module may ask; `inputs`: what it was answered last.
     `log_level`: which log messages its caller wants. `approval`: what people have to approve of it before it begins. `retry`: how
     often it is tried again, if its agent's profile says so. `run_id`, `thread_id`: where it counts, if its agent has a profile.
+    `asked_by`: of a call that makes a job, as of that job.
     """
 
     call_id: str
@@ -263,6 +264,7 @@ class PublishedCall(Message):
     retry: Annotated[RetryTerms | None, Since(3)] = None
     run_id: Annotated[str | None, Since(3), Field(min_length=1, max_length=256)] = None
     thread_id: Annotated[str | None, Since(3), Field(min_length=1, max_length=256)] = None
+    asked_by: Annotated[tuple[str, ...], Since(4)] = ()
 
 
 NEVER_PROBED = "no manifest yet"

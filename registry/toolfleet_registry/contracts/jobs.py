@@ -134,7 +134,8 @@ class JobSpec(Message):
     becomes of that user's rights; `gated` are digests of the calls that were put before the agent's gate (others of tools that
     require one are not made); `hides_results`: what its calls bring is kept nowhere, nor their modules' words; `secret_tools`
     are those of `on_complete` with sensitive arguments. `wish`, of a job that a key names, is a digest of what was asked for.
-    `traceparent` and `tracestate`: where it was made in a trace, as W3C writes that.
+    `traceparent` and `tracestate`: where it was made in a trace, as W3C writes that. `asked_by`: the key or token that has asked
+    for it in the name of another user, and its own user: neither approves its steps.
     """
 
     job_id: str
@@ -159,6 +160,7 @@ class JobSpec(Message):
     hook: Annotated[HookSpec | None, Since(2)] = None
     traceparent: Annotated[str | None, Since(3)] = None
     tracestate: Annotated[str | None, Since(3)] = None
+    asked_by: Annotated[tuple[str, ...], Since(4)] = ()
 
 
 class Job(Message):

@@ -7,7 +7,7 @@ from toolfleet_registry.contracts import Effect, ModuleManifest, ToolDefinition
 from toolfleet_registry.contracts.names import SCHEDULER
 from toolfleet_registry.settings import Settings
 
-_ADD = f"{SCHEDULER}.add_job"
+ADD_JOB = f"{SCHEDULER}.add_job"
 _NEWER = frozenset({"delay_seconds", "max_runs", "on_failure_message", "workflow_id", "poll_url"})
 MOST_REQUESTS = 10  # of one job's `on_complete`
 MOST_LISTED = 100  # jobs
@@ -20,7 +20,7 @@ def probe_scheduler(settings: Settings) -> dict[str, ModuleManifest]:
 
 def is_newer_job(tool_name: str, arguments: Mapping[str, Any]) -> bool:
     """Whether a call asks for a job that workers of version 1 would make another one of: they know fewer arguments."""
-    return tool_name == _ADD and not _NEWER.isdisjoint(arguments)
+    return tool_name == ADD_JOB and not _NEWER.isdisjoint(arguments)
 
 
 def scheduler_manifest(permission: str) -> ModuleManifest:

@@ -20,7 +20,6 @@ from toolfleet_tasks.messages import approval_results
 _READ_SECONDS = 5.0
 _SHOWN = {"permission", "users", "keys", "quorum", "self_approval"}
 _NOBODY = "The program names no approver in whose name that is decided."
-_EDITED = "Its arguments were changed since: decide about what it is now."
 _UNNAMED = "A decision names what was seen: 'id' and 'digest', as the question has them."
 _NO_DECISION = "A decision is {'decision': 'approve' | 'reject', 'id', 'digest', 'reason', 'arguments'}; the last two may be left out."
 _ANOTHER = "The decision is about another call."
@@ -30,8 +29,8 @@ _ANOTHER = "The decision is about another call."
 class Decision:
     """What somebody has decided about a call, in a framework. `arguments` replace those of their names.
 
-    `call_id` and `seen`: of which call, and the digest of what they have seen; without that only a call is approved that nobody has
-    edited. `fault`: why it is no decision, if it is none.
+    `call_id` and `seen`: of which call, and the digest of what they have seen, as `ApprovalService.approve` takes it. `fault`: why it is
+    no decision, if it is none.
     """
 
     approves: bool
@@ -83,7 +82,7 @@ class WaitsForApproval(Exception):
             "arguments": redacted(request.arguments, request.sensitive),
             "digest": request.binding,
             "approvers": who,
-            "missing": missing_votes(request.rules, request.binding, self.found.votes),
+            "missing": missing_votes(request, self.found.votes),
             "expires_at": request.expires_at,
             **({} if self.refusal is None else {"refusal": self.refusal}),
         }
@@ -166,15 +165,12 @@ async def _refused(
         return _ANOTHER
     if approver is None:
         return _NOBODY
-    call_id, reason = found.approval_id, decision.reason
+    call_id, reason, seen = found.approval_id, decision.reason, decision.seen
     try:
-        if not decision.approves:
-            await fleet.approvals.reject(call_id, approver, reason=reason)
-        elif decision.seen is None and any(line.what == "edited" for line in found.journal):
-            return _EDITED
-        else:
-            seen = decision.seen or found.request.binding
+        if decision.approves:
             await fleet.approvals.approve(call_id, approver, arguments=decision.arguments, reason=reason, seen=seen)
+        else:
+            await fleet.approvals.reject(call_id, approver, reason=reason, seen=seen)
     except (ApprovalNotTaken, ValueError) as exc:
         return str(exc)
     return None

@@ -52,7 +52,7 @@ def decision_of(said: object, known: Mapping[str, Any], asked: Any) -> Decision 
     """What people have decided, `known` being the call's metadata, and `asked` its arguments; `None` for nothing."""
     seen = known.get(APPROVAL, {}).get("digest")
     if isinstance(said, ToolDenied):
-        return Decision(approves=False, reason=said.message)
+        return Decision(approves=False, reason=said.message, seen=seen)
     if not isinstance(said, ToolApproved) or known.get(_WAITS):
         return None
     before: Mapping[str, Any] = asked if isinstance(asked, dict) else {}

@@ -1,6 +1,6 @@
 """Judges who may decide about a call, and whether enough have. Pure functions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from toolfleet_registry.contracts import Level
@@ -32,15 +32,11 @@ class Approver:
 
 def refusal_of_approver(request: AskedApproval, approver: Approver, votes: Iterable[ApprovalVote]) -> str | None:
     """Why they may not decide about the call, in a sentence; `None`: they may."""
-    accepting = [
-        rule for rule in request.rules if _accepts(rule, approver.user_id, approver.permission, approver.key_id)
-    ]
-    if not accepting:
+    if not any(_accepts(rule, approver) for rule in request.rules):
         return f"{approver.name} is none of those who may decide about this call."
-    asks = {request.user_id, request.caller.user_id} - {None}
-    if approver.user_id in asks and not any(rule.self_approval for rule in accepting):
-        return "Nobody approves a call of their own."
-    if any(_name_of(vote) == approver.name for vote in votes):
+    if not any(_counts(request, rule, approver) for rule in request.rules):
+        return _OWN
+    if any(vote.name == approver.name for vote in votes):
         return f"{approver.name} has approved this call already: it waits for others."
     return None
 
@@ -50,36 +46,34 @@ def may_decide(request: AskedApproval, approver: Approver) -> bool:
     return refusal_of_approver(request, approver, ()) is None
 
 
-def is_approved(rules: Sequence[ApprovalRule], binding: str, votes: Iterable[ApprovalVote]) -> bool:
-    """Whether each rule has as many different approvers as it wants, who have seen this very call."""
-    counting = [vote for vote in votes if vote.verdict == "approve" and vote.binding == binding]
-    return all(
-        len({_name_of(vote) for vote in counting if _accepts(rule, vote.user_id, vote.permission, vote.key_id)})
-        >= rule.quorum
-        for rule in rules
-    )
+def has_asked(request: AskedApproval, who: Approver | ApprovalVote) -> bool:
+    """Whether the call is theirs: as its user, or as the key, the token or the user that has asked for it in another one's name."""
+    users = {f"user {each}" for each in (request.user_id, request.caller.user_id) if each is not None}
+    return not {who.by, who.name}.isdisjoint(users.union(request.asked_by))
 
 
-def missing_votes(rules: Sequence[ApprovalRule], binding: str, votes: Sequence[ApprovalVote]) -> int:
-    """How many more have to approve, at least."""
-    counting = [vote for vote in votes if vote.verdict == "approve" and vote.binding == binding]
+def missing_votes(request: AskedApproval, votes: Iterable[ApprovalVote]) -> int:
+    """Return how many more have to approve, at least: each rule counts different approvers who have seen this very call."""
+    counting = [vote for vote in votes if vote.verdict == "approve" and vote.binding == request.binding]
     return max(
-        (
-            rule.quorum
-            - len({_name_of(vote) for vote in counting if _accepts(rule, vote.user_id, vote.permission, vote.key_id)})
-            for rule in rules
-        ),
+        (rule.quorum - len({vote.name for vote in counting if _counts(request, rule, vote)}) for rule in request.rules),
         default=0,
     )
 
 
-def _accepts(rule: ApprovalRule, user_id: str | None, permission: Level, key_id: str | None) -> bool:
+def _counts(request: AskedApproval, rule: ApprovalRule, who: Approver | ApprovalVote) -> bool:
+    return _accepts(rule, who) and (rule.self_approval or not has_asked(request, who))
+
+
+def _accepts(rule: ApprovalRule, who: Approver | ApprovalVote) -> bool:
     if rule.permission is not None:
         needed = level_of_tool(rule.permission)
-        if needed is not None and level_of_caller(permission) >= needed:
+        if needed is not None and level_of_caller(who.permission) >= needed:
             return True
-    return user_id in rule.users or key_id in rule.keys
+    return who.user_id in rule.users or who.key_id in rule.keys
 
 
-def _name_of(vote: ApprovalVote) -> str:
-    return vote.by if vote.user_id is None else f"user {vote.user_id}"
+_OWN = (
+    "Nobody approves a call of their own. Two ways out: approve it with a second key, of another user; or set "
+    "self_approval = true where the agent's profile has human_in_the_loop."
+)

@@ -1,8 +1,8 @@
 """Defines what people see of a call that they have to approve, and what they decide."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from toolfleet_registry.contracts import Caller, Message
+from toolfleet_registry.contracts import Caller, Message, Since
 from toolfleet_registry.contracts.approvals.terms import ApprovalRule
 
 ApprovalState = Literal["waiting", "approved", "rejected", "expired"]
@@ -13,7 +13,8 @@ class AskedApproval(Message):
     """A call that waits for people, as it is stored. Times are seconds since the epoch.
 
     `approval_id` is the call's id. `arguments` are as they are published: those at `sensitive` (JSON pointers) are hidden where it
-    is shown. `caller` asks, in the name of `user_id`. `rules` ask for the approval, and each has to be satisfied.
+    is shown. `caller` asks, in the name of `user_id`. `rules` ask for the approval, and each has to be satisfied. `asked_by`: the key or
+    token that has asked for it in the name of another user, and its own user; older versions have none.
     """
 
     approval_id: str
@@ -28,6 +29,7 @@ class AskedApproval(Message):
     requested_at: float
     expires_at: float
     conversation_id: str | None = None
+    asked_by: Annotated[tuple[str, ...], Since(4)] = ()
 
 
 class ApprovalVote(Message):
@@ -43,9 +45,17 @@ class ApprovalVote(Message):
     reason: str = ""
     at: float
 
+    @property
+    def name(self) -> str:
+        """One for each person, as far as that is known."""
+        return self.by if self.user_id is None else f"user {self.user_id}"
+
 
 class JournalLine(Message):
-    """One thing that happened to an approval: `edited` names the digests before and after, `delivery` the request that has brought it."""
+    """One thing that happened to an approval: `edited` names the digests before and after, and as its `reason` the arguments that were replaced.
+
+    `delivery`: the request that has brought it.
+    """
 
     at: float
     what: Literal["approved", "rejected", "edited", "expired"]

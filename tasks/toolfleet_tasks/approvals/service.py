@@ -1,6 +1,7 @@
 """Asks people to approve calls, and takes what they decide: each call's approval once, whoever decides at the same moment."""
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -10,12 +11,13 @@ from toolfleet_registry.agents.approval_rules import approval_fault, terms_of_ap
 from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolResult
 from toolfleet_registry.contracts.approvals.terms import ApprovalRule, ApprovedCall
 from toolfleet_registry.errors import ApprovalNotTaken, BegunBefore, FleetUnavailable, PublishUnconfirmed
+from toolfleet_registry.policy.redaction import redacted
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.admission.control import AdmissionControl, digest_of, refused
 from toolfleet_tasks.admission.refusal import Refusal
 from toolfleet_tasks.approvals.approved_calls import ApprovedCalls
-from toolfleet_tasks.approvals.approvers import Approver, is_approved, refusal_of_approver
+from toolfleet_tasks.approvals.approvers import Approver, has_asked, missing_votes, refusal_of_approver
 from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords, StoredApproval
 from toolfleet_tasks.approvals.request import (
     ApprovalVote,
@@ -30,6 +32,8 @@ from toolfleet_tasks.redis.connection import PipelinedConnection
 
 _TRIES = 20  # decisions that come at one moment: each reads anew what the one before has written
 _SECONDS = 10.0  # for Redis to take one
+_LONGEST_NAMES = 500  # characters, of the arguments that an edit has replaced
+_LONGEST_SHOWN = 2_000  # characters of arguments in a refusal: the approval itself has all
 
 
 class ApprovalService:
@@ -45,7 +49,13 @@ class ApprovalService:
         self.records = records
         self._preparation, self._admission, self._calls = preparation, admission, calls
 
-    async def ask(self, call: PublishedCall, rules: Sequence[ApprovalRule], conversation_id: str | None) -> "Asked":
+    async def ask(
+        self,
+        call: PublishedCall,
+        rules: Sequence[ApprovalRule],
+        conversation_id: str | None,
+        asked_by: tuple[str, ...],
+    ) -> "Asked":
         """Have a call wait for people. Returns what they are asked, or the refusal of a call that does not wait."""
         now = fleet_clock.now()
         assert call.approval is not None  # noqa: S101 - whoever has prepared it has made it
@@ -62,18 +72,19 @@ class ApprovalService:
             requested_at=now,
             expires_at=now + min(rule.expires_seconds for rule in rules),
             conversation_id=conversation_id,
+            asked_by=asked_by,
         )
         intention = self._admission.intention_of(call) if call.idempotency_key else None
         return request, await self.records.request(call, request, intention=intention)
 
-    async def ask_for_step(self, call: PublishedCall) -> ToolResult | Refusal | None:
+    async def ask_for_step(self, call: PublishedCall, asked_by: tuple[str, ...]) -> ToolResult | Refusal | None:
         """As `ask`, of a job's step, for whose end nobody waits here. As `Dispatcher.detach` it returns and raises."""
         rules = self.rules_of(call)
         if not rules:
             return approval_results.changed(call.tool_name, "changed: its agent's profile is another one now")
         try:
             async with asyncio.timeout(_SECONDS):
-                _, refusal = await self.ask(call, rules, None)
+                _, refusal = await self.ask(call, rules, None, asked_by)
         except (TimeoutError, OSError, ResponseError) as exc:
             raise PublishUnconfirmed(str(exc) or "Redis does not answer") from exc
         if refusal is None or refusal.kind == "joined":
@@ -113,11 +124,13 @@ class ApprovalService:
         """Approve a call, perhaps with other `arguments`, each of which replaces the one of its name: what others have approved before counts no more then.
 
         With the last approval that is needed it is on its way. `seen`: the binding of what they were shown; another one is `changed`.
+        Where more than one has to approve, and once a call was edited, a decision without it is `unseen`.
         Raises `ApprovalNotTaken`, and `ValueError` for arguments that the tool does not take.
         """
 
         def make(found: StoredApproval) -> ApprovalChange:
-            return self._approval(_as_seen(found, seen), approver, arguments, reason)
+            self._check(found, approver, seen)
+            return self._approval(found, approver, arguments, reason)
 
         return await self._decide(approval_id, make)
 
@@ -125,7 +138,12 @@ class ApprovalService:
         self, approval_id: str, approver: Approver, *, reason: str = "", seen: str | None = None
     ) -> StoredApproval:
         """Deny a call; the first one who does so decides. `seen` as of `approve`. Raises `ApprovalNotTaken`."""
-        return await self._decide(approval_id, lambda found: self._rejection(_as_seen(found, seen), approver, reason))
+
+        def make(found: StoredApproval) -> ApprovalChange:
+            self._check(found, approver, seen, rejects=True)
+            return self._rejection(found, approver, reason)
+
+        return await self._decide(approval_id, make)
 
     async def go_on(self, found: StoredApproval) -> None:
         """Do what is to be done about an approval that waits no more."""
@@ -180,7 +198,6 @@ class ApprovalService:
     def _approval(
         self, found: StoredApproval, approver: Approver, arguments: Mapping[str, Any] | None, reason: str
     ) -> ApprovalChange:
-        self._check(found, approver)
         now, request, call, votes = fleet_clock.now(), found.request, found.call, list(found.votes)
         journal = list(found.journal)
         tool = self._preparation.tool_of(ToolCall(tool_name=call.tool_name), call.caller)
@@ -196,13 +213,16 @@ class ApprovalService:
         if arguments:
             call = self._edited(call, {**call.arguments, **arguments}, tool, request.rules)
             assert call.approval is not None  # noqa: S101 - `_edited` has made it
-            line = _decided("edited", approver, "", now)
+            replaced = ", ".join(
+                name for name, value in call.arguments.items() if found.call.arguments.get(name) != value
+            )
+            line = _decided("edited", approver, replaced[:_LONGEST_NAMES], now)
             line = line.model_copy(update={"before": request.binding, "after": call.approval.binding})
             journal, votes = [*journal, line], []
             request = request.model_copy(update={"arguments": call.arguments, "binding": call.approval.binding})
         votes.append(_vote(request, approver, "approve", reason, now))
         journal.append(_decided("approved", approver, reason, now))
-        if not is_approved(request.rules, request.binding, votes):
+        if missing_votes(request, votes) > 0:
             return ApprovalChange("waiting", request, call, votes, journal)
         assert call.approval is not None  # noqa: S101 - as above
         call = call.model_copy(update={"published_at": now, "deadline_at": now + call.approval.seconds})
@@ -211,22 +231,28 @@ class ApprovalService:
         return ApprovalChange("approved", request, call, votes, journal, approved)
 
     def _rejection(self, found: StoredApproval, approver: Approver, reason: str) -> ApprovalChange:
-        self._check(found, approver, rejects=True)
         now = fleet_clock.now()
         votes = [*found.votes, _vote(found.request, approver, "reject", reason, now)]
         line = _decided("rejected", approver, reason, now)
         return ApprovalChange("rejected", found.request, found.call, votes, [*found.journal, line])
 
-    def _check(self, found: StoredApproval, approver: Approver, *, rejects: bool = False) -> None:
-        """Whoever has approved may still reject; and nobody is kept from rejecting a call of their own."""
+    def _check(self, found: StoredApproval, approver: Approver, seen: str | None, *, rejects: bool = False) -> None:
+        """Raise `ApprovalNotTaken` for a decision that is not theirs, or is about another call than they have seen: for all ways in.
+
+        Who has approved may still reject; and who has asked may always reject the call.
+        """
         votes = () if rejects else found.votes
         request, delivery = found.request, approver.delivery
         if delivery is not None and any(line.delivery == delivery for line in found.journal):
             raise ApprovalNotTaken(found.approval_id, "repeated")
-        if rejects and approver.user_id is not None and approver.user_id in {request.user_id, request.caller.user_id}:
-            return
-        if (refusal := refusal_of_approver(request, approver, votes)) is not None:
+        refusal = None if rejects and has_asked(request, approver) else refusal_of_approver(request, approver, votes)
+        if refusal is not None:
             raise ApprovalNotTaken(found.approval_id, "forbidden", refusal)
+        edits = [line for line in found.journal if line.what == "edited"]
+        if seen is None and (edits or any(rule.quorum > 1 for rule in request.rules)):
+            raise ApprovalNotTaken(found.approval_id, "unseen")
+        if seen not in {None, request.binding}:
+            raise _changed(request, edits, seen)
 
     def _edited(
         self, call: PublishedCall, arguments: dict[str, Any], tool: Any, rules: Sequence[ApprovalRule]
@@ -261,11 +287,16 @@ Asked = tuple[AskedApproval, Refusal | None]
 """What people are asked about a call; and why it does not wait for them, if it does not."""
 
 
-def _as_seen(found: StoredApproval, seen: str | None) -> StoredApproval:
-    """Whoever was asked about other arguments has said nothing of these."""
-    if seen is not None and seen != found.request.binding:
-        raise ApprovalNotTaken(found.approval_id, "changed")
-    return found
+def _changed(request: AskedApproval, edits: Sequence[JournalLine], seen: str | None) -> ApprovalNotTaken:
+    """Say who has replaced which arguments since the call was as it was `seen`, and with what it would be made now."""
+    known = [line.before for line in edits]
+    since = edits[known.index(seen) :] if seen in known else edits
+    said = "; ".join(f"{line.by} replaced {line.reason or 'some'}" for line in since)
+    now = json.dumps(redacted(request.arguments, request.sensitive), ensure_ascii=False)
+    now = now if len(now) <= _LONGEST_SHOWN else f"{now[:_LONGEST_SHOWN]} …"
+    return ApprovalNotTaken(
+        request.approval_id, "changed", more=f" ({said})" if said else "", hint=f"It would be called with {now} now."
+    )
 
 
 def _decided(

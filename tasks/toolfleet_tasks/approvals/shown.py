@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from toolfleet_registry.permissions import Permission, level_of_caller
 from toolfleet_registry.policy.redaction import redacted
-from toolfleet_tasks.approvals.approvers import Approver, may_decide, missing_votes
+from toolfleet_tasks.approvals.approvers import Approver, has_asked, may_decide, missing_votes
 from toolfleet_tasks.approvals.records import StoredApproval
 
 
@@ -22,7 +22,7 @@ class ShownStep(BaseModel):
     by: str
     """Who: `user <id>`, `key <id>`, `token <subject>`, `command line` or `fleet`."""
     reason: str = ""
-    """Why, in their words."""
+    """Why, in their words; of an edit, which arguments were replaced."""
 
 
 class ShownApproval(BaseModel):
@@ -63,8 +63,7 @@ class ShownApproval(BaseModel):
 def shown(found: StoredApproval, viewer: Approver) -> ShownApproval:
     """The approval as `viewer` sees it."""
     request, is_open = found.request, found.state == "waiting"
-    is_own = viewer.user_id is not None and viewer.user_id in {request.user_id, request.caller.user_id}
-    sees_all = is_own or level_of_caller(viewer.permission) >= Permission.OWNER
+    sees_all = has_asked(request, viewer) or level_of_caller(viewer.permission) >= Permission.OWNER
     return ShownApproval(
         id=found.approval_id,
         state="withdrawn" if found.is_withdrawn else found.state,
@@ -77,7 +76,7 @@ def shown(found: StoredApproval, viewer: Approver) -> ShownApproval:
         requested_at=request.requested_at,
         expires_at=request.expires_at,
         binding=request.binding,
-        missing=missing_votes(request.rules, request.binding, found.votes) if is_open else 0,
+        missing=missing_votes(request, found.votes) if is_open else 0,
         may_decide=is_open and found.place != "done" and may_decide(request, viewer),
         journal=[ShownStep(at=line.at, what=line.what, by=line.by, reason=line.reason) for line in found.journal],
     )
@@ -85,6 +84,4 @@ def shown(found: StoredApproval, viewer: Approver) -> ShownApproval:
 
 def may_see(found: StoredApproval, viewer: Approver) -> bool:
     """Whether it is theirs to see: they may decide about it, or have asked for it."""
-    request = found.request
-    is_own = viewer.user_id is not None and viewer.user_id in {request.user_id, request.caller.user_id}
-    return is_own or may_decide(request, viewer)
+    return has_asked(found.request, viewer) or may_decide(found.request, viewer)

@@ -21,7 +21,7 @@ from toolfleet_registry.contracts import (
 from toolfleet_registry.contracts.approvals.terms import ApprovalRule
 from toolfleet_registry.contracts.decisions import collecting, facts_of
 from toolfleet_registry.directory.known_modules import KnownModules
-from toolfleet_registry.local.scheduler_tools import is_newer_job
+from toolfleet_registry.local.scheduler_tools import ADD_JOB, is_newer_job
 from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.policy.call_faults import version_fault
 from toolfleet_registry.policy.identities import fault_in_version
@@ -32,6 +32,7 @@ from toolfleet_registry.policy.sensitive_results import has_sensitive_results
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.admission.limits import Limit, Within, limits_of, terms_for, unnamed
+from toolfleet_tasks.calls.asked_by import asked_by_here
 from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.context import as_before, context_for, size_fault_with
 from toolfleet_tasks.calls.conversation import conversation_for, models_part
@@ -131,6 +132,7 @@ class CallPreparation:
             replay_of=replay_of,
             decisions=noted,
             job_id=None if step is None else step.job_id,
+            asked_by=asked_by_here(user_id) if tool.name == ADD_JOB else (),
             **self._facts_of(tool, arguments, limit, around, asked=call, is_step=step is not None),
         )
         return with_approval(published, judged)

@@ -79,15 +79,15 @@ class JobSteps:
         """
         if call.deadline_at <= fleet_clock.now():
             return None
-        publishing = self._publish(call)
+        publishing = self._publish(call, () if spec is None else spec.asked_by)
         if self._tracing is None or spec is None:
             return await publishing
         return await of_job(self._tracing, spec, publishing, first_step=first_step)
 
-    async def _publish(self, call: PublishedCall) -> ToolResult | JobCallState | None:
+    async def _publish(self, call: PublishedCall, asked_by: tuple[str, ...]) -> ToolResult | JobCallState | None:
         try:
             if call.approval is not None:
-                answer = await self._approvals.ask_for_step(call)
+                answer = await self._approvals.ask_for_step(call, asked_by)
             else:
                 answer = await self._dispatcher.detach(call, most_waiting=_MOST_WAITING)
         except BegunBefore:

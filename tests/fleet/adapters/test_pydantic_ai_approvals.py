@@ -175,11 +175,30 @@ async def test_an_approval_of_what_was_edited_meanwhile_is_not_taken(
     run = Asking(fleet, asking_two)
     requests = await run.asks()
     call_id = requests.metadata["c1"]["toolfleet_call_id"]
-    await fleet.approvals.approve(call_id, EVE, arguments={"n": 9})
+    seen = requests.metadata["c1"]["toolfleet_approval"]["digest"]
+    await fleet.approvals.approve(call_id, EVE, arguments={"n": 9}, seen=seen)
 
-    results = await run.toolset.deferred_results(requests, asking_two, approves(requests), BOB)
+    for said in (ToolApproved(), ToolDenied("No.")):
+        results = await run.toolset.deferred_results(requests, asking_two, approves(requests, said), BOB)
 
-    question = results.metadata["c1"]["toolfleet_approval"]
-    assert "its arguments were changed since" in question["refusal"]
-    assert (question["arguments"]["n"], question["missing"]) == (9, 1)
+        question = results.metadata["c1"]["toolfleet_approval"]
+        assert "its arguments were changed since (user eve replaced n)" in question["refusal"]
+        assert (question["arguments"]["n"], question["missing"]) == (9, 1)
+    assert owls.calls("echo") == []
+
+
+async def test_a_vote_among_several_names_what_was_seen(
+    fleet: ToolFleet, asking_two: Caller, owls: ModuleServer
+) -> None:
+    """Without the metadata of the request it does not, and is not taken: others may have edited the call."""
+    run = Asking(fleet, asking_two, BOB)
+    requests = await run.asks()
+
+    again = (await run.goes_on(DeferredToolResults(approvals={"c1": True}))).output
+
+    assert isinstance(again, DeferredToolRequests)
+    question = again.metadata["c1"]["toolfleet_approval"]
+    assert "send the binding that you are shown as `seen`" in question["refusal"]
+    found = await fleet.approvals.show(requests.metadata["c1"]["toolfleet_call_id"])
+    assert (found.state, found.votes) == ("waiting", ())
     assert owls.calls("echo") == []

@@ -148,16 +148,21 @@ async def test_a_changed_call_needs_a_new_approval(bed: TestBed, module: ModuleS
     async with ToolFleet(settings=bed.settings) as fleet:
         with bed.worker():
             approval_id = await waiting(fleet, keyed, careful)
-            assert (await fleet.approvals.approve(approval_id, BOSS)).state == "waiting"
+            seen = (await fleet.approvals.show(approval_id)).request.binding
+            assert (await fleet.approvals.approve(approval_id, BOSS, seen=seen)).state == "waiting"
             with pytest.raises(ApprovalNotTaken) as twice:
-                await fleet.approvals.approve(approval_id, BOSS)
+                await fleet.approvals.approve(approval_id, BOSS, seen=seen)
             assert twice.value.reason == "forbidden"
-            edited = await fleet.approvals.approve(approval_id, OTHER, arguments={"n": 2})
+            edited = await fleet.approvals.approve(approval_id, OTHER, arguments={"n": 2}, seen=seen)
             assert (edited.state, [line.what for line in edited.journal]) == (
                 "waiting",
                 ["approved", "edited", "approved"],
             )
-            assert (await fleet.approvals.approve(approval_id, BOSS)).state == "approved"
+            with pytest.raises(ApprovalNotTaken) as stale:
+                await fleet.approvals.approve(approval_id, BOSS, seen=seen)
+            assert (stale.value.reason, '{"n": 2}' in str(stale.value.hint)) == ("changed", True)
+            approved = await fleet.approvals.approve(approval_id, BOSS, seen=edited.request.binding)
+            assert approved.state == "approved"
             result = await end_of(fleet, keyed, careful)
             assert result.success
             assert [call["arguments"] for call in module.calls("feed")] == [{"n": 2}]

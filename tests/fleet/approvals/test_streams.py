@@ -95,12 +95,13 @@ async def test_each_step_is_told(bank: Bank, fleet: ToolFleet) -> None:
         await told(stream, "following")
         paid = await bank.ask("eve", "careful")
         await told(stream, "asked", of=paid)
-        await fleet.approvals.approve(paid, BOSS)
+        seen = (await fleet.approvals.show(paid)).request.binding
+        await fleet.approvals.approve(paid, BOSS, seen=seen)
         (voted,) = await told(stream, "voted", of=paid)
         assert voted.data["approval"]["missing"] == 1
-        await fleet.approvals.approve(paid, OTHER, arguments={"n": 2})
+        edited = await fleet.approvals.approve(paid, OTHER, arguments={"n": 2}, seen=seen)
         await told(stream, "edited", "voted", of=paid)
-        await fleet.approvals.approve(paid, BOSS)
+        await fleet.approvals.approve(paid, BOSS, seen=edited.request.binding)
         (approved,) = await told(stream, "approved", of=paid)
         assert (approved.data["approval"]["state"], approved.data["approval"]["arguments"]) == ("approved", {"n": 2})
 

@@ -97,3 +97,33 @@ def test_a_port_that_somebody_has_is_not_taken(owls: ModuleServer, tmp_path: Pat
 
     assert ended.returncode == 2
     assert ended.stderr.endswith(f"Port {taken}, where the gateway is to be, is another program's.\n")
+
+
+def test_what_the_key_asks_for_is_approved_at_the_command_line(owls: ModuleServer, tmp_path: Path) -> None:
+    """Over HTTP the key that has asked does not approve its call, whichever user it names; the person at the machine does, without another key."""
+    middleware = {"name": "human_in_the_loop", "approve_tools": ["owls.*"]}
+    env = {
+        "TOOLFLEET_MODULE_SERVICES": json.dumps({"owls": owls.url}),
+        "TOOLFLEET_AGENTS": json.dumps({"production": {"middleware": [middleware]}}),
+        "TOOLFLEET_DEFAULT_AGENT": "production",
+    }
+    body = {"tool_name": "owls.echo", "arguments": {"text": "hoo", "n": 1}}
+    with up(tmp_path, env) as fleet:
+        headers = {"authorization": f"Bearer {key_of(fleet)}"}
+        with httpx.Client(base_url=url_of(fleet), headers=headers, timeout=30, verify=PLAIN) as client:
+            for named in ({}, {"user_id": "ada"}):
+                asked = client.post("/calls", json={**body, **named})
+                assert asked.status_code == 202, asked.text
+                call_id = asked.json()["call_id"]
+                refused = client.post(f"/approvals/{call_id}", json={"decision": "approve"})
+                assert (refused.status_code, "self_approval" in refused.text) == (403, True), refused.text
+                same_key = {**env, "TOOLFLEET_GATEWAY_KEY": key_of(fleet)}
+                over_http = toolfleet(
+                    "approvals", "approve", call_id, "--url", url_of(fleet), cwd=tmp_path, env=same_key
+                )
+                assert (over_http.returncode, "self_approval" in over_http.stderr) == (1, True), over_http.stderr
+
+                approved = toolfleet("approvals", "approve", call_id, cwd=tmp_path, env=env)
+                assert approved.returncode == 0, approved.stderr
+                ended = client.get(f"/calls/{call_id}", headers={"prefer": "wait=20"}).json()
+                assert ended["result"]["success"], ended

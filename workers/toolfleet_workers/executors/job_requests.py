@@ -79,6 +79,7 @@ def _job(wanted: Mapping[str, Any], call: PublishedCall, *, longest_seconds: flo
         on_complete=_requests_in(wanted.get("on_complete", "resume_conversation")),
         created_at=now,
         deadline_at=_deadline(wanted, schedule, now=now, longest_seconds=longest_seconds),
+        asked_by=call.asked_by,
     )
 
 

@@ -33,7 +33,7 @@ async def _shown(visit: Visit) -> Outcome:
 async def _decided(visit: Visit) -> Outcome:
     approval_id, form = visit.path["approval_id"], visit.form
     decision = form.get("decision", "")
-    body: dict[str, Any] = {"decision": decision, "reason": form.get("reason", "").strip()}
+    body: dict[str, Any] = {"decision": decision, "reason": form.get("reason", "").strip(), "seen": form.get("seen")}
     try:
         if decision == "approve" and form.get("edits") == "true":
             body["arguments"] = _object(form.get("arguments", ""))
@@ -41,7 +41,9 @@ async def _decided(visit: Visit) -> Outcome:
     except Problem as exc:
         if exc.status not in {400, 409, 422}:
             raise
-        return await _page(visit, refusal=str(exc), typed=form.get("arguments"), status=exc.status)
+        return await _page(
+            visit, refusal=" ".join(filter(None, (str(exc), exc.hint))), typed=form.get("arguments"), status=exc.status
+        )
     state = found["state"]
     text = f"{found['tool']}: {state}." if state != "waiting" else f"Noted. {found['missing']} more must approve."
     return Done(text, "/approvals")

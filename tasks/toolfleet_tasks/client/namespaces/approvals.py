@@ -64,7 +64,8 @@ class FleetApprovals:
         """Approve a call, which begins with the last approval that it needs; perhaps with other `arguments`, by their names.
 
         After such a change what others have approved counts no more. `seen`: the `binding` of the request that the approver was
-        shown; if it is another one now, the decision is not taken (`changed`). Raises `ApprovalNotTaken`, and `ValueError` for arguments that
+        shown; if it is another one now, the decision is not taken (`changed`), nor is one without it where a quorum is above 1, or
+        once the call was edited (`unseen`). Raises `ApprovalNotTaken`, and `ValueError` for arguments that
         the tool does not take.
         """
         async with self._changes(approver) as changes:

@@ -11,6 +11,7 @@ from toolfleet_registry.contracts.jobs import Completion, HookSpec, Job, JobRefu
 from toolfleet_registry.policy.reach import resolved
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.calls.asked_by import asked_by_here
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
 from toolfleet_tasks.messages.ids import job_id_for
@@ -109,6 +110,7 @@ def _spec(
     schedule = None if schedule is None else schedule.counted_from(now)
     seconds = _default_seconds(poll, schedule, settings.max_job_seconds) if deadline is None else deadline
     fields |= {"created_at": now, "deadline_at": now + seconds, "start": start, "poll": poll, "schedule": schedule}
+    fields["asked_by"] = asked_by_here(caller.user_id)
     try:
         return JobSpec(caller=resolved(caller, settings.default_guest_modules), user_id=caller.user_id, **fields)
     except ValidationError as exc:

@@ -169,7 +169,8 @@ async def test_an_answer_about_other_arguments_counts_for_nothing(bank: Bank, fl
     async with bank.client("pat") as client:
         task_id = (await asked(client, "tools/call", FEED, BOTH))["result"]["taskId"]
         before = next(iter((await task_of(client, task_id))["inputRequests"]))
-        await fleet.approvals.approve(task_id, BOSS, arguments={"n": 2})
+        seen = (await fleet.approvals.show(task_id)).request.binding
+        await fleet.approvals.approve(task_id, BOSS, arguments={"n": 2}, seen=seen)
         await asked(client, "tasks/update", {"taskId": task_id, "inputResponses": {before: says("approve")}}, BOTH)
         ((key, request),) = (await task_of(client, task_id))["inputRequests"].items()
         assert (key != before, '"n": 2' in request["params"]["message"]) == (True, True)
@@ -178,7 +179,8 @@ async def test_an_answer_about_other_arguments_counts_for_nothing(bank: Bank, fl
 
         first = (await asked(client, "tools/call", FEED, FORMS))["result"]
         edited = await waiting_id(fleet)
-        await fleet.approvals.approve(edited, BOSS, arguments={"n": 3})
+        seen = (await fleet.approvals.show(edited)).request.binding
+        await fleet.approvals.approve(edited, BOSS, arguments={"n": 3}, seen=seen)
         second = (await asked(client, "tools/call", again(first, says("approve")), FORMS))["result"]
         assert '"n": 3' in second["inputRequests"]["approval"]["params"]["message"]
         third = (await asked(client, "tools/call", again(second, says("approve")), FORMS))["result"]

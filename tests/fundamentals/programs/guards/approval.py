@@ -16,7 +16,8 @@ async def main() -> None:
 
         (approval,) = await fleet.approvals.list()
         print(approval.request.tool_name, approval.request.arguments, approval.approval_id == waits.audit.call_id)
-        print((await fleet.approvals.approve(approval.approval_id, bob)).state)
+        seen = approval.request.binding
+        print((await fleet.approvals.approve(approval.approval_id, bob, seen=seen)).state)
 
         done = await fleet.call(adopt, ada)  # under its key this is the very call that was approved
         print(done.success, done.audit.call_id == approval.approval_id)

@@ -1,21 +1,39 @@
 """Deciding about calls at the command line and over HTTP: the same record, whoever decides where."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
 
+import httpx
 import pytest
 
 from support.command import Ended, Run
-from support.fleet import TestBed
+from support.console.console_fleet import bury
+from support.console.plain_browser import browsing
+from support.fleet import TestBed, program
+from support.gateways.hook_requests import SECRET, signed
 from support.gateways.keyed_gateway import KeyedGateway, keyed_gateway
 from support.module_server import ModuleServer, serve
 from support.owls import echo
+from support.waiting import wait_until_answered
+from toolfleet import Approver, ToolFleet
+from toolfleet_cli.local.commands import beat_command
 from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_registry.access.api_key import KeyDraft
+from toolfleet_registry.access.api_keys import ApiKeys
+from toolfleet_registry.access.grants import COMMAND_LINE
 
+WAITS = {"name": "human_in_the_loop", "approve_tools": ["owls.feed", "owls.cry"]}
 AGENTS = {
-    "production": {"middleware": [{"name": "human_in_the_loop", "approve_tools": ["owls.feed"], "quorum": 1}]},
+    "production": {"middleware": [{**WAITS, "quorum": 1}]},
+    "pair": {"middleware": [{**WAITS, "quorum": 2}]},
 }
+EDITOR = Approver("command line", "edith", "admin")
 
 
 @pytest.fixture(scope="module")
@@ -26,16 +44,26 @@ def module() -> Iterator[ModuleServer]:
         {"name": "pin", "type": "string", "description": "", "required": False, "sensitive": True},
     ]
     module.add("feed", echo, effect="once", parameters=parameters)
+    module.add("cry", echo, effect="once", parameters=[{"name": "text", "type": "string", "description": ""}])
     with serve(module) as served:
         yield served
 
 
 @pytest.fixture(scope="module")
 def bed(module: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
-    more: dict[str, object] = {"agents": AGENTS, "default_agent": "production", "jobs_interval_seconds": 1}
+    secret = tmp_path_factory.mktemp("secrets") / "erp"
+    secret.write_text(SECRET)
+    more: dict[str, object] = {
+        "agents": AGENTS,
+        "default_agent": "production",
+        "jobs_interval_seconds": 1,
+        "scheduler": True,
+        "secrets": {"ERP": {"file": str(secret)}},
+        "approvals": {"approvers": {"erp": {"secret": "ERP", "user_id": "erp", "permission": "admin"}}},
+    }
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
         bed = TestBed(url, (module,), tmp_path_factory.mktemp("logs"), more)
-        with bed.worker():
+        with bed.worker(), program(bed, beat_command(), "beat", ready="beat: Starting"):
             yield bed
 
 
@@ -56,7 +84,8 @@ def at_redis(run: Run, bed: TestBed, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 async def asked(gateway: KeyedGateway, n: int, **more: object) -> str:
     """The id of a call of Bob's that waits for people."""
-    body = {"tool_name": "owls.feed", "arguments": {"n": n, **more}}
+    agent = more.pop("agent", "production")
+    body = {"tool_name": "owls.feed", "arguments": {"n": n, **more}, "agent": agent}
     answer = await gateway.post("bob", "/calls", body)
     assert answer.status_code == 202, answer.text
     state = answer.json()
@@ -141,3 +170,201 @@ async def test_a_call_is_edited_and_rejected_at_the_command_line(
         ("call_rejected", "carol", "success"),
         ("call_approved", changes[-1]["user_id"], "refused"),
     ]
+
+
+@dataclass(frozen=True)
+class Doors:
+    """The ways in by which the same record is decided. Each returns whether a decision was taken, and what was said."""
+
+    gateway: KeyedGateway
+    command: Run
+
+    async def rest(self, approval_id: str, decision: str, seen: str | None) -> tuple[bool, str]:
+        said = {} if seen is None else {"seen": seen}
+        answer = await self.gateway.post("ada", f"/approvals/{approval_id}", {"decision": decision, **said})
+        if answer.status_code != 200:
+            assert (answer.status_code, answer.json()["error_code"]) == (409, "approval_not_taken"), answer.text
+        return answer.status_code == 200, answer.text
+
+    async def hook(self, approval_id: str, decision: str, seen: str | None) -> tuple[bool, str]:
+        said = {} if seen is None else {"seen": seen}
+        data = json.dumps({"approval_id": approval_id, "decision": decision, **said}).encode()
+        async with self.gateway.client("nobody") as client:
+            headers = signed(data, delivery=f"{approval_id} {decision} {seen}")
+            answer = await client.post(f"/hooks/approvals/{approval_id}", content=data, headers=headers)
+        if answer.status_code != 200:
+            assert (answer.status_code, answer.json()["error_code"]) == (409, "approval_not_taken"), answer.text
+        return answer.status_code == 200, answer.text
+
+    async def redis(self, approval_id: str, decision: str, seen: str | None) -> tuple[bool, str]:
+        return await self._typed(approval_id, decision, seen, "--as", "carol")
+
+    async def remote(self, approval_id: str, decision: str, seen: str | None) -> tuple[bool, str]:
+        return await self._typed(approval_id, decision, seen, "--url", self.gateway.url)
+
+    async def _typed(self, approval_id: str, decision: str, seen: str | None, *more: str) -> tuple[bool, str]:
+        said = () if seen is None else ("--seen", seen)
+        ended = await asyncio.to_thread(self.command, "approvals", decision, approval_id, *said, *more)
+        assert ended.code in {0, 1}, ended.err
+        return ended.code == 0, " ".join(ended.err.split())
+
+
+@pytest.fixture
+def doors(gateway: KeyedGateway, at_redis: Run, monkeypatch: pytest.MonkeyPatch) -> Doors:
+    monkeypatch.setenv("TOOLFLEET_GATEWAY_KEY", gateway.keys["ada"].text)
+    return Doors(gateway, at_redis)
+
+
+async def binding_of(gateway: KeyedGateway, approval_id: str) -> str:
+    """What a person is shown with the call."""
+    return str((await gateway.get("vera", f"/approvals/{approval_id}")).json()["binding"])
+
+
+async def edited(bed: TestBed, approval_id: str, seen: str, n: int) -> None:
+    """Have another approver edit the call."""
+    async with ToolFleet(settings=bed.settings) as fleet:
+        await fleet.approvals.approve(approval_id, EDITOR, arguments={"n": n}, seen=seen)
+
+
+@pytest.mark.parametrize("door", ["rest", "hook", "redis", "remote"])
+async def test_a_vote_is_about_what_was_seen(
+    door: str, doors: Doors, gateway: KeyedGateway, bed: TestBed, module: ModuleServer
+) -> None:
+    """Among several approvers it names that, or is not taken; what another has edited since is told, without what is sensitive."""
+    decide: Callable[..., Awaitable[tuple[bool, str]]] = getattr(doors, door)
+    before, approval_id = len(module.calls("feed")), await asked(gateway, 1, pin="s3cret-pin", agent="pair")
+    first = await binding_of(gateway, approval_id)
+    for decision in ("approve", "reject"):
+        was_taken, said = await decide(approval_id, decision, None)
+        assert (was_taken, "send the binding that you are shown as `seen`" in said) == (False, True)
+
+    await edited(bed, approval_id, first, 999)
+    for decision in ("approve", "reject"):
+        was_taken, said = await decide(approval_id, decision, first)
+        assert (was_taken, "its arguments were changed since (user edith replaced n)" in said) == (False, True)
+        assert "999" in said
+        assert "s3cret-pin" not in said
+    shown = (await gateway.get("vera", f"/approvals/{approval_id}")).json()
+    assert (shown["state"], shown["missing"], len(module.calls("feed"))) == ("waiting", 1, before)
+
+    was_taken, said = await decide(approval_id, "approve", shown["binding"])
+    assert was_taken, said
+    ended = await gateway.get("bob", f"/calls/{approval_id}", headers={"prefer": "wait=20"})
+    assert ended.json()["result"]["result"]["n"] == 999, ended.text
+
+
+async def test_a_page_decides_about_what_it_shows(gateway: KeyedGateway, bed: TestBed) -> None:
+    """One that was opened before an edit decides nothing; it is shown again, with what the call is now, which its form decides."""
+    approval_id = await asked(gateway, 1, agent="pair")
+    async with browsing(gateway, "ada") as browser:
+        page = await browser.get(f"/approvals/{approval_id}")
+        await edited(bed, approval_id, await binding_of(gateway, approval_id), 777)
+        refused = [
+            await browser.send(page.form(approval_id), decision="approve"),
+            await browser.send(page.form(approval_id, edits="true"), arguments='{"n": 2}', decision="approve"),
+            await browser.send(page.form(approval_id), decision="reject"),
+        ]
+        again = await browser.send(refused[0].form(approval_id), decision="approve")
+
+    for each in refused:
+        assert (each.status, "its arguments were changed since (user edith replaced n)" in each.text) == (409, True)
+        assert '"n": 777' in each.text
+    assert "owls.feed: approved." in again.text
+    ended = await gateway.get("bob", f"/calls/{approval_id}", headers={"prefer": "wait=20"})
+    assert ended.json()["result"]["result"]["n"] == 777
+
+
+@pytest.mark.parametrize("words", [(), ("--as", "carol")], ids=["as the machine's user", "as another"])
+async def test_a_terminal_shows_the_call_before_it_asks(
+    words: tuple[str, ...], gateway: KeyedGateway, at_redis: Run, bed: TestBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person who types no binding is shown the call as it is now, and a word that is not yes decides nothing."""
+    approval_id = await asked(gateway, 1, agent="pair")
+    await edited(bed, approval_id, await binding_of(gateway, approval_id), 55)
+
+    def typed(answer: str) -> Ended:
+        monkeypatch.setattr(sys, "stdin", terminal := StringIO(f"{answer}\n"))
+        monkeypatch.setattr(terminal, "isatty", lambda: True)
+        return at_redis("approvals", "approve", approval_id, *words)
+
+    left = await asyncio.to_thread(typed, "n")
+    assert (left.code, '"n": 55' in left.out) == (1, True)
+    assert (await gateway.get("ada", f"/approvals/{approval_id}")).json()["state"] == "waiting"
+    taken = await asyncio.to_thread(typed, "y")
+    assert (taken.code, "on its way" in taken.err) == (0, True), taken.err
+
+
+@pytest.fixture
+async def dave(gateway: KeyedGateway, bed: TestBed) -> AsyncIterator[Callable[[str, Any], Awaitable[httpx.Response]]]:
+    """Posts with the key of an admin who acts for others; by `post("second", …)` with another key of his."""
+    draft = KeyDraft(user_id="dave", permission="admin", allowed_modules="*", role="admin", acts_for_others=True)
+    with contextlib.closing(ApiKeys.of(bed.settings)) as keys:
+        made = [keys.create(draft, COMMAND_LINE) for _ in range(2)]
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                clients = [
+                    await stack.enter_async_context(
+                        httpx.AsyncClient(
+                            base_url=gateway.url, headers={"authorization": f"Bearer {each.text}"}, trust_env=False
+                        )
+                    )
+                    for each in made
+                ]
+
+                async def post(path: str, body: Any, *, key: int = 0) -> httpx.Response:
+                    return await clients[key].post(path, json=body, timeout=30)
+
+                yield post
+        finally:
+            keys.revoke([each.key.id for each in made])
+
+
+FEED = {"tool_name": "owls.feed", "arguments": {"n": 1}}
+LETTER = "00000000-0000-4000-8000-00000000da4e"
+PUPPET = {"user_id": "puppet"}
+ASKING: dict[str, tuple[str, dict[str, Any]]] = {
+    "a call": ("/calls", {**FEED, **PUPPET}),
+    "a batch": ("/calls/batch", {"calls": [{**FEED, **PUPPET}]}),
+    "a job": ("/jobs", {"start": FEED, "conversation": {"conversation_id": "c-1"}, **PUPPET}),
+    "a job by a tool": (
+        "/calls",
+        {
+            "tool_name": "scheduler.add_job",
+            "arguments": {**FEED, "delay_seconds": 1},
+            "conversation_id": "c-1",
+            **PUPPET,
+        },
+    ),
+    "a replay": (f"/operations/dead-letters/{LETTER}/replay", {}),
+}
+
+
+@pytest.mark.parametrize("way", ASKING)
+async def test_who_asks_for_another_user_does_not_approve(
+    way: str, dave: Callable[..., Awaitable[httpx.Response]], gateway: KeyedGateway, bed: TestBed
+) -> None:
+    """Neither by the key that has asked nor by another one of its user; the refusal names both ways out, and others approve it."""
+    path, body = ASKING[way]
+    if way == "a replay":
+        bury(bed, [LETTER], tool="owls.cry")  # a call of another user's
+    known = {each["id"] for each in (await gateway.get("ada", "/approvals")).json()["approvals"]}
+    asking = asyncio.ensure_future(dave(path, body))
+    found = list[dict[str, Any]]()
+
+    async def waits() -> bool:
+        listed = (await gateway.get("ada", "/approvals")).json()["approvals"]
+        found[:] = [each for each in listed if each["id"] not in known]
+        return bool(found)
+
+    await wait_until_answered(waits, "it waits for an approval")
+    (approval,) = found
+    at = f"/approvals/{approval['id']}"
+    refused = [await dave(at, {"decision": "approve"}, key=key) for key in (0, 1)]
+    assert [(each.status_code, each.json()["error_code"]) for each in refused] == [(403, "approval_forbidden")] * 2
+    for each in refused:
+        assert "self_approval = true" in each.json()["detail"]
+        assert "a second key" in each.json()["detail"]
+    async with ToolFleet(settings=bed.settings) as fleet:
+        assert (await fleet.approvals.approve(approval["id"], EDITOR)).state == "approved"
+    asks = await asking
+    assert asks.status_code in {200, 201, 202}, asks.text

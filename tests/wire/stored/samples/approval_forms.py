@@ -10,7 +10,7 @@ from toolfleet_registry.contracts.terms.retry_terms import RetryTerms
 from toolfleet_registry.contracts.tool_context import ToolContext
 from toolfleet_tasks.approvals.request import ApprovalVote, AskedApproval, JournalLine
 from wire.stored.samples.forms import StoredForm, message_form, sealing
-from wire.stored.samples.job_forms import ADA, AT, PLAIN_ADA
+from wire.stored.samples.job_forms import ADA, ASKED_BY, AT, PLAIN_ADA
 
 RULE = ApprovalRule(
     digest="2" * 64,
@@ -105,13 +105,14 @@ CALL = PublishedCall(
     ),
     run_id="r-1",
     thread_id="c-1",
+    asked_by=ASKED_BY,
 )
 _PLAIN_CALL = PublishedCall(**_PUBLISHED, caller=PLAIN_ADA, terms=Terms(**_TERMS))
 
 APPROVAL_FORMS: tuple[StoredForm, ...] = (
     message_form(
         "asked approval",
-        {"plain": ASKED, "filled": ASKED.model_copy(update={"caller": ADA})},
+        {"plain": ASKED, "filled": ASKED.model_copy(update={"caller": ADA, "asked_by": ASKED_BY})},
         seal=sealing("approval"),
     ),
     message_form("approval vote", {"plain": VOTE}, seal=sealing("approval")),

@@ -10,6 +10,7 @@ from wire.stored.samples.forms import StoredForm, message_form, sealing
 
 AT = 4_100_000_000.0
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*", agent="production/research")
+ASKED_BY = ("key k2", "user dave")
 PLAIN_ADA = Caller(user_id="ada", permission="owner", allowed_modules=frozenset({"works"}))
 WHERE = Conversation(
     conversation_id="c-1",
@@ -66,6 +67,7 @@ _FILLED = _PLAIN.model_copy(
         "workflow_id": "w-1",
         "traceparent": f"00-{'a' * 32}-{'b' * 16}-01",
         "tracestate": "owls=1",
+        "asked_by": ASKED_BY,
     }
 )
 _HOOKED = JobSpec(
