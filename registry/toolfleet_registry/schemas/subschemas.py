@@ -108,7 +108,7 @@ class SchemaDocument:
 def is_senseless(keyword: str, value: Any) -> bool:
     """Whether a keyword decides nothing as it is written: null in the place of a value, or a note of another type."""
     if value is None:
-        return keyword not in _DATA
+        return keyword not in _NULLABLE
     return not isinstance(value, _NOTES.get(keyword, object))
 
 
@@ -183,4 +183,5 @@ _NOTES: Mapping[str, type] = {
     "examples": list,
 }
 _DATA = frozenset({"enum", "const", "default", "examples"})
+_NULLABLE = frozenset({"const", "default"})
 _DIGITS = 6
