@@ -24,6 +24,7 @@ CLOCKS = {
     "gateway/toolfleet_gateway/console/session/sessions.py": "marks a session's forms as nobody shall guess",
     "gateway/toolfleet_gateway/mcp/old_era/client_questions.py": "names a question as nobody shall guess",
     "gateway/toolfleet_gateway/mcp/old_era/client_sessions.py": "names a session as nobody shall guess",
+    "registry/toolfleet_registry/contracts/jobs.py": "makes the secret of a job's hook, which nobody shall guess",
     "registry/toolfleet_registry/time/fleet_clock.py": "the port to the fleet's time",
     "registry/toolfleet_registry/time/machine_clock.py": "the port to this machine's clocks",
     "registry/toolfleet_registry/system/randomness.py": "the port to chance",

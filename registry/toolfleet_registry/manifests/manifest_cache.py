@@ -52,7 +52,7 @@ _REPLACE = script("manifests/replace")
 _DEPTH = MAX_DEPTH + 2
 
 _WHATEVER = "*"
-_MOST_TOLD = 20  # tools of a module that have lines in the audit for one change of it
+_MOST_AUDITED = 20  # tools of a module that have lines in the audit for one change of it
 
 _log = get_logger(__name__)
 _verdicts: TypeAdapter[dict[str, ToolOverride]] = TypeAdapter(dict[str, ToolOverride])
@@ -216,10 +216,10 @@ class ManifestCache:
             answer = await cast("Awaitable[list[Any]]", self._redis.hmget(self._keys.accepted_tools, names))
             known = dict(zip(names, map(_text, answer), strict=True))
             async with self._redis.pipeline(transaction=False) as pipeline:
-                told = 0
+                audited = 0
                 for name, (before, after) in changes.items():
                     pipeline.hsetnx(self._keys.accepted_tools, name, before)
-                    if known[name] in {None, before} and (told := told + 1) <= _MOST_TOLD:
+                    if known[name] in {None, before} and (audited := audited + 1) <= _MOST_AUDITED:
                         line = {"change": "tool_changed", "tool": name, "ts": fleet_clock.now(), "before": before}
                         line |= {"digest": after, "by": f"module {name.partition('.')[0]}", "outcome": "success"}
                         pipeline.xadd(self._keys.audit, {"line": json.dumps(line)})  # those of calls bound the stream

@@ -40,7 +40,7 @@ def test_each_tier_has_a_target(tier: str) -> None:
     recipe = re.search(rf"^{TARGETS[tier]}:.*\n\t(.*)", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
     assert recipe is not None
-    assert f"pytest -q -m {tier}" in recipe[1] or recipe[1].endswith(f" -m {tier}")
+    assert re.search(rf" -m {tier}( |$)", recipe[1])
     assert f'  "{tier}: ' in (ROOT / "pyproject.toml").read_text()
 
 
@@ -49,7 +49,7 @@ def test_ci_runs_all_tiers() -> None:
     hosted = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     run = (ROOT / ".ci" / "run").read_text()
 
-    assert [tier for tier in SHORT if f"make {TARGETS[tier]}\n" not in run] == []
+    assert [tier for tier in SHORT if f"make {TARGETS[tier]} PYTEST=" not in run] == []
     assert {tier for tier, target in TARGETS.items() if f"make {target}\n" not in hosted} == BY_HAND
 
 

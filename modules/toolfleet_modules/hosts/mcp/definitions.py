@@ -75,7 +75,7 @@ def _add(offer: ServerOffer, name: str, shown: str, tool: types.Tool, *, is_trus
             schemas[kind] = None if schema is None else _usable(schema)
         except SchemaWrong as exc:
             if kind == "output":  # what it returns costs no tool: its results are not checked
-                tool = tool.model_copy(update={"output_schema": None})
+                schemas[kind] = None
                 continue
             offer.faults[shown] = f"Its {kind} schema cannot be used: {exc}."
             return

@@ -189,7 +189,7 @@ async def test_a_stream_ends_with_its_own_token(monkeypatch: pytest.MonkeyPatch,
     began, ahead = fleet_clock.now(), 0.0
     monkeypatch.setattr(fleet_clock, "now", lambda: began + ahead)
     ends = {"short": began + 4, "twin": began + 4, "long": began + 600}
-    streams = _streams(Closing(), keys=Authenticator(None), most=3)  # type: ignore[arg-type] # tokens need no keys
+    streams = _streams(Closing(), keys=Authenticator(None), most=6)  # type: ignore[arg-type] # tokens need no keys
     watching = asyncio.create_task(streams.watch())
     clients, following = {name: Client() for name in order}, dict[str, asyncio.Task[None]]()
     for name in order:

@@ -54,7 +54,7 @@ def test_another_version_takes_effect() -> None:
     intake = taken(tool(version="1"), registrations=registered(tool(version="2")))
 
     assert [spec.version for spec in intake.register] == ["1"]
-    assert intake.changes == [PlannedChange("git.push", "changed", "2", "1")]
+    assert intake.changes == [PlannedChange("git.push", "changed", "2", "1", registered=digest(tool(version="2")))]
     assert intake.verdicts == {}
 
 
@@ -63,7 +63,9 @@ def test_a_change_without_versions_takes_effect_and_is_reported() -> None:
     before, after = tool(), tool(description="Push it.")
     intake = taken(after, registrations=registered(before))
 
-    assert intake.changes == [PlannedChange("git.push", "changed", digest(before)[:19], digest(after)[:19])]
+    assert intake.changes == [
+        PlannedChange("git.push", "changed", digest(before)[:19], digest(after)[:19], registered=digest(before))
+    ]
     assert intake.verdicts == {}
 
 
@@ -73,7 +75,7 @@ def test_other_content_under_the_same_version_is_drift() -> None:
     intake = taken(after, registrations=registered(before))
 
     assert intake.register == []
-    assert intake.changes == [PlannedChange("git.push", "drifted", "1", "1")]
+    assert intake.changes == [PlannedChange("git.push", "drifted", "1", "1", registered=digest(before))]
     assert intake.verdicts == {"git.push": ToolOverride(kept=before, digest=digest(after))}
 
 
@@ -312,7 +314,9 @@ def test_a_later_version_ends_a_rollback() -> None:
     intake = taken(tool(version="2.0.1"), registrations=rolled_back(tool(version="1.0.0"), "2.0.0"))
 
     assert [spec.version for spec in intake.register] == ["2.0.1"]
-    assert (intake.changes, intake.verdicts) == ([PlannedChange("git.push", "changed", "1.0.0", "2.0.1")], {})
+    before = digest(tool(version="1.0.0"))
+    assert intake.changes == [PlannedChange("git.push", "changed", "1.0.0", "2.0.1", registered=before)]
+    assert intake.verdicts == {}
 
 
 def test_drift_of_what_was_rolled_back_is_drift() -> None:
