@@ -24,6 +24,15 @@ _LAST_ID = HeaderParameter(
 )
 
 
+class LostCompletions(BaseModel):
+    """Completions that were dropped before they were read: of each user and conversation about the last 1,000 are kept."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    count: int
+    """How many there were."""
+
+
 class CompletionQuery(BaseModel):
     """Whose completions are meant."""
 
@@ -44,7 +53,7 @@ def conversation_routes(fleet: ToolFleet, streams: OpenStreams) -> list[AnyRoute
             handle=about.completions,
             query=CompletionQuery,
             headers=(_LAST_ID,),
-            answers={200: Answer("An end each.", media=MEDIA_TYPE, events={"completion": WakeUp})},
+            answers={200: Answer("An end each.", media=MEDIA_TYPE, events=_EVENTS)},
             problems=(409,),
             tag="jobs",
         ),
@@ -60,6 +69,9 @@ def conversation_routes(fleet: ToolFleet, streams: OpenStreams) -> list[AnyRoute
             tag="jobs",
         ),
     ]
+
+
+_EVENTS: dict[str, type[BaseModel] | None] = {"completion": WakeUp, "events_lost": LostCompletions}
 
 
 class _AboutConversations:
@@ -94,5 +106,8 @@ class _AboutConversations:
 
 async def _events(inbox: CompletionInbox) -> AsyncGenerator[ServerSentEvent]:
     async with aclosing(inbox.follow()) as entries:
-        async for entry_id, wake in entries:
-            yield ServerSentEvent("completion", json_text(wake), entry_id)
+        async for entry_id, entry in entries:
+            if isinstance(entry, WakeUp):
+                yield ServerSentEvent("completion", json_text(entry), entry_id)
+            else:
+                yield ServerSentEvent("events_lost", json_text(LostCompletions(count=entry)), entry_id)

@@ -97,6 +97,7 @@ RULES = (
     ),
     KeyRule(re.compile(rf"{OURS}approvals-(settled|events)"), since=3),
     KeyRule(re.compile(rf"{OURS}(completions|seen|progress):.+")),
+    KeyRule(re.compile(rf"{OURS}completion-(users|lost):.+"), since=3),
     KeyRule(re.compile(rf"{OURS}module-reply:.+")),
     KeyRule(re.compile(rf"{OURS}module-replies"), lasting="two values"),
     KeyRule(re.compile(rf"{OURS}gateway-(requests|streams):[0-9a-f]{{32}}"), since=2),

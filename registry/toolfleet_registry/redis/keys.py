@@ -265,8 +265,20 @@ class Keys:
         return f"{self.prefix}{OURS}dead-webhooks{part}"
 
     def completions(self, conversation_id: str) -> str:
-        """A stream: the news for a conversation whose agent has no HTTP. Expires `completions_kept_seconds` after the last."""
+        """A stream: the news for a conversation whose agent has no HTTP, of all its users, as older processes write them. Expires as `completions_of`."""
         return f"{self.prefix}{OURS}completions:{_digest(conversation_id)[:32]}"
+
+    def completions_of(self, conversation_id: str, user_id: str | None) -> str:
+        """A stream: the news for one user of a conversation. Expires `completions_kept_seconds` after the last."""
+        return f"{self.completions(conversation_id)}:{_digest(user_id or '')[:16]}"
+
+    def completion_users(self, conversation_id: str) -> str:
+        """A stream: which users have such a stream, by what their names end with. Expires not before them."""
+        return f"{self.prefix}{OURS}completion-users:{_digest(conversation_id)[:32]}"
+
+    def completions_lost(self, conversation_id: str) -> str:
+        """With `:` and a user as in the name of such a stream behind it: how many of its entries were trimmed before a reader was told, and the first one left. Expires with the stream."""
+        return f"{self.prefix}{OURS}completion-lost:{_digest(conversation_id)[:32]}"
 
     def seen(self, receiver: str, wake_id: str) -> str:
         """What a core has done about a wake-up. Expires when it cannot come again."""

@@ -228,10 +228,12 @@ class KeptWakes:
 
     async def _unconfirmed(self, conversation_id: str, most: int) -> list[KeptWake]:
         """Of a fleet without a core; what is not the fleet's is left out."""
-        found = list[KeptWake]()
-        stream = self._keys.completions(conversation_id)
-        entries: list[Any] = await self._store.ask("XREVRANGE", stream, "+", "-", "COUNT", most)
-        for _, fields in reversed(entries):
+        found, all_users = list[KeptWake](), self._keys.completions(conversation_id)
+        users = await self._store.ask("XRANGE", self._keys.completion_users(conversation_id), "-", "+")
+        streams = {all_users} | {f"{all_users}:{fields[b'user'].decode()}" for _, fields in users}
+        pages = [await self._store.ask("XREVRANGE", stream, "+", "-", "COUNT", most) for stream in sorted(streams)]
+        entries = sorted(itertools.chain.from_iterable(pages), key=lambda entry: tuple(map(int, entry[0].split(b"-"))))
+        for _, fields in entries[-most:]:
             try:
                 body = _object(self._seal.read(fields.get(b"body", b"").decode(errors="replace")))
             except MessageRefused:

@@ -192,7 +192,7 @@ class JobRecords:
             end_signature="" if end is None else self._ends.of(spec.job_id, end_text),
             is_cancelled="1" if place.state == "cancelled" else "",
             stops="1" if is_failure else "",  # its workflow fails with it
-            events=[(one.kind, one.wake_id, one.body, self._place_of(one)) for one in change.events],
+            events=[(one.kind, one.wake_id, one.body, self._place_of(one, spec)) for one in change.events],
         )
 
     async def get(self, job_id: str) -> Found | None:
@@ -219,9 +219,9 @@ class JobRecords:
         """What was sealed. Raises `MessageRefused`."""
         return self._seal.read(text)
 
-    def _place_of(self, event: JobEvent) -> str:
+    def _place_of(self, event: JobEvent, spec: JobSpec) -> str:
         if event.kind == "completion":
-            return self._keys.completions(event.conversation_id)
+            return self._keys.completions_of(event.conversation_id, spec.user_id)
         return self._keys.wake(event.wake_id)
 
     async def _get_many(self, ids: Iterable[str]) -> list[Found]:

@@ -1,17 +1,20 @@
 """Reads a user's wake-ups of a conversation and leaves them there, until the user confirms each: for readers that come and go.
 
-Readers in Python take theirs from the same stream (`stream.py`): what one of the two is done with, the other does not get.
+Readers in Python take theirs from the same stream (`stream.py`): what one of the two is done with, the other does not get. What
+older processes have written for all users of the conversation is put into the user's stream when it is read.
 """
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.errors import MessageRefused
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import is_wanted
 from toolfleet_tasks.messages import json_text
@@ -20,10 +23,11 @@ from toolfleet_tasks.redis.answers import answered
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.redis.script_runner import run
 from toolfleet_tasks.wakeups.outcomes import outcome_line
-from toolfleet_tasks.wakeups.stream_scripts import DONE
+from toolfleet_tasks.wakeups.stream_scripts import CARRY, DONE, TOLD
 
-Entry: TypeAlias = tuple[str, WakeUp]
-"""A wake-up, and its id in the conversation."""
+_Fields: TypeAlias = tuple[str, dict[bytes, bytes]]
+Entry: TypeAlias = tuple[str, WakeUp | int]
+"""A wake-up, and its id in the conversation; or how many were trimmed before they were read, and the id that confirms this."""
 
 GROUP: Final = "readers"
 """Those who take entries from the stream."""
@@ -32,28 +36,32 @@ log = get_logger(__name__)
 
 _PAGE = 100  # entries at once, of about a thousand that are kept
 _EVERY_SECONDS = 0.5  # between two questions: a thousand readers that wait are nothing to Redis
+_MOST_IN_A_MOMENT = 10**18  # entries of one millisecond
 _ENTRY_ID = re.compile(r"(0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18})", re.ASCII)
 
 
 class CompletionInbox:
     """Those of one user, whose jobs have ended; others' are not shown, and cannot be confirmed.
 
-    `check_core` is called while there is nothing to read. `job_key` names a job's record, which keeps that its wake-up was read.
+    `check_core` is called while there is nothing to read. `kept_seconds`: how long a stream is kept after its last entry.
     """
 
     def __init__(  # noqa: PLR0913 - what it needs of its session
         self,
-        stream: str,
+        keys: Keys,
         conversation_id: str,
         user_id: str | None,
         *,
         seal: Seal,
         connection: PipelinedConnection,
         check_core: Callable[[], Awaitable[None]],
-        job_key: Callable[[str], str],
+        kept_seconds: int,
     ) -> None:
-        self._stream = stream
-        self._job_key = job_key
+        self._old = keys.completions(conversation_id)
+        self._stream = keys.completions_of(conversation_id, user_id)
+        self._lost_key = keys.completions_lost(conversation_id) + self._stream.removeprefix(self._old)
+        self._job_key = keys.job
+        self._kept_seconds = kept_seconds
         self._conversation_id = conversation_id
         self._user_id = user_id
         self._seal = seal
@@ -62,15 +70,20 @@ class CompletionInbox:
 
     async def follow(self) -> AsyncGenerator[Entry]:
         """All that are not confirmed, in order, and then those that come, for ever, also over losses of Redis. Ends when the fleet is left."""
-        after = "0-0"
+        after = carried = "0-0"
+        told: _Lost | None = None
         while is_wanted():
+            page, lost = list[_Fields](), told
             try:
-                page = await self._page(after)
+                carried = await self._carry(carried)
+                page, lost = await asyncio.gather(self._read(self._stream, f"({after}", "+"), self._lost())
             except RedisConnectionLost:  # for good: the fleet was left
                 return
             except ResponseError as exc:
                 log.warning("completions_not_read", error=str(exc))
-                page = ()
+            if lost is not None and lost != told and _order(lost.last) > _order(after):
+                yield lost.last, lost.count - (0 if told is None or told.count > lost.count else told.count)
+            told = lost
             if not page:
                 await self._check_core()
                 await asyncio.sleep(_EVERY_SECONDS)
@@ -81,7 +94,7 @@ class CompletionInbox:
 
     async def confirm(self, entry_id: str) -> bool:
         """Have one not shown again. Returns whether it was there. Raises `FleetUnavailable` after 5 s without an answer."""
-        return await answered(self._confirm(entry_id, entry_id)) > 0
+        return await answered(self._confirm_one(entry_id))
 
     async def confirm_up_to(self, entry_id: str) -> int:
         """As `confirm`, that one and all before it. Returns how many there were.
@@ -91,33 +104,65 @@ class CompletionInbox:
         return await answered(self._confirm_handed_out(entry_id))
 
     async def _confirm_handed_out(self, entry_id: str) -> int:
-        newest: Any = await self._connection.execute("XREVRANGE", self._stream, "+", "-", "COUNT", 1)
-        if not newest or _order(entry_id) > _order(newest[0][0].decode()):
-            return 0
-        return await self._confirm("-", entry_id)
+        """The ids of the two streams say nothing of each other: one confirms what is in the stream that it is of, or else comes again."""
+        newest: Any
+        newest, is_old, here, there = await asyncio.gather(
+            self._connection.execute("XREVRANGE", self._stream, "+", "-", "COUNT", 1),
+            self._connection.execute("EXISTS", self._old),
+            self._read(self._stream, entry_id, entry_id),
+            self._read(self._old, entry_id, entry_id),
+        )
+        if not here and any(self._own(fields) is not None for _, fields in there):
+            return await self._confirm(self._old, "-", entry_id)
+        is_handed_out = bool(here or not is_old) and bool(newest) and _order(entry_id) <= _order(newest[0][0].decode())
+        await self._note_told(entry_id, is_behind=is_handed_out)
+        return await self._confirm(self._stream, "-", entry_id) if is_handed_out else 0
 
-    async def _confirm(self, first: str, last: str) -> int:
+    async def _confirm_one(self, entry_id: str) -> bool:
+        streams = (self._stream, self._old)
+        confirmed = sum([await self._confirm(stream, entry_id, entry_id) for stream in streams])
+        return await self._note_told(entry_id, is_behind=confirmed > 0) or confirmed > 0
+
+    async def _note_told(self, entry_id: str, *, is_behind: bool) -> bool:
+        """Have what was lost not told again if this id confirms it, or `is_behind` it: its reader has heard of that before."""
+        lost = await self._lost()
+        if lost is None or not (entry_id == lost.last or (is_behind and _order(entry_id) > _order(lost.last))):
+            return False
+        return bool(await run(self._connection, TOLD, TOLD.parameters(lost=self._lost_key, said=lost.said)))
+
+    async def _lost(self) -> "_Lost | None":
+        found: Any = await self._connection.execute("GET", self._lost_key)
+        return None if found is None else _Lost.read(found)
+
+    async def _carry(self, behind: str) -> str:
+        """Put this user's entries into their own stream. Returns up to where those of all users have been looked at."""
+        while page := await self._read(self._old, f"({behind}", "+"):
+            for behind, fields in page:  # noqa: PLR1704 - it is the last one that was looked at
+                if self._own(fields) is not None:
+                    names = {"old": self._old, "stream": self._stream}
+                    parameters = CARRY.parameters(**names, entry_id=behind, seconds=self._kept_seconds)
+                    await run(self._connection, CARRY, parameters)
+        return behind
+
+    async def _confirm(self, stream: str, first: str, last: str) -> int:
         confirmed = 0
-        while page := await self._read(first, last):
+        while page := await self._read(stream, first, last):
             own = [(entry_id, wake) for entry_id, fields in page if (wake := self._own(fields)) is not None]
-            done = [self._done(entry_id, wake) for entry_id, wake in own]
+            done = [self._done(stream, entry_id, wake) for entry_id, wake in own]
             confirmed += sum(await asyncio.gather(*done))
             first = f"({page[-1][0]}"
             if len(page) < _PAGE:
                 break
         return confirmed
 
-    async def _done(self, entry_id: str, wake: WakeUp) -> int:
+    async def _done(self, stream: str, entry_id: str, wake: WakeUp) -> int:
         outcome = outcome_line(wake.wake_id, "read", self._user_id or "user")
-        names = {"stream": self._stream, "job": self._job_key(wake.job_id)}
+        names = {"stream": stream, "job": self._job_key(wake.job_id)}
         parameters = DONE.parameters(**names, group=GROUP, entry_id=entry_id, outcome=outcome)
         return int(cast("int", await run(self._connection, DONE, parameters)))
 
-    async def _page(self, after: str) -> Sequence[tuple[str, dict[bytes, bytes]]]:
-        return await self._read(f"({after}", "+")
-
-    async def _read(self, first: str, last: str) -> Sequence[tuple[str, dict[bytes, bytes]]]:
-        found: Any = await self._connection.execute("XRANGE", self._stream, first, last, "COUNT", _PAGE)
+    async def _read(self, stream: str, first: str, last: str) -> list[_Fields]:
+        found: Any = await self._connection.execute("XRANGE", stream, first, last, "COUNT", _PAGE)
         return [
             (entry_id.decode(), dict(zip(fields[::2], fields[1::2], strict=False))) for entry_id, fields in found or ()
         ]
@@ -130,6 +175,21 @@ class CompletionInbox:
             return None
         is_own = wake.conversation_id == self._conversation_id and wake.user_id == self._user_id
         return wake if is_own else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """How many entries were trimmed, as it is kept, and the last id that one of them can have had."""
+
+    said: bytes
+    count: int
+    last: str
+
+    @classmethod
+    def read(cls, said: bytes) -> "_Lost":
+        count, _, first = said.decode().partition(" ")
+        moment, number = _order(first)
+        return cls(said, int(count), f"{moment}-{number - 1}" if number else f"{moment - 1}-{_MOST_IN_A_MOMENT}")
 
 
 def is_entry_id(text: str) -> bool:

@@ -1,5 +1,6 @@
 """Offers an agent what it has to do with wake-ups, over one loop's connections."""
 
+import math
 from collections.abc import Callable
 
 from toolfleet_registry.settings import Settings
@@ -23,29 +24,31 @@ class WakeupService:
         self._connections: list[PipelinedConnection] = []
         self._watch = CoreWatch(connection, settings.keys)
 
-    def reader(self, conversation_id: str, consumer: str | None) -> Reader:
+    def reader(
+        self, conversation_id: str, consumer: str | None, on_lost: Callable[[int], object] | None = None
+    ) -> Reader:
         """A reader of the conversation's news; many may read beside each other."""
         return Reader(
-            self._settings.keys.completions(conversation_id),
+            self._settings.keys,
             conversation_id,
             seal=self._seal,
             connection=self._connection,
             connect=self._own_connection,
             check_core=self._watch.check,
-            job_key=self._settings.keys.job,
             consumer=consumer,
+            on_lost=on_lost,
         )
 
     def inbox(self, conversation_id: str, user_id: str | None) -> CompletionInbox:
         """The user's news of the conversation, to be read and confirmed; needs no connection of its own."""
         return CompletionInbox(
-            self._settings.keys.completions(conversation_id),
+            self._settings.keys,
             conversation_id,
             user_id,
             seal=self._seal,
             connection=self._connection,
             check_core=self._watch.check,
-            job_key=self._settings.keys.job,
+            kept_seconds=math.ceil(self._settings.completions_kept_seconds),
         )
 
     async def aclose(self) -> None:

@@ -1,6 +1,7 @@
 """Reads a conversation's wake-ups from its stream, for agents without HTTP: at least once, each by one reader at a time."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.errors import MessageRefused
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import Script
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
@@ -19,11 +21,12 @@ from toolfleet_tasks.messages.signing import Seal
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.redis.durable_write import run_durably
 from toolfleet_tasks.wakeups.outcomes import outcome_line
-from toolfleet_tasks.wakeups.stream_scripts import DONE, KEEP, LEAVE, SKIP, TAKE
+from toolfleet_tasks.wakeups.stream_scripts import DONE, KEEP, LEAVE, SKIP, TAKE, TOLD
 
 log = get_logger(__name__)
 
 _GROUP = "readers"
+_NOTHING, _LOST = 0, 2  # of what `TAKE` returns
 _BLOCK_MS = 4_000  # less than the connection's patience with a silent server
 _KEEP_SECONDS = 10.0
 _DEAD_AFTER_MS = 35_000  # a reader from whom nothing was heard for three times as long
@@ -33,30 +36,34 @@ _PAUSE_SECONDS = 1.0  # after an error of Redis
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
+    stream: bytes
     entry_id: bytes
     wake: WakeUp
 
 
 class Reader:
-    """One reader of a conversation's stream. `connection` is shared with others; `connect` makes a connection of his own, which he blocks.
+    """One reader of a conversation's streams. `connection` is shared with others; `connect` makes a connection of his own, which he blocks.
 
-    `check_core` is called while there is nothing to read. `job_key` names a job's record, which keeps that its wake-up was read.
+    `check_core` is called while there is nothing to read, and `on_lost` with how many entries were trimmed that nobody has read.
     """
 
     def __init__(  # noqa: PLR0913 - what it needs of its session
         self,
-        stream: str,
+        keys: Keys,
         conversation_id: str,
         *,
         seal: Seal,
         connection: PipelinedConnection,
         connect: Callable[[], PipelinedConnection],
         check_core: Callable[[], Awaitable[None]],
-        job_key: Callable[[str], str],
         consumer: str | None = None,
+        on_lost: Callable[[int], object] | None = None,
     ) -> None:
-        self._stream = stream
-        self._job_key = job_key
+        self._all = {"stream": keys.completions(conversation_id), "users": keys.completion_users(conversation_id)}
+        self._lost_key = keys.completions_lost(conversation_id)
+        self._job_key = keys.job
+        self._on_lost = on_lost
+        self._turns = itertools.count()
         self._conversation_id = conversation_id
         self._seal = seal
         self._connection = connection
@@ -72,7 +79,7 @@ class Reader:
                 entry = await self._next(blocking)
                 async with self._kept(entry):
                     yield entry.wake
-                await self._done(entry.entry_id, entry.wake)
+                await self._done(entry.stream, entry.entry_id, entry.wake)
         except RedisConnectionLost:  # for good: the fleet was left
             return
         finally:
@@ -81,22 +88,25 @@ class Reader:
 
     async def _next(self, blocking: PipelinedConnection) -> _Entry:
         while True:
-            found: Any = await self._take()
-            if not found[0]:
-                await self._wait_for_more(blocking, found[1])
+            what, *found = await self._take()
+            if what == _NOTHING:
+                await self._wait_for_more(blocking, *found)
                 continue
-            entry_id, fields = found[1], found[2]
+            if what == _LOST:
+                await self._tell_lost(*found)
+                continue
+            stream, entry_id, fields = found
             body = dict(zip(fields[::2], fields[1::2], strict=False)).get(b"body", b"")
             try:
-                return _Entry(entry_id, self._read(body))
+                return _Entry(stream, entry_id, self._read(body))
             except (
                 MessageRefused
             ) as exc:  # somebody else's, or our key is not the fleet's: it stays in the stream, for a look
                 log.error("completion_refused", entry_id=entry_id.decode(), reason=str(exc))  # noqa: TRY400
-                await self._run(SKIP, entry_id=entry_id)
+                await self._run(SKIP, stream=stream, entry_id=entry_id)
             except ValueError as exc:  # of another version: it will not get better
                 log.error("completion_unreadable", entry_id=entry_id.decode(), error=type(exc).__name__)  # noqa: TRY400
-                await self._done(entry_id, None)
+                await self._done(stream, entry_id, None)
 
     def _read(self, body: bytes) -> WakeUp:
         wake = json_text.load(WakeUp, self._seal.read(body.decode()))
@@ -107,16 +117,27 @@ class Reader:
     async def _take(self) -> Any:
         while True:
             try:
-                return await self._run(TAKE, consumer=self._consumer, idle_ms=_DEAD_AFTER_MS)
+                turn, lost = next(self._turns), self._lost_key
+                return await self._run(
+                    TAKE, **self._all, lost=lost, consumer=self._consumer, idle_ms=_DEAD_AFTER_MS, turn=turn
+                )
             except ResponseError as exc:  # the stream went just then, or is none
                 log.warning("completions_not_read", error=str(exc))
                 await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _wait_for_more(self, blocking: PipelinedConnection, after: bytes) -> None:
-        """Until there is an entry after that one, or it is time to look for what dead readers have left."""
+    async def _tell_lost(self, key: bytes, said: bytes) -> None:
+        """Say once how many entries were trimmed: again if this process dies before it is written down."""
+        count = int(said.partition(b" ")[0])
+        log.warning("completions_lost", conversation_id=self._conversation_id, count=count)
+        if self._on_lost is not None:
+            self._on_lost(count)
+        await run_durably(self._connection, TOLD, TOLD.parameters(lost=key, said=said))
+
+    async def _wait_for_more(self, blocking: PipelinedConnection, streams: list[bytes], after: list[bytes]) -> None:
+        """Until there is an entry after these, or it is time to look for what dead readers have left."""
         await self._check_core()
         try:
-            await blocking.execute("XREAD", "COUNT", 1, "BLOCK", _BLOCK_MS, "STREAMS", self._stream, after)
+            await blocking.execute("XREAD", "COUNT", 1, "BLOCK", _BLOCK_MS, "STREAMS", *streams, *after)
         except ResponseError as exc:
             log.warning("completions_not_awaited", error=str(exc))
             await asyncio.sleep(_PAUSE_SECONDS)
@@ -134,7 +155,7 @@ class Reader:
         while is_wanted():
             await asyncio.sleep(_KEEP_SECONDS)
             try:
-                await self._run(KEEP, consumer=self._consumer, entry_id=entry.entry_id)
+                await self._run(KEEP, stream=entry.stream, consumer=self._consumer, entry_id=entry.entry_id)
             except RedisConnectionLost:  # as above
                 return
             except ResponseError as exc:
@@ -143,16 +164,16 @@ class Reader:
     async def _leave(self) -> None:
         try:
             async with asyncio.timeout(_LEAVE_SECONDS):
-                await self._run(LEAVE, consumer=self._consumer)
+                await self._run(LEAVE, **self._all, consumer=self._consumer)
         except (TimeoutError, RedisConnectionLost, ResponseError):  # it is taken over, a little later
             log.info("completions_left_behind")
 
-    async def _done(self, entry_id: bytes, wake: WakeUp | None) -> None:
-        """Take an entry out of the stream; its job keeps that it was read."""
-        job = self._stream if wake is None else self._job_key(wake.job_id)
+    async def _done(self, stream: bytes, entry_id: bytes, wake: WakeUp | None) -> None:
+        """Take an entry out of its stream; its job keeps that it was read."""
+        job = stream if wake is None else self._job_key(wake.job_id)
         outcome = "" if wake is None else outcome_line(wake.wake_id, "read", f"reader {self._consumer}")
-        parameters = DONE.parameters(stream=self._stream, job=job, group=_GROUP, entry_id=entry_id, outcome=outcome)
+        parameters = DONE.parameters(stream=stream, job=job, group=_GROUP, entry_id=entry_id, outcome=outcome)
         await run_durably(self._connection, DONE, parameters)
 
-    async def _run(self, script: Script, **args: Part) -> object:
-        return await run_durably(self._connection, script, script.parameters(stream=self._stream, group=_GROUP, **args))
+    async def _run(self, script: Script, **args: Part) -> Any:
+        return await run_durably(self._connection, script, script.parameters(group=_GROUP, **args))

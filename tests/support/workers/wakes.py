@@ -59,9 +59,17 @@ async def put(
     await redis.eval(_PUT, 2, keys.wake(wake_id), keys.wakes_due, wake_id, now_ms, kind, body)
 
 
-async def complete(redis: "Redis", wake_id: str = "job-1", *, conversation_id: str = "talk-1", **fields: Any) -> None:
-    """As the end of a job where no core is set."""
-    stream, seconds = Keys().completions(conversation_id), fields.pop("seconds", 600)
+async def complete(
+    redis: "Redis",
+    wake_id: str = "job-1",
+    *,
+    conversation_id: str = "talk-1",
+    is_older: bool = False,
+    **fields: Any,
+) -> None:
+    """As the end of a job where no core is set; `is_older`: as processes write it that keep all users' in one stream."""
+    seconds, user_id = fields.pop("seconds", 600), fields.get("user_id", "ada")
+    stream = Keys().completions(conversation_id) if is_older else Keys().completions_of(conversation_id, user_id)
     body = fields.pop("body", None) or wake_body(wake(wake_id, conversation_id=conversation_id, **fields))
     await redis.eval(_COMPLETE, 1, stream, wake_id, body, seconds)
 

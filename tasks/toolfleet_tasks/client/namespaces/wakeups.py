@@ -27,16 +27,19 @@ class FleetWakeups:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    async def completions(self, conversation_id: str, *, consumer: str | None = None) -> AsyncGenerator[WakeUp]:
+    async def completions(
+        self, conversation_id: str, *, consumer: str | None = None, on_lost: Callable[[int], object] | None = None
+    ) -> AsyncGenerator[WakeUp]:
         """Yield the wake-ups of a conversation, where no `core_url` is set: `async for wake in fleet.wakeups.completions(id)`.
 
         Waits for more, for ever, and ends when the fleet is left. Several readers share them. Each comes at least once, with
         the same `wake_id` when it comes again: it is done with when the next one is asked for. What a loop was left at, or
         died at, is given to another reader, after 35 s at the latest in which nothing is heard of the first. `consumer` names a
-        reader that, started anew under its name, gets that at once; no two may have one name at the same time.
+        reader that, started anew under its name, gets that at once; no two may have one name at the same time. Of each user about
+        the last 1,000 are kept: `on_lost` is told how many others there were that nobody has read, as is the log (`completions_lost`).
         Raises `SettingsError` where a `core_url` is set here; where one is set in workers, the log has `completions_go_to_core`.
         """
-        reader = (await self._reading()).wakes.reader(conversation_id, consumer)
+        reader = (await self._reading()).wakes.reader(conversation_id, consumer, on_lost)
         async with aclosing(reader.read()) as wakes:
             async for wake in wakes:
                 yield wake
@@ -142,9 +145,11 @@ async def _through(step: Callable[[str | None], Awaitable[HandledWakes]]) -> int
 class SyncFleetWakeups(SyncFace[FleetWakeups]):
     """`FleetWakeups` with plain methods."""
 
-    def completions(self, conversation_id: str, *, consumer: str | None = None) -> Generator[WakeUp]:
+    def completions(
+        self, conversation_id: str, *, consumer: str | None = None, on_lost: Callable[[int], object] | None = None
+    ) -> Generator[WakeUp]:
         """As `FleetWakeups.completions`: `for wake in fleet.wakeups.completions(id)`."""
-        return self._each(self._face.completions(conversation_id, consumer=consumer))
+        return self._each(self._face.completions(conversation_id, consumer=consumer, on_lost=on_lost))
 
     waiting = blocking(FleetWakeups.waiting)
     of_conversation = blocking(FleetWakeups.of_conversation)

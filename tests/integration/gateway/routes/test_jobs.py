@@ -4,9 +4,13 @@ import uuid
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
+from support.fleet import TestBed
 from support.gateways.event_streams import streaming
 from support.gateways.keyed_gateway import KeyedGateway
+from support.workers.wakes import complete
+from toolfleet_registry.redis.keys import Keys
 
 REMINDER = {
     "name": "reminder",
@@ -105,6 +109,28 @@ async def test_a_completion_comes_until_it_is_confirmed(gateway: KeyedGateway, t
     assert again == first
     assert (first.kind, first.data["job_id"], first.data["result"]) == ("completion", job_id, {"text": talk})
     assert (second.data["job_id"], second.id != first.id) == (second_job, True)
+
+
+async def test_a_stream_says_how_many_completions_were_dropped(gateway: KeyedGateway, bed: TestBed, talk: str) -> None:
+    """Before those that are left, until it is confirmed as they are; another user with the same conversation has lost none."""
+    path, keys = f"/conversations/{talk}/completions", Keys()
+    await gateway.post("eve", "/jobs", job_of(talk))
+    async with Redis.from_url(bed.redis_url) as redis:
+        for number in range(1300):
+            await complete(redis, f"{talk}-{number}", conversation_id=talk, user_id="bob", message="x")
+        gone = 1300 - await redis.xlen(keys.completions_of(talk, "bob"))
+    async with streaming(gateway, "bob", path) as stream:
+        lost, first = await stream.next(), await stream.next()
+    async with streaming(gateway, "bob", path) as stream:
+        assert await stream.next() == lost
+    async with streaming(gateway, "bob", path, last=lost.id) as stream:
+        assert await stream.next() == first
+    async with streaming(gateway, "eve", path) as stream:
+        of_eve = await stream.next()
+
+    assert (lost.kind, lost.data) == ("events_lost", {"count": gone})
+    assert (first.kind, first.data["wake_id"]) == ("completion", f"{talk}-{gone}")
+    assert (of_eve.kind, of_eve.data["user_id"]) == ("completion", "eve")
 
 
 async def test_a_completion_is_confirmed_by_hand(gateway: KeyedGateway, talk: str) -> None:

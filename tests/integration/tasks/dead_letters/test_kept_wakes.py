@@ -73,7 +73,7 @@ async def test_what_waits_for_a_conversation_is_shown(fleet: ToolFleet, redis: R
     """What is to be delivered, and what its readers have not confirmed; of other conversations there is nothing, nor what nobody of the fleet has written."""
     await put(redis, "job-1")
     await put(redis, "job-2", conversation_id="talk-2")
-    await complete(redis, "job-3")
+    await complete(redis, "job-3", is_older=True)
     await complete(redis, "job-4", conversation_id="talk-2")
     await complete(redis, "job-5", body="no news")
     found = await fleet.wakeups.of_conversation("talk-1")

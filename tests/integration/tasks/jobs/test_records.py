@@ -13,6 +13,7 @@ from support.workers.job_racers import MOVES, job_records, race
 from support.workers.ledgers import RepeatingConnection
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall
 from toolfleet_registry.contracts.jobs import JobSpec, Poll
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.jobs import scripts
 from toolfleet_tasks.jobs.completion import EndNote, JobEvent
 from toolfleet_tasks.jobs.positions import JobPosition
@@ -108,7 +109,8 @@ async def test_an_end_writes_its_news_and_keeps_no_arguments(records: JobRecords
     assert await redis.hget("toolfleet:wake:j", "body") == '{"a":1}'
     assert await redis.zcard("toolfleet:wakes-due") == 1
     assert await redis.zcard("toolfleet:wakes-due:calls") == 1
-    assert [await redis.xlen(key) async for key in redis.scan_iter("toolfleet:completions:*")] == [1]
+    assert [key async for key in redis.scan_iter("toolfleet:completions:*")] == [Keys().completions_of("c", "ada")]
+    assert await redis.xlen(Keys().completions_of("c", "ada")) == 1
     assert await redis.ttl("toolfleet:job:j") > 0
     assert "s3cret" not in str(await redis.hgetall("toolfleet:job:j"))
     assert not await redis.exists("toolfleet:jobs-due")

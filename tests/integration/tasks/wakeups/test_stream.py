@@ -28,7 +28,7 @@ from toolfleet_tasks.wakeups import core_watch, stream
 from toolfleet_tasks.wakeups.core_watch import CoreWatch
 from toolfleet_tasks.wakeups.events import wake_body
 
-STREAM = Keys().completions("talk-1")
+STREAM = Keys().completions_of("talk-1", "ada")
 
 READER = """
 import asyncio, sys
@@ -134,7 +134,7 @@ async def test_a_conversation_without_news_leaves_nothing(fleet: ToolFleet, redi
     """Listening writes no key."""
     listening = asyncio.create_task(read(fleet, 1))
     await they_listen(look, 1)
-    assert not [key async for key in redis.scan_iter("*completions*")]
+    assert not [key async for key in redis.scan_iter("*completion*")]
     listening.cancel()
     await asyncio.gather(listening, return_exceptions=True)
 
@@ -300,11 +300,12 @@ async def test_a_key_that_is_no_stream_is_waited_out(
 ) -> None:
     """Whoever has written it: once it is gone, the reader goes on."""
     monkeypatch.setattr(stream, "_PAUSE_SECONDS", 0.05)
-    await redis.set(STREAM, "an owl", ex=600)
+    of_all = Keys().completions("talk-1")
+    await redis.set(of_all, "an owl", ex=600)
     with structlog.testing.capture_logs() as logs:
         reading = asyncio.create_task(read(fleet, 1))
         await wait_until(lambda: [line["event"] for line in logs].count("completions_not_read") > 1, "it has tried")
-    await redis.delete(STREAM)
+    await redis.delete(of_all)
     for wake_id in ("job-1", "job-2"):
         await complete(redis, wake_id)
 
@@ -340,6 +341,66 @@ async def test_a_waiting_reader_costs_next_to_nothing(fleet: ToolFleet, redis: R
     await asyncio.gather(*listening, return_exceptions=True)
 
     assert after - before < 50
+
+
+async def test_readers_hear_of_all_users(
+    fleet: ToolFleet, redis: Redis, look: SyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those that come, those that were there, and what older processes write for all of them; each entry is announced."""
+    monkeypatch.setattr(stream, "_BLOCK_MS", 600_000)
+    await complete(redis, "job-1", is_older=True)
+    await complete(redis, "job-2")
+    heard = list[str]()
+
+    async def listen() -> None:
+        async for one in fleet.wakeups.completions("talk-1"):
+            heard.append(one.wake_id)
+
+    listening = asyncio.create_task(listen())
+    await wait_until(lambda: sorted(heard) == ["job-1", "job-2"], "what waited is heard")
+    comes: list[dict[str, Any]] = [{"user_id": "bob"}, {"is_older": True}, {}, {"user_id": "eve"}, {"user_id": "bob"}]
+    for number, fields in enumerate(comes, start=3):
+        await they_listen(look, 1)
+        await complete(redis, f"job-{number}", **fields)
+        await wait_until(lambda number=number: heard[-1] == f"job-{number}", "what comes is heard")  # type: ignore[misc]
+    await they_listen(look, 1)
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+
+    assert len(heard) == 7
+    for key in [key async for key in redis.scan_iter("toolfleet:completions:*")]:
+        assert await redis.xlen(key) == 0
+
+
+async def test_who_has_many_holds_up_nobody(fleet: ToolFleet, redis: Redis) -> None:
+    """Readers take from each user's stream in turn."""
+    for number in range(50):
+        await complete(redis, f"eve-{number}", user_id="eve")
+    await complete(redis, "ada-1")
+
+    assert "ada-1" in [one.wake_id for one in await read(fleet, 3)]
+
+
+async def test_a_reader_is_told_once_what_was_trimmed(fleet: ToolFleet, redis: Redis) -> None:
+    """How many entries of a user's were dropped before anybody has read them; more of them are told of as they come."""
+    lost = list[int]()
+
+    async def read_one() -> str:
+        async with aclosing(fleet.wakeups.completions("talk-1", on_lost=lost.append)) as news, asyncio.timeout(20):
+            return (await anext(news)).wake_id
+
+    for number in range(1300):
+        await complete(redis, f"job-{number}", message="x")
+    gone = 1300 - await redis.xlen(STREAM)
+    with structlog.testing.capture_logs() as logs:
+        heard = [await read_one(), await read_one()]
+
+    assert (lost, heard) == ([gone], [f"job-{gone}"] * 2)
+    assert [(line["event"], line["count"]) for line in logs] == [("completions_lost", gone)]
+    for number in range(150):
+        await complete(redis, f"more-{number}", message="x")
+    await read_one()
+    assert lost[1:] == [1450 - gone - await redis.xlen(STREAM)]
 
 
 def test_programs_without_a_loop_hear_as_well(redis_url: str) -> None:

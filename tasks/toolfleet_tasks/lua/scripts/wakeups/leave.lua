@@ -1,11 +1,17 @@
 -- A reader leaves: what he has not read to the end is the next one's.
--- keys: stream
+-- keys: stream, users
 -- args: group, consumer
+-- include: wakeups/streams
 
-local found = redis.pcall('XPENDING', stream, group, '-', '+', 10, consumer)
-if found.err then return 0 end
-for _, one in ipairs(found) do
-  redis.call('XCLAIM', stream, group, 'nobody', 0, one[1], 'IDLE', 86400000, 'JUSTID')
+local left = 0
+for _, key in ipairs((streams_of(stream, users))) do
+  local found = redis.pcall('XPENDING', key, group, '-', '+', 10, consumer)
+  if not found.err then
+    for _, one in ipairs(found) do
+      redis.call('XCLAIM', key, group, 'nobody', 0, one[1], 'IDLE', 86400000, 'JUSTID')
+    end
+    redis.call('XGROUP', 'DELCONSUMER', key, group, consumer)
+    left = left + #found
+  end
 end
-redis.call('XGROUP', 'DELCONSUMER', stream, group, consumer)
-return #found
+return left

@@ -1,27 +1,44 @@
--- Takes the next entry of a conversation's stream.
+-- Takes the next entry of a conversation's streams, beginning with another one each turn: who has many holds up nobody.
 -- idle_ms: a reader is dead from whom nothing is heard for so long.
--- keys: stream
--- args: group, consumer, idle_ms
+-- keys: stream, users, lost
+-- args: group, consumer, idle_ms, turn
+-- include: wakeups/streams
 
-if redis.call('EXISTS', stream) == 0 then return {0, '0-0'} end
-redis.pcall('XGROUP', 'CREATE', stream, group, '0') -- it may be there already
-
-local function pending(...)
-  for _, one in ipairs(redis.call('XPENDING', stream, group, ...)) do
-    local found = redis.call('XCLAIM', stream, group, consumer, 0, one[1])
+local function pending(key, ...)
+  for _, one in ipairs(redis.call('XPENDING', key, group, ...)) do
+    local found = redis.call('XCLAIM', key, group, consumer, 0, one[1])
     if found[1] and found[1][2] then return found[1] end
-    redis.call('XACK', stream, group, one[1]) -- there were too many, or it was too old
+    redis.call('XACK', key, group, one[1]) -- there were too many, or it was too old
   end
 end
 
-local entry = pending('-', '+', 10, consumer) or pending('IDLE', idle_ms, '-', '+', 10)
-if not entry then
-  local found = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', stream, '>')
-  entry = found and found[1] and found[1][2][1]
+local function next_of(key)
+  redis.pcall('XGROUP', 'CREATE', key, group, '0') -- it may be there already
+  local entry = pending(key, '-', '+', 10, consumer) or pending(key, 'IDLE', idle_ms, '-', '+', 10)
+  if entry then return entry end
+  local found = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', key, '>')
+  return found and found[1] and found[1][2][1]
 end
-if entry then return {1, entry[1], entry[2]} end
-local info = redis.call('XINFO', 'STREAM', stream)
-for i = 1, #info, 2 do
-  if info[i] == 'last-generated-id' then return {0, info[i + 1]} end
+
+local function last_of(key)
+  local info = redis.call('XINFO', 'STREAM', key)
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then return info[i + 1] end
+  end
 end
-return {0, '0-0'}
+
+local streams, last_user = streams_of(stream, users)
+local names, ids = {users}, {last_user}
+for i = 1, #streams do
+  local key = streams[(i + tonumber(turn)) % #streams + 1]
+  local lost_key = lost .. string.sub(key, #stream + 1)
+  local trimmed = redis.call('GET', lost_key)
+  if trimmed then return {2, lost_key, trimmed} end
+  names[#names + 1], ids[#ids + 1] = key, '0-0'
+  if redis.call('EXISTS', key) == 1 then
+    local entry = next_of(key)
+    if entry then return {1, key, entry[1], entry[2]} end
+    ids[#ids] = last_of(key)
+  end
+end
+return {0, names, ids}
