@@ -14,7 +14,7 @@ from toolfleet_gateway.calls.bodies import CallState
 from toolfleet_gateway.calls.calling import CALLS, Calling
 from toolfleet_gateway.calls.preferences import PREFER, preference_of
 from toolfleet_gateway.calls.reports import reports_of
-from toolfleet_gateway.http.answers import json_text, text_answer
+from toolfleet_gateway.http.answers import json_text, nothing, text_answer
 from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
@@ -41,6 +41,12 @@ _EVENTS: Mapping[str, type[BaseModel]] = {
 }
 
 
+_FOLLOWED: Mapping[int, Answer] = {
+    200: Answer("How far it is, what it logs, and its end.", media=MEDIA_TYPE, events=_EVENTS),
+    204: Answer("The call has ended, and its end has come already: do not come again."),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class FollowingRoutes:
     """The routes of calls that have begun, here or elsewhere. An id of somebody else's call is one that nobody has."""
@@ -61,7 +67,7 @@ class FollowingRoutes:
         )  # fmt: skip
         events = Route(
             method="GET", path=f"{_PATH}/events", name="followCall", summary="Follow a call: its approval, progress, log, and its end",
-            handle=self.events, answers={200: Answer("How far it is, what it logs, and its end.", media=MEDIA_TYPE, events=_EVENTS)},
+            handle=self.events, answers=_FOLLOWED,
             headers=(_LAST_EVENT_ID,), problems=(404, 503),
         )  # fmt: skip
         return [get, cancel, events]
@@ -90,12 +96,18 @@ class FollowingRoutes:
             handle.leave()
 
     async def events(self, asked: RouteRequest[None, None]) -> Response:
-        """Follow a call: how far it is, what it logs from now on, and its end. Who comes again gets the latest, and what follows."""
+        """Follow a call: how far it is, what it logs from now on, and its end. Who comes again gets the latest, and what follows.
+
+        After its end that is nothing, in the one way after which a browser's `EventSource` does not come again: 204.
+        """
         call_id = asked.path["call_id"]
         last = asked.raw.headers.get("last-event-id", "")
         if last and last.partition(":")[0] != call_id:
             raise invalid_request("Last-Event-ID is not one of this call's events.")
         handle = await self._attached(asked.who, call_id)
+        if last.endswith(f":{_END}") and handle.has_ended:
+            handle.leave()
+            return nothing()
         return EventStream(
             asked.who, _events_of(handle, last, self._approvals(asked.who, handle)), self.streams, release=handle.leave
         )

@@ -116,15 +116,18 @@ async def test_a_flood_of_cancels_ends_a_call_once(
 
 
 async def test_what_is_begun_here_is_streamed_there(here: httpx.AsyncClient, there: httpx.AsyncClient) -> None:
-    """The stream ends with the call's end, and who comes again with the last id gets it again."""
+    """The stream ends with the call's end. Who has that is told not to come again, by 204 as `EventSource` has it; others get it."""
     location = await _begun(here, "owls.nap", seconds=0.5)
 
     events = await _events(there, location)
-    again = await _events(there, location, last=events[-1]["id"])
+    last = {"Last-Event-ID": events[-1]["id"]}
+    again = [await client.get(f"{location}/events", headers=last) for client in (here, there)]
+    by_another_id = await _events(there, location, last=f"{events[-1]['id'].partition(':')[0]}:{'0' * 16}")
 
     assert [event["event"] for event in events] == ["end"]
     assert events[-1]["data"]["result"] == "awake"
-    assert again == events
+    assert [(answer.status_code, answer.content) for answer in again] == [(204, b"")] * 2
+    assert await _events(here, location) == by_another_id == events
 
 
 async def test_a_repeat_with_its_key_runs_once(
