@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from importlib.metadata import version
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, RootModel
 from pydantic.json_schema import models_json_schema
 
 from toolfleet_gateway.http.problems import MEDIA_TYPE, ProblemBody, title_of
@@ -38,7 +39,7 @@ def openapi_document(routes: Sequence[AnyRoute], *, root_path: str = "") -> Json
         "servers": [{"url": root_path or "/"}],
         "paths": paths,
         "components": {
-            "schemas": schemas["$defs"],
+            "schemas": {name: schema for name, schema in schemas["$defs"].items() if "$ref" not in schema},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer", "description": "An API key, or an OAuth token."},
                 "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -148,4 +149,7 @@ def _header(parameter: HeaderParameter) -> Json:
 
 
 def _ref(model: type[BaseModel]) -> Json:
-    return {"$ref": _REF.format(model=model.__name__)}
+    """A reference to its schema, and not to one that is nothing but a reference: generators take that for a model of its own."""
+    root: Any = model.model_fields["root"].annotation if issubclass(model, RootModel) else None
+    has_own = isinstance(root, type) and (is_dataclass(root) or issubclass(root, BaseModel))
+    return {"$ref": _REF.format(model=root.__name__ if has_own else model.__name__)}

@@ -64,6 +64,29 @@ def test_each_operation_says_what_a_generated_client_needs(document: dict[str, A
     assert [fault for path, operations in document["paths"].items() for fault in _missing(path, operations)] == []
 
 
+def test_no_schema_is_only_another_ones_name(document: dict[str, Any]) -> None:
+    """Generators make a model of each schema, and of two with one title none: each is there once, and each reference leads to one."""
+    schemas: dict[str, Any] = document["components"]["schemas"]
+    titles = [schema.get("title", name) for name, schema in schemas.items()]
+    answers = {
+        operation["operationId"]: operation["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
+        for path in document["paths"].values()
+        for operation in path.values()
+        if operation["operationId"] in {"getFleetStatus", "showCall", "countCalls", "getWakeup", "listCalls"}
+    }
+
+    assert [name for name, schema in schemas.items() if "$ref" in schema] == []
+    assert len(set(titles)) == len(titles)
+    assert _reached(document["paths"], schemas) <= schemas.keys()
+    assert {reference.rpartition("/")[2] for reference in answers.values()} == {
+        "FleetStatus",
+        "CallStory",
+        "CallCharts",
+        "KeptWake",
+        "FoundCalls",
+    }
+
+
 def test_what_may_be_missing_is_optional(document: dict[str, Any]) -> None:
     """Answers leave out what is `None`: no field that may be null is required, in no model that any route answers."""
     schemas: dict[str, Any] = document["components"]["schemas"]
