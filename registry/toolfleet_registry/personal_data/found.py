@@ -1,7 +1,7 @@
 """Says of which kinds personal data is, where some was found, and which of two findings at one place counts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 Kind: TypeAlias = Literal["iban", "credit_card", "mac_address", "ip", "email", "url", "phone"]
@@ -20,13 +20,19 @@ _RANKS: dict[str, int] = {kind: rank for rank, kind in enumerate(KINDS)}
 class FoundData:
     """One place in a text: `text[start:end]`, in characters. `kind` is one of `KINDS`, or the name of an own pattern.
 
-    `is_one` is false where several overlap and none covers all of it: then nothing of it is harmless.
+    `is_one` is false where several overlap and none covers all of it: then nothing of it is harmless. `value` is what was found, if
+    it is written otherwise there, as `%40` for `@`; `None`: it is what stands there.
     """
 
     kind: str
     start: int
     end: int
     is_one: bool = True
+    value: str | None = None
+
+    def moved(self, by: int) -> "FoundData":
+        """Return the same `by` characters further on."""
+        return replace(self, start=self.start + by, end=self.end + by)
 
 
 def settled(found: Sequence[FoundData]) -> list[FoundData]:
@@ -44,7 +50,8 @@ def settled(found: Sequence[FoundData]) -> list[FoundData]:
             if each.end - each.start > longest.end - longest.start:
                 longest = each
             start, end = kept[-1].start, max(kept[-1].end, each.end)
-            kept[-1] = FoundData(longest.kind, start, end, is_one=(longest.start, longest.end) == (start, end))
+            is_one = (longest.start, longest.end) == (start, end)
+            kept[-1] = FoundData(longest.kind, start, end, is_one, longest.value)
         else:
             longest = each
             kept.append(each)

@@ -7,7 +7,7 @@ It takes time in proportion to the length of the texts, whatever is in them, and
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -36,6 +36,7 @@ LARGE = 32 * 1024
 """Bytes of a JSON value from which on it is searched in a thread: some 3 ms."""
 
 _MOST_ROUNDS = 4
+_WITHOUT_CODES = frozenset(KINDS) - {"url"}
 
 
 class _Detector(Protocol):
@@ -130,7 +131,8 @@ class PersonalData:
     def _replaced(self, text: str, places: list[FoundData]) -> str:
         pieces, position = list[str](), 0
         for each in places:
-            hidden = self._hiding(each.kind, text[each.start : each.end]) if each.is_one else label(each.kind)
+            value = text[each.start : each.end] if each.value is None else each.value
+            hidden = self._hiding(each.kind, value) if each.is_one else label(each.kind)
             pieces += (text[position : each.start], hidden)
             position = each.end
         return "".join([*pieces, text[position:]])
@@ -138,17 +140,35 @@ class PersonalData:
     def _found(self, texts: Sequence[str], names: Sequence[str]) -> dict[int, list[FoundData]]:
         """What is in each of the texts that has something in it, by its number."""
         searched = SearchedTexts(texts, names, self._labels)
-        all_found = list[FoundData]()
-        for detector in self._detectors:
-            all_found.extend(detector.find(searched))
+        decoded = self._decoded(searched, names)
+        # An address as it is written, such as `x%20ada@…`, may have more before it than its reader gets. So may no URL.
+        ends = {(each.kind, each.end) for each in decoded if each.kind in _WITHOUT_CODES}
+        written = (each for each in self._detected(searched) if (each.kind, each.end) not in ends)
+        all_found = [*written, *decoded]
         by_text = dict[int, list[FoundData]]()
         for each in settled(all_found):
             number = searched.text_at(each.start)
-            start = searched.starts[number]
-            by_text.setdefault(number, []).append(
-                FoundData(each.kind, each.start - start, each.end - start, each.is_one)
-            )
+            by_text.setdefault(number, []).append(each.moved(-searched.starts[number]))
         return by_text
+
+    def _detected(self, searched: SearchedTexts) -> Iterator[FoundData]:
+        for detector in self._detectors:
+            yield from detector.find(searched)
+
+    def _decoded(self, searched: SearchedTexts, names: Sequence[str]) -> list[FoundData]:
+        """Find what is in the texts once they are decoded, at its place in the text as it is."""
+        if not (coded := searched.coded()):  # nearly always
+            return []
+        numbers, texts = list(coded), list(coded.values())
+        decoded = SearchedTexts([text.text for text in texts], [names[number] for number in numbers], self._labels)
+        found = list[FoundData]()
+        for each in self._detected(decoded):
+            place = decoded.text_at(each.start)
+            begin = decoded.starts[place]
+            start, end = texts[place].original(each.start - begin, each.end - begin)
+            value = decoded.joined[each.start : each.end]
+            found.append(FoundData(each.kind, start, end, value=value).moved(searched.starts[numbers[place]]))
+        return found
 
 
 def _detectors(wanted: set[str], regions: Sequence[str]) -> list[_Detector]:

@@ -15,11 +15,12 @@ _PARTS = (
     r"@",  # of an email
     r"://|(?i:www\.)",  # of a URL
     r"[A-Za-z]{2}[0-9]{2}",  # of an IBAN: country and check digits
-    r"[0-9](?:[ .\-/()]{0,3}[0-9]){6}",  # of a card's or a phone's number
+    r"[0-9](?:[ .\-/()_]{0,3}[0-9]){6}",  # of a card's or a phone's number
     r"[0-9]\.[0-9]{1,3}\.[0-9]",  # of an address of IPv4
     r"::|[0-9A-Fa-f]:[0-9A-Fa-f]{1,4}:",  # of one of IPv6, or of a network card
     r"[0-9A-Fa-f]{2}-[0-9A-Fa-f]{2}-|[0-9A-Fa-f]{4}\.[0-9A-Fa-f]{4}\.",  # of a network card
     r"[0-9]e[+\-]?[0-9]",  # a number of many digits
+    r"%[0-9A-Fa-f]{2}|\\\\[ux/]|&[#A-Za-z]",  # what `DecodedText` decodes; JSON doubles a backslash
 )
 
 

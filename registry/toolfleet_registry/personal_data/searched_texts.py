@@ -5,15 +5,18 @@ something already, and of what programs escape (`\n` in JSON within a text). Wha
 blank, point or sign in another script becomes that. Each character stays one character: what is found has its place.
 """
 
+import html
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 _BEFORE = 40  # characters before a place that may say what stands there
+_MOST_LAYERS = 4  # of codes within codes
 
 
 class SearchedTexts:
@@ -48,6 +51,14 @@ class SearchedTexts:
         """How many ASCII digits there are: of few, nothing is a number of anything."""
         return self.once("digits", _digits_in)
 
+    def coded(self) -> "dict[int, DecodedText]":
+        """Return the texts that have something coded, decoded, by their numbers."""
+        joined = self.joined
+        if joined.isascii() and not any(sign in joined for sign in "%\\&"):  # nearly always
+            return {}
+        numbers = dict.fromkeys(self.text_at(match.start()) for match in _CODED.finditer(joined))
+        return {number: DecodedText(self.texts[number]) for number in numbers}
+
     def text_at(self, position: int) -> int:
         """The number of the text that a character is in."""
         return bisect_right(self.starts, position) - 1
@@ -61,6 +72,44 @@ class SearchedTexts:
         name = self._names[number]
         written = self.plain[start:position].rpartition("\n")[2]
         return f"{_words(name)}: {written}" if name else written
+
+
+class DecodedText:
+    r"""A text as its reader gets it: `%40`, `\u0040` and `&#64;` are `@`, and characters that have no width are left out.
+
+    So are codes of codes, such as `%2540`.
+    """
+
+    def __init__(self, text: str) -> None:
+        pieces, length, position = list[str](), 0, 0
+        self._codes = [(0, 0, 0, 0)]  # each one's start and end, decoded and before
+        for match in _CODED.finditer(text):
+            meaning, length = _meaning(match.group()), length + match.start() - position
+            pieces += (text[position : match.start()], meaning)
+            self._codes.append((length, length + len(meaning), *match.span()))
+            length, position = length + len(meaning), match.end()
+        self.text = "".join([*pieces, text[position:]])
+
+    def original(self, start: int, end: int) -> tuple[int, int]:
+        """Return where `text[start:end]`, which is not empty, stands in the text before it was decoded."""
+        return self._origin(start)[0], self._origin(end - 1)[1]
+
+    def _origin(self, position: int) -> tuple[int, int]:
+        """Return start and end of what a character was before."""
+        _, end, old_start, old_end = self._codes[bisect_right(self._codes, position, key=itemgetter(0)) - 1]
+        at = old_end + position - end
+        return (old_start, old_end) if position < end else (at, at + 1)
+
+
+def _meaning(code: str) -> str:
+    meaning = ""
+    if code[0] == "%":
+        meaning = bytes.fromhex(_BEFORE_BYTE.sub("", code)).decode("utf-8", "replace")
+    elif code[0] == "\\":
+        meaning = "/" if code[-1] == "/" else chr(int(code.lstrip("\\")[1:], 16))
+    elif code[0] == "&":
+        meaning = html.unescape(code.replace("amp;", ""))
+    return _NO_WIDTH.sub("", meaning)
 
 
 def _digits_in(texts: SearchedTexts) -> int:
@@ -94,4 +143,15 @@ _USUAL = (
 )
 _ODD = re.compile(f"[{re.escape(''.join(_USUAL))}]")
 _ESCAPED = re.compile(r'\\[nrtbf"]')
+# Soft hyphens, joiners, marks of direction, selectors of forms.
+_NO_WIDTH = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb]"
+)
+_HEX, _PERCENT = "[0-9A-Fa-f]", "%(?:25)*"  # `%2540` is `%40`, coded once more
+# One character each, so that what is found keeps its edges: as URLs have it, as JSON and programs have it, as HTML has it.
+_CODED = re.compile(
+    rf"{_PERCENT}(?:[0-7]{_HEX}|[C-Fc-f]{_HEX}(?:{_PERCENT}[89ABab]{_HEX}){{1,3}})|\\+(?:u{_HEX}{{4}}|x{_HEX}{{2}}|/)"
+    rf"|&(?:amp;)*(?:#[0-9]{{1,7}}|#[xX]{_HEX}{{1,6}}|[A-Za-z]{{2,31}});|{_NO_WIDTH.pattern}"
+)
+_BEFORE_BYTE = re.compile(rf"{_PERCENT}(?={_HEX}{{2}})")
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")

@@ -44,11 +44,12 @@ def hiding(strategy: Strategy, key: bytes | None, e164: Callable[[str], str | No
     if strategy == "hash":
         if key is None or len(key) < SHORTEST_KEY:
             raise ValueError(f"The strategy 'hash' needs a key of at least {SHORTEST_KEY} bytes.")
-        return lambda kind, value: _digest(key, kind, _one_spelling(kind, value, e164))
+        return lambda kind, value: digest(key, kind, _one_spelling(kind, value, e164))
     return _masked if strategy == "mask" else lambda kind, _: label(kind)
 
 
-def _digest(key: bytes, kind: str, value: str) -> str:
+def digest(key: bytes, kind: str, value: str) -> str:
+    """Return what stands for a value: the same for the same value under the same key."""
     message = f"{kind}\0{value}".encode("utf-8", "surrogatepass")
     return f"[{kind}:{HMAC(key, message, sha256).hexdigest()[:16]}]"
 

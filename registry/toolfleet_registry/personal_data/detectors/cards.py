@@ -9,7 +9,7 @@ from toolfleet_registry.personal_data.searched_texts import SearchedTexts
 
 
 class CardDetector:
-    """Of 12 to 19 digits: alone, or in the groups that stand on a card, with blanks or dashes between them.
+    """Of 12 to 19 digits: alone, or in the groups that stand on a card, with the same blank, dash, point, slash or `_` between them.
 
     One of ten numbers of that length with such a beginning is right by chance; no text says which.
     """
@@ -31,7 +31,7 @@ def _cards(plain: str, run: DigitRun) -> Iterator[FoundData]:
         if number == first or run.begins_at(number):
             for start, end, following in run.windows(number):
                 begin = start + plain.startswith("(", start)
-                if end - begin <= _LONGEST and _WRITTEN.fullmatch(plain, begin, end) and _is_card(plain[begin:end]):
+                if end - begin <= _LONGEST and _is_card(plain[begin:end]):
                     yield FoundData("credit_card", begin, end)
                     number, first = following - 1, following
                     break
@@ -39,8 +39,8 @@ def _cards(plain: str, run: DigitRun) -> Iterator[FoundData]:
 
 
 def _is_card(text: str) -> bool:
-    digits = text.replace(" ", "").replace("-", "")
-    return bool(_ISSUED.fullmatch(digits)) and _luhn(digits) % 10 == 0
+    digits = text.translate(_WITHOUT_MARKS)
+    return bool(_WRITTEN.fullmatch(text) and _ISSUED.fullmatch(digits)) and _luhn(digits) % 10 == 0
 
 
 def _luhn(digits: str) -> int:
@@ -49,7 +49,10 @@ def _luhn(digits: str) -> int:
 
 
 _SHORTEST, _LONGEST = 12, 23  # characters: 19 digits and four blanks
-_WRITTEN = re.compile(r"\d{12,19}|\d{4}([ -])\d{4}\1\d{4}\1\d{4}(?:\1?\d{1,3})?|\d{4}([ -])\d{6}\2\d{4,5}", re.ASCII)
+_WITHOUT_MARKS = str.maketrans("", "", " -./_")
+_WRITTEN = re.compile(
+    r"\d{12,19}|\d{4}([ ./_-])\d{4}\1\d{4}\1\d{4}(?:\1?\d{1,3})?|\d{4}([ ./_-])\d{6}\2\d{4,5}", re.ASCII
+)
 # Visa, Mastercard, American Express, Discover, UnionPay, JCB, Diners Club, Maestro, Mir.
 _ISSUED = re.compile(
     r"4(?:\d{12}|\d{15}|\d{18})|5[1-5]\d{14}|2(?:22[1-9]|2[3-9]\d|[3-6]\d\d|7[01]\d|720)\d{12}|3[47]\d{13}"

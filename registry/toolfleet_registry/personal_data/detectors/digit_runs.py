@@ -1,6 +1,6 @@
 """Finds runs of at least seven digits, and the parts of each, at which a card's or a phone's number may begin and end.
 
-A run goes on over points, dashes, slashes, brackets and up to three of them; a part begins and ends at a blank. Dates are
+A run goes on over points, dashes, slashes, brackets and up to three of them, and over one `_`; a part begins and ends at a blank. Dates are
 no parts. What touches a run may say that it is none: letters, a decimal point, a sign of a currency.
 """
 
@@ -110,13 +110,14 @@ def _trimmed(plain: str, parts: tuple[tuple[int, int] | None, ...]) -> tuple[tup
 _FEWEST_DIGITS, _MOST_DIGITS = 7, 19
 _PLAIN_EDGES = frozenset(("", "\n", '"', "(", ")", ",", ";"))
 _EDGE = r"(?:\b|x[0-9]{1,6}\b)"  # `x12` is an extension in America
-_BETWEEN = r"[ .\-/()]"
-_RUN = rf"(?:\+ ?\(?|\(|\b)[0-9](?:{_BETWEEN}{{0,3}}[0-9]){{6,}}{_EDGE}"
+_MARKS = r"(?:[ .\-/()]{1,3}|_)"
+_GAP = rf"{_MARKS}?"
+_RUN = rf"(?:\+ ?\(?|\(|\b)[0-9](?:{_GAP}[0-9]){{6,}}{_EDGE}"
 _GROUPS = "|".join(  # seven digits or more, the first of them in a group of so many
-    rf"[0-9]{{{count}}}{_BETWEEN}{{1,3}}[0-9](?:{_BETWEEN}{{0,3}}[0-9]){{{6 - count},}}" for count in range(1, 7)
+    rf"[0-9]{{{count}}}{_MARKS}[0-9](?:{_GAP}[0-9]){{{6 - count},}}" for count in range(1, 7)
 )
 _MEANT = (
-    rf"\+ ?\(?[0-9](?:{_BETWEEN}{{0,3}}[0-9]){{6,}}{_EDGE}|(?:\(|\b)(?:{_GROUPS}|[0-9]{{7,}}{_BETWEEN}{{1,3}}[0-9](?:{_BETWEEN}{{0,3}}[0-9])*"
+    rf"\+ ?\(?[0-9](?:{_GAP}[0-9]){{6,}}{_EDGE}|(?:\(|\b)(?:{_GROUPS}|[0-9]{{7,}}{_MARKS}[0-9](?:{_GAP}[0-9])*"
     rf"|0[0-9]{{6,}}|[0-9]{{11}}|[2-6][0-9]{{11,18}}){_EDGE}"
 )
 _PART = re.compile(r"(?:\+ ?)?[^ ]+|  +")

@@ -15,6 +15,21 @@ from toolfleet_registry.personal_data.strategies import Strategy
 KEY = b"sixteen bytes or more"
 OWN = {"employee": r"E-\d{3,6}", "word": r"\b[a-f]{3,8}\b"}
 PIECES = sorted({each.text[place.start : place.end] for each in labelled_texts(150) for place in each.places})
+CODES = [
+    "%40",
+    "%20",
+    "%2540",
+    "%C3%A4",
+    "%5B",
+    "\\u0040",
+    "\\\\u200b",
+    "&#64;",
+    "&amp;",
+    "&shy;",
+    "\u200b",
+    "\u00ad",
+    "_",
+]
 DATA: dict[Strategy, PersonalData] = {
     strategy: PersonalData(patterns=OWN, strategy=strategy, key=KEY) for strategy in ("redact", "mask", "hash")
 }
@@ -22,7 +37,26 @@ texts = st.lists(
     st.one_of(
         st.sampled_from(PIECES),
         st.sampled_from(
-            [" ", "", "-", ".", ":", "@", "/", "+", "(", "[EMAIL]", "E-123", "\\n", "\n", "0", "é", "電話", "tel "]
+            [
+                " ",
+                "",
+                "-",
+                ".",
+                ":",
+                "@",
+                "/",
+                "+",
+                "(",
+                "[EMAIL]",
+                "E-123",
+                "\\n",
+                "\n",
+                "0",
+                "é",
+                "電話",
+                "tel ",
+                *CODES,
+            ]
         ),
         st.text(max_size=6),
     ),
