@@ -90,7 +90,8 @@ async def serve_gateway(
         front = McpFront(fleet, settings, redis, entrance, streams, closing, tracing)
         console = console_of(fleet, settings, redis, entrance, streams, routes)
         apps: dict[str, ASGIApp] = {**dict.fromkeys(PATHS, front), **dict.fromkeys(CONSOLE_PATHS, console)}
-        app = build_app(routes, entrance, settings, is_ready=is_ready, apps=apps, tracing=tracing)
+        shown = fleet.begun_calls.shown_ids
+        app = build_app(routes, entrance, settings, is_ready=is_ready, apps=apps, tracing=tracing, shown=shown)
         server = make_server(app, settings, leaving=closing.begin, listening=ready)
         watching = asyncio.create_task(streams.watch(), name="toolfleet-streams")
         try:

@@ -280,7 +280,7 @@ class ToolNotFound(FleetError):
         super().__init__(f"There is no tool {tool_name!r}.")
 
 
-class PersonalDataBlocked(FleetError):
+class PersonalDataBlocked(FleetError, ValueError):
     """Personal data must not go on: of this `kind`, at this JSON `pointer`. Neither has, nor shows, the value."""
 
     def __init__(self, kind: str, pointer: str, *, is_name: bool = False) -> None:

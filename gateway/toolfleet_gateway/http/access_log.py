@@ -1,9 +1,12 @@
 """Writes one log line a request: method, path, status, milliseconds and who; no query, no header, no body."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from toolfleet_registry.contracts import Caller
+from toolfleet_registry.contracts.decisions import USER
 from toolfleet_registry.metrics import families, process_recorder
 from toolfleet_registry.metrics.recorder import OTHER, Recorder
 from toolfleet_registry.system.loggers import get_logger
@@ -13,17 +16,23 @@ log = get_logger(__name__)
 ROUTE = "toolfleet.route"
 """Of a request's scope: its path as the route has it, without anybody's ids."""
 
+ShownIds = Callable[[Caller], Mapping[str, str]]
+"""Says how logs name a caller's user, by `user_id`; nothing where no profile hides that."""
+
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
 _FAILED = 400
 _LONGEST_PATH = 200  # characters: a path may be anything
 
 
 class AccessLog:
-    """Requests to `quiet` paths are not logged while they go well: they come every second."""
+    """Requests to `quiet` paths are not logged while they go well: they come every second.
 
-    def __init__(self, app: ASGIApp, *, quiet: frozenset[str] = frozenset()) -> None:
+    `shown` says how to name a caller's user. Where it names them otherwise, the path is logged without anybody's ids.
+    """
+
+    def __init__(self, app: ASGIApp, *, quiet: frozenset[str] = frozenset(), shown: ShownIds = lambda _: {}) -> None:
         self._app = app
-        self._quiet = quiet
+        self._quiet, self._shown = quiet, shown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI."""
@@ -49,13 +58,14 @@ class AccessLog:
 
     def _say(self, scope: Scope, status: int, seconds: float) -> None:
         who = scope.get("toolfleet.who")
+        shown = {} if who is None else self._shown(who.caller)
         log.info(
             "request",
             method=scope["method"],
-            path=scope["path"][:_LONGEST_PATH],
+            path=scope.get(ROUTE, OTHER) if shown else scope["path"][:_LONGEST_PATH],
             status=status,
             ms=round(seconds * 1000, 1),
-            user=None if who is None else who.caller.user_id,
+            user=None if who is None else shown.get(USER, who.caller.user_id),
             problem=scope.get("toolfleet.problem"),
         )
 

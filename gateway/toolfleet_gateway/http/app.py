@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp
 
-from toolfleet_gateway.http.access_log import AccessLog
+from toolfleet_gateway.http.access_log import AccessLog, ShownIds
 from toolfleet_gateway.http.answers import text_answer
 from toolfleet_gateway.http.bounds.body_size import BodySize
 from toolfleet_gateway.http.bounds.body_time import BodyTime
@@ -34,7 +34,7 @@ from toolfleet_registry.tracing.port import Tracing
 DOCUMENT = "/openapi.json"
 
 
-def build_app(
+def build_app(  # noqa: PLR0913 - what is not obvious has a default
     routes: Sequence[AnyRoute],
     entrance: Entrance,
     settings: GatewaySettings,
@@ -42,10 +42,11 @@ def build_app(
     is_ready: Callable[[], Awaitable[bool]],
     apps: Mapping[str, ASGIApp] = MappingProxyType({}),
     tracing: Tracing | None = None,
+    shown: ShownIds = lambda _: {},
 ) -> Starlette:
     """The app of `routes`, and of what every gateway answers beside them. The order of `routes` is that in which paths are tried.
 
-    `apps` answer at other paths whatever is sent there, in a protocol of their own.
+    `apps` answer at other paths whatever is sent there, in a protocol of their own. `shown` as of `AccessLog`.
     """
     known = [*routes, *health_routes(is_ready)]
     document = openapi_document([*known, _document_route("")], root_path=settings.gateway_root_path)
@@ -55,7 +56,7 @@ def build_app(
     by_endpoint = [(path, _traced(path, Endpoint(of_path, entrance), tracing)) for path, of_path in by_path.items()]
     app = Starlette(
         routes=[StarletteRoute(path, answer) for path, answer in (*by_endpoint, *apps.items())],
-        middleware=_bounds(settings),
+        middleware=_bounds(settings, shown),
         exception_handlers={HTTPException: _answer_of_router},
     )
     app.router.redirect_slashes = False
@@ -73,14 +74,14 @@ async def _answer_of_router(request: Request, error: Exception) -> Response:
     return problem_of(error).answer(request.url.path)
 
 
-def _bounds(settings: GatewaySettings) -> list[Middleware]:
+def _bounds(settings: GatewaySettings, shown: ShownIds) -> list[Middleware]:
     """Outermost first."""
     root = settings.gateway_root_path
     health = frozenset({root + LIVE, root + READY})
     hosts = settings.gateway_hosts
     return [
         Middleware(SecurityHeaders),
-        Middleware(AccessLog, quiet=health),
+        Middleware(AccessLog, quiet=health, shown=shown),
         Middleware(ProblemAnswers),
         Middleware(HeaderRules),
         Middleware(HostCheck, hosts=hosts, paths=health),

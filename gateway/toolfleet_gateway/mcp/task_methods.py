@@ -86,6 +86,7 @@ class TaskMethods:
         if not given:
             return
         try:
+            given = await self._fleet.begun_calls.hidden_answers(handle.id, given)
             whole = await self._partial.add(handle.id, asked, given)
             if whole.keys() >= asked.requests.keys():
                 owner = owner_of(self._view_of(context).who)

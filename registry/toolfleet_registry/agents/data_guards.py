@@ -8,14 +8,15 @@ from toolfleet_registry.config.agents.agent_profile import AgentProfile
 from toolfleet_registry.config.agents.agent_settings import AgentSettings
 from toolfleet_registry.config.agents.middleware_specs import PiiSpec, Place
 from toolfleet_registry.config.signing_settings import SigningSettings
-from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.errors import PersonalDataBlocked, SettingsError
 from toolfleet_registry.signing.sealing import derived_key
 from toolfleet_registry.system.lazy_names import LazyModule
 
 if TYPE_CHECKING:
-    from toolfleet_registry.personal_data import personal_data
+    from toolfleet_registry.personal_data import personal_data, strategies
 else:
     personal_data = LazyModule("toolfleet_registry.personal_data.personal_data")  # few agents have such a profile
+    strategies = LazyModule("toolfleet_registry.personal_data.strategies")
 
 _MOST_KEPT = 1_000
 
@@ -64,6 +65,21 @@ class DataGuards:
             if place in spec.apply_to:
                 value = self._guard(spec).hide(value).value
         return value
+
+    def shown_id(self, specs: Sequence[PiiSpec], name: str, value: str) -> str:
+        """Return an identifier as audit and logs may show it: its digest, if these entries find something in it.
+
+        Without a signing key it is hidden as they say.
+        """
+        try:
+            hidden = self.hide_now(specs, "arguments", value)
+        except PersonalDataBlocked as exc:
+            hidden = strategies.label(exc.kind)
+        return value if hidden == value else self.digest(name, value) or hidden
+
+    def digest(self, name: str, value: str | None) -> str | None:
+        """Return what stands for an identifier, the same in every process and for every profile; `None` without a signing key."""
+        return None if self._key is None or value is None else strategies.digest(self._key, name, value)
 
     def _guard(self, spec: PiiSpec) -> "personal_data.PersonalData":
         known = self._made.get(id(spec))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from toolfleet_registry.agents.tool_rules import NamedProfile, ToolRules, rules_of
+from toolfleet_registry.config.agents.middleware_specs import PiiSpec
 from toolfleet_registry.contracts import Caller, ToolDefinition
 from toolfleet_registry.permissions import Modules, level_of_caller
 from toolfleet_registry.policy.reach import modules_of
@@ -17,6 +18,8 @@ class EffectiveProfile:
         self.agent = agent
         self.profiles = tuple(profiles)
         self.digest = "+".join(named.profile.digest for named in profiles)
+        specs = (spec for named in profiles for spec in named.profile.middleware)
+        self.personal_data = tuple(spec for spec in specs if isinstance(spec, PiiSpec))
         self._rules = dict[str, tuple[ToolDefinition, ToolRules]]()
 
     def narrowed(self, caller: Caller, guest_modules: frozenset[str]) -> Caller:

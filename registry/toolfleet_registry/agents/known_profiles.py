@@ -9,7 +9,9 @@ from toolfleet_registry.agents.effective_profile import EffectiveProfile
 from toolfleet_registry.agents.own_classes import OwnClasses
 from toolfleet_registry.agents.tool_rules import NamedProfile
 from toolfleet_registry.config.agents.agent_profile import AGENT_NAME, AgentProfile
+from toolfleet_registry.config.agents.middleware_specs import PiiSpec
 from toolfleet_registry.contracts import Caller
+from toolfleet_registry.contracts.decisions import CONVERSATION, USER
 from toolfleet_registry.errors import UnknownAgent
 from toolfleet_registry.settings import Settings
 
@@ -82,6 +84,24 @@ class KnownProfiles:
                 made.clear()
             made[agent] = found
         return found
+
+    def shown_ids(self, caller: Caller, user_id: str | None, conversation_id: str | None) -> dict[str, str]:
+        """Return how audit and logs name a caller's user and conversation; nothing where no profile hides personal data.
+
+        Which tool is called does not matter: a user has one name there.
+        """
+        if not (specs := self.personal_data(caller)):  # nearly every call
+            return {}
+        ids = {USER: user_id, CONVERSATION: conversation_id}
+        return {name: self.guards.shown_id(specs, name, value) for name, value in ids.items() if value}
+
+    def personal_data(self, caller: Caller) -> tuple[PiiSpec, ...]:
+        """Return what the caller's agent has hidden, of whichever tools; nothing for an agent that may call none."""
+        try:
+            profile = None if self.is_empty else self.of(caller)
+        except UnknownAgent:
+            profile = None
+        return () if profile is None else profile.personal_data
 
     def _named(self, agent: str) -> Iterator[NamedProfile]:
         names = agent.split("/")

@@ -4,6 +4,7 @@ Whoever decides knows nobody else: `note("gate", "allowed")` in the call's own t
 collects, a note is dropped.
 """
 
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Final, Literal, TypeAlias
 
@@ -18,6 +19,9 @@ Decisions: TypeAlias = dict[str, str]
 
 CONVERSATION: Final = "conversation_id"
 """Under this name a call's conversation travels among its decisions, which each version reads; its audit line has it as a field."""
+
+USER: Final = "user_id"
+"""Under this name the user travels likewise, as audit and logs may show them, where the call itself names them otherwise."""
 
 _LONGEST_ID = 256  # characters
 
@@ -36,6 +40,17 @@ def facts_of(conversation: Conversation | None) -> Decisions:
     if conversation is None or not conversation.conversation_id:
         return {}
     return {CONVERSATION: conversation.conversation_id[:_LONGEST_ID]}
+
+
+def note_ids(ids: Mapping[str, str]) -> None:
+    """Note how audit and logs name the user and the conversation of the running call."""
+    if (decisions := _collected.get()) is not None:
+        decisions.update(ids)
+
+
+def shown_user(user_id: str | None) -> str | None:
+    """Return the user of the running call as logs may show them."""
+    return (_collected.get() or {}).get(USER, user_id)
 
 
 def note(point: Point, decision: str) -> None:

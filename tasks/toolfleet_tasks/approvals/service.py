@@ -264,7 +264,8 @@ class ApprovalService:
             raise ValueError(judged.error or "the tool does not take these arguments")  # noqa: TRY004 - of a value
         before = call.approval
         assert before is not None  # noqa: S101 - it waits for one
-        edited = call.model_copy(update={"arguments": judged.arguments})
+        hidden = self._preparation.hidden_input(call.tool_name, call.caller, judged.arguments)
+        edited = call.model_copy(update={"arguments": hidden})
         terms = terms_of_approval(edited, tool, rules, asked=before.asked or digest_of(call))
         return edited.model_copy(update={"approval": terms.model_copy(update={"seconds": before.seconds})})
 

@@ -1,12 +1,13 @@
 """Answers what calls ask: each question once, whoever answers, from any process."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from redis.exceptions import ResponseError
 
-from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.contracts import Caller, PublishedCall
 from toolfleet_registry.contracts.inputs.bounds import check_responses
 from toolfleet_registry.contracts.inputs.messages import CallInputs, PendingInput
 from toolfleet_registry.errors import FleetUnavailable, InputNotTaken, MessageRefused, NotPublished, PublishUnconfirmed
@@ -21,12 +22,15 @@ from toolfleet_tasks.queues import nets_around, queue_for
 
 _SECONDS = 10.0  # for Redis to take an answer
 
+HideInput = Callable[[str, Caller, Any], Any]
+"""Hides personal data in what a person says to a tool; see `CallPreparation.hidden_input`."""
+
 
 class InputAnswers:
-    """Those of one session. Where the ledger's Redis has the queues, an answer and the call's message are one step in it."""
+    """Those of one session, as their tools may be told them. Where the ledger's Redis has the queues, an answer and the call's message are one step in it."""
 
-    def __init__(self, ledger: Ledger, publisher: Publisher, settings: Settings) -> None:
-        self._asked, self._publisher = ledger.asked, publisher
+    def __init__(self, ledger: Ledger, publisher: Publisher, settings: Settings, hide: HideInput) -> None:
+        self._asked, self._publisher, self._hide = ledger.asked, publisher, hide
         self._seal, self._origin = seal_of(settings), sender()
         self._has_queues = settings.is_fast and settings.broker == settings.redis_url
 
@@ -41,11 +45,17 @@ class InputAnswers:
         Raises `InputNotTaken`, `ValueError` for what is no answer to it, and `FleetUnavailable`: then it may have been taken, and
         the same answer may be given again.
         """
-        try:
-            async with asyncio.timeout(_SECONDS):
-                return await self._answer(call_id, number, responses)
-        except (OSError, ResponseError, NotPublished, PublishUnconfirmed) as exc:  # TimeoutError is an OSError
-            raise FleetUnavailable("Redis has not confirmed the answer: give it again.") from exc
+        async with _confirming():
+            return await self._answer(call_id, number, responses)
+
+    async def hidden(self, call_id: str, responses: Mapping[str, Any]) -> dict[str, Any]:
+        """Return some answers to what the call asks now as its tool may be told them. Raises as `answer` does."""
+        async with _confirming():
+            found = await self._asked.find(call_id)
+        if found is None:
+            raise InputNotTaken(call_id, "not_asked")
+        inputs = self._answered(call_id, found, responses).inputs
+        return {} if inputs is None else inputs.responses
 
     async def _answer(self, call_id: str, number: int | None, responses: Mapping[str, Any]) -> bool:
         found = await self._asked.find(call_id)
@@ -80,7 +90,16 @@ class InputAnswers:
             call = self._seal.open(found.text, task_id=call_id)
         except (MessageRefused, ValueError) as exc:
             raise InputNotTaken(call_id, "unknown") from exc
-        inputs = CallInputs(
-            round=found.pending.round, responses=dict(responses), state=found.state, so_far=found.so_far
-        )
+        given = self._hide(call.tool_name, call.caller, list(responses.values()))
+        hidden = dict(zip(responses, given, strict=True))
+        inputs = CallInputs(round=found.pending.round, responses=hidden, state=found.state, so_far=found.so_far)
         return call.model_copy(update={"inputs": inputs})
+
+
+@asynccontextmanager
+async def _confirming() -> AsyncGenerator[None]:
+    try:
+        async with asyncio.timeout(_SECONDS):
+            yield
+    except (OSError, ResponseError, NotPublished, PublishUnconfirmed) as exc:  # TimeoutError is an OSError
+        raise FleetUnavailable("Redis has not confirmed the answer: give it again.") from exc

@@ -19,7 +19,7 @@ from toolfleet_registry.contracts import (
     ToolResult,
 )
 from toolfleet_registry.contracts.approvals.terms import ApprovalRule
-from toolfleet_registry.contracts.decisions import collecting, facts_of
+from toolfleet_registry.contracts.decisions import CONVERSATION, collecting, facts_of
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.local.scheduler_tools import ADD_JOB, is_newer_job
 from toolfleet_registry.manifests.effects import effect_of
@@ -39,7 +39,7 @@ from toolfleet_tasks.calls.conversation import conversation_for, models_part
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, Evaluation, requires_gate
 from toolfleet_tasks.calls.guards.approval import approval_rules, with_approval
 from toolfleet_tasks.calls.guards.own_middleware import OwnCallMiddleware
-from toolfleet_tasks.calls.guards.personal_data import hidden_arguments, without_personal_data
+from toolfleet_tasks.calls.guards.personal_data import hidden_arguments, specs_of, without_personal_data
 from toolfleet_tasks.calls.pending_call import new_call_id
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.queues import lane_of, limit_of
@@ -107,16 +107,17 @@ class CallPreparation:
         step: Step | None = None,
     ) -> PublishedCall | ToolResult:
         """Judge a call that is to end in `seconds`, an agent's own or a job's `step`. A refusal has its audit line."""
-        noted, judged = collecting(facts_of(conversation)), await self._judged(call, caller, conversation, around)
+        user_id = step.user_id if step is not None else call.user_id if caller.user_id is None else caller.user_id
+        noted = collecting(self.facts_of(caller, user_id, conversation))
+        judged = await self._judged(call, caller, conversation, around)
         if isinstance(judged, ToolResult):
             return self._trail.refused(call, caller, judged, noted)
         tool, arguments, limit = judged.tool, judged.arguments, self.limit_of(judged.tool)
-        user_id = call.user_id if caller.user_id is None else caller.user_id
         around = around if judged.reach.profile is None else self.ruled(tool, caller, conversation, around)
         deadline_at = fleet_clock.now() + (left := self._bounded(limit, seconds))
         refusal = fleet_results.expired(tool.name) if left <= 0 else unnamed(tool.name, around.terms, around.within)
         if refusal is None and step is not None:
-            user_id, deadline_at = step.user_id, min(deadline_at, step.ends_by)
+            deadline_at = min(deadline_at, step.ends_by)
             refusal = step.gate(tool, arguments) if requires_gate(tool, around) else None
         elif refusal is None and requires_gate(tool, around):
             refusal = await self._gate_refusal(call, judged, user_id, around, left)
@@ -136,6 +137,11 @@ class CallPreparation:
             **self._facts_of(tool, arguments, limit, around, asked=call, is_step=step is not None),
         )
         return with_approval(published, judged)
+
+    def facts_of(self, caller: Caller, user_id: str | None, conversation: Conversation | None) -> dict[str, str]:
+        """Return what is known of a call before anything is decided, as its audit line may have it."""
+        facts = facts_of(conversation)
+        return facts | self._catalog.profiles.shown_ids(caller, user_id, facts.get(CONVERSATION))
 
     def approval_rules(self, tool_name: str, caller: Caller) -> tuple[ApprovalRule, ...]:
         """The rules of the agent's profile that have people approve such a call, as they are now; none without a profile."""
@@ -162,6 +168,12 @@ class CallPreparation:
             return call
         found = await hidden_arguments(*reached, call.arguments, self._catalog)
         return found if isinstance(found, ToolResult) else call.model_copy(update={"arguments": found})
+
+    def hidden_input(self, tool_name: str, caller: Caller, said: Any) -> Any:
+        """Return what a person says to a tool after its call has begun, as the tool may be told that. Raises `PersonalDataBlocked`."""
+        reached, profiles = self._catalog.reached(tool_name, caller), self._catalog.profiles
+        specs = profiles.personal_data(caller) if reached is None else specs_of(*reached)
+        return profiles.guards.hide_now(specs, "arguments", said)
 
     def judge(
         self,

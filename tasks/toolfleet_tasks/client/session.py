@@ -96,7 +96,7 @@ class Session:
         self.ends = ResultWaiters(self._listener, ends, keys=self._keys)
         self._receipts, admission = Receipts(self._connection, settings), AdmissionControl(settings)
         self._publisher = self._make_publisher(admission)
-        self.answers = InputAnswers(self._ledger, self._publisher, settings)
+        self.answers = InputAnswers(self._ledger, self._publisher, settings, self.preparation.hidden_input)
         self._follow = self._make_follow()
         self.begun = self._make_begun(ResultReader(self._connect_to(url, "begun"), lambda *_: None))
         self._keyed_calls = self._make_joins(ResultReader(self._connect_to(url, "joins"), lambda *_: None))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolDefinition, ToolResult
-from toolfleet_registry.contracts.decisions import collecting, facts_of, note
+from toolfleet_registry.contracts.decisions import collecting, note
 from toolfleet_registry.contracts.jobs import JobSpec
 from toolfleet_registry.contracts.names import SCHEDULER
 from toolfleet_registry.errors import BegunBefore
@@ -61,7 +61,7 @@ class JobSteps:
         Costs no round trip. A refusal has its audit line.
         """
         if call.tool_name.partition(".")[0] == SCHEDULER:
-            noted = collecting(facts_of(spec.conversation))
+            noted = collecting(self._preparation.facts_of(spec.caller, spec.user_id, spec.conversation))
             return self._trail.refused(call, spec.caller, no_jobs_by_jobs(call.tool_name), noted)
         caller = as_sent(spec.caller, self._settings.default_guest_modules)
         ends_by = deadline_at or spec.deadline_at

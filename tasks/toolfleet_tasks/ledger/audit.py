@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from pydantic_core import to_json
 
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolDefinition, ToolResult
-from toolfleet_registry.contracts.decisions import CONVERSATION
+from toolfleet_registry.contracts.decisions import CONVERSATION, USER
 from toolfleet_registry.contracts.outcomes import AuditOutcome
 from toolfleet_registry.metrics import families, process_recorder
 from toolfleet_registry.metrics.recorder import CallRecorder
@@ -242,11 +242,10 @@ def _end(result: ToolResult) -> AuditLine:
 
 
 def _decided(decisions: Mapping[str, str]) -> AuditLine:
-    """The decisions; and the call's conversation, which travels among them."""
-    if CONVERSATION not in decisions:
-        return {"decisions": decisions}
-    said = {point: word for point, word in decisions.items() if point != CONVERSATION}
-    return {"conversation_id": _cut(decisions[CONVERSATION]), "decisions": said}
+    """The decisions; and the call's conversation, and its user where a profile hides that, which travel among them."""
+    ids = {name: _cut(decisions[name]) for name in (USER, CONVERSATION) if name in decisions}
+    said = {point: word for point, word in decisions.items() if point not in ids} if ids else decisions
+    return {**ids, "decisions": said}
 
 
 def _refusal(decisions: Mapping[str, str], result: ToolResult) -> dict[str, str]:

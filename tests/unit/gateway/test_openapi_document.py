@@ -11,6 +11,7 @@ from toolfleet import ToolFleet
 from toolfleet_gateway.gateway import routes_of
 from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.openapi import openapi_document
+from toolfleet_registry.agents.data_guards import DataGuards
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.closing import Closing
 from toolfleet_tasks.operations.calls.call_index import CallIndex
@@ -24,7 +25,7 @@ def document() -> dict[str, Any]:
     settings = Settings(redis_url="redis://127.0.0.1:1/0")
     closing = Closing()
     streams = OpenStreams(1, closing, None, None)  # type: ignore[arg-type] # nobody opens one
-    calls = CallIndex(Redis(), settings.keys)  # nobody asks it
+    calls = CallIndex(Redis(), settings.keys, DataGuards(settings))  # nobody asks it
     routes = routes_of(ToolFleet(settings=settings), settings, closing, streams, calls)
     return openapi_document(routes, root_path="/fleet")
 

@@ -8,7 +8,7 @@ from toolfleet_registry.agents.effective_profile import EffectiveProfile
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.tool_rules import NO_RULES, ToolRules
 from toolfleet_registry.contracts import PublishedCall, ToolResult
-from toolfleet_registry.contracts.decisions import note
+from toolfleet_registry.contracts.decisions import CONVERSATION, USER, note, note_ids, shown_user
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.errors import UnknownAgent
 from toolfleet_registry.manifests.overrides import SeenTool
@@ -54,9 +54,11 @@ class ProfileCheck:
         if reason is not None:  # it may have been changed just now
             await self.tools.refresh()
             reason = self._reason(call)
+        if USER not in call.decisions:  # its agent has not known such a profile
+            note_ids(self.profiles.shown_ids(call.caller, call.user_id, call.decisions.get(CONVERSATION)))
         if reason is not None:
             note("agent", "denied")
-            log.warning("tool_call_refused", reason=reason, user_id=call.caller.user_id)
+            log.warning("tool_call_refused", reason=reason, user_id=shown_user(call.caller.user_id))
             return Attempt(Outcome.PERMANENT, ToolResult.refused(call.tool_name, "permission_denied", reason))
         profile = self.profiles.of(call.caller)
         if profile is not None:
@@ -97,7 +99,7 @@ class ProfileCheck:
         if fault is None:
             return None
         note("approval", "missing" if call.approval is None else "changed")
-        log.warning("tool_call_refused", reason=fault, user_id=call.caller.user_id)
+        log.warning("tool_call_refused", reason=fault, user_id=shown_user(call.caller.user_id))
         text = f"Tool call refused: {fault}."
         return Attempt(Outcome.PERMANENT, ToolResult.refused(call.tool_name, "approval_denied", text))
 
@@ -109,6 +111,6 @@ class ProfileCheck:
 def _without_gate(call: PublishedCall) -> Attempt:
     """Refuse a call that no gate has let pass: its agent has none, knows another profile, or has made it past its gate."""
     note("gate", "missing")
-    log.warning("tool_call_without_gate", user_id=call.caller.user_id, agent=call.caller.agent)
+    log.warning("tool_call_without_gate", user_id=shown_user(call.caller.user_id), agent=call.caller.agent)
     text = f"Tool call blocked: the profile of agent {call.caller.agent!r} requires a gate for it, and none has approved it."
     return Attempt(Outcome.PERMANENT, ToolResult.refused(call.tool_name, "blocked_by_gate", text))

@@ -6,6 +6,7 @@ from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.own_classes import OwnClasses
 from toolfleet_registry.agents.own_protocols import AttemptMiddleware
 from toolfleet_registry.contracts import PublishedCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.decisions import shown_user
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.errors import UnknownAgent
 from toolfleet_registry.system.loggers import get_logger
@@ -37,7 +38,7 @@ class OwnMiddleware:
         try:
             layers = self._layers(call, tool)
         except (UnknownAgent, ValueError) as exc:
-            log.warning("tool_call_refused", reason=str(exc), user_id=call.caller.user_id)
+            log.warning("tool_call_refused", reason=str(exc), user_id=shown_user(call.caller.user_id))
             return Attempt(Outcome.PERMANENT, ToolResult.refused(call.tool_name, "permission_denied", str(exc)))
         return await compose(layers, proceed)(call)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
-from toolfleet_registry.contracts.decisions import note
+from toolfleet_registry.contracts.decisions import note, shown_user
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.manifests.overrides import SeenTool
 from toolfleet_registry.permissions import Modules, denial, module_denial, reaches
@@ -134,5 +134,5 @@ def _denied(call: PublishedCall, reason: str, *, hint: str | None = None) -> Att
 def _refused(
     call: PublishedCall, outcome: Outcome, code: ErrorCode, reason: str, *, hint: str | None = None
 ) -> Attempt:
-    log.warning("tool_call_refused", reason=reason, user_id=call.caller.user_id)
+    log.warning("tool_call_refused", reason=reason, user_id=shown_user(call.caller.user_id))
     return Attempt(outcome, ToolResult.refused(call.tool_name, code, reason, hint=hint))

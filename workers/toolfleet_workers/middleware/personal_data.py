@@ -53,13 +53,17 @@ class PersonalDataGuard:
         specs = self._specs(call)
         if not specs:
             return await proceed(call)
+        guards, inputs = self.profiles.guards, call.inputs
         try:
-            hidden = await self.profiles.guards.hide(specs, "arguments", call.arguments, size=size_of(call.arguments))
+            hidden = await guards.hide(specs, "arguments", call.arguments, size=size_of(call.arguments))
+            if inputs is not None:
+                given = guards.hide_now(specs, "arguments", list(inputs.responses.values()))
+                inputs = inputs.model_copy(update={"responses": dict(zip(inputs.responses, given, strict=True))})
         except PersonalDataBlocked as exc:
             note("personal_data", "blocked")
             return Attempt(Outcome.PERMANENT, ToolResult.refused(call.tool_name, "invalid_arguments", str(exc)))
-        if hidden.value is not call.arguments:
-            call = call.model_copy(update={"arguments": hidden.value})
+        if hidden.value is not call.arguments or inputs is not None:
+            call = call.model_copy(update={"arguments": hidden.value, "inputs": inputs})
         self._screen_reports(specs)
         return await self._screened(specs, await proceed(call))
 
@@ -79,9 +83,11 @@ class PersonalDataGuard:
         return () if profile is None or tool is None else profile.rules(tool.definition).personal_data
 
     async def _screened(self, specs: Sequence[PiiSpec], attempt: Attempt) -> Attempt:
-        result = attempt.result
-        place: Place = "result" if result.success else "error"
+        result, question = attempt.result, attempt.question
+        place: Place = "result" if result.success or question is not None else "error"
         value = result.result if result.success else [result.error, result.hint]
+        if question is not None:  # its keys name the answers, and its state is for its module alone
+            value = [request.params for request in question.requests.values()]
         try:
             hidden = await self.profiles.guards.hide(specs, place, value, size=size_of({"value": value}))
         except PersonalDataBlocked as exc:
@@ -91,6 +97,10 @@ class PersonalDataGuard:
             note("personal_data", counted(hidden.counts))
         if hidden.value is value:
             return attempt
+        if question is not None:
+            asked = zip(question.requests.items(), hidden.value, strict=True)
+            requests = {key: request.model_copy(update={"params": params}) for (key, request), params in asked}
+            return dataclasses.replace(attempt, question=dataclasses.replace(question, requests=requests))
         said: dict[str, object] = {"result": hidden.value}
         if not result.success:
             said["error"], said["hint"] = hidden.value
@@ -124,7 +134,9 @@ def _blocked(attempt: Attempt, error: PersonalDataBlocked) -> Attempt:
     """An answer that may not pass. What its tool has done, it has."""
     if not attempt.result.success:
         text = "Tool execution error: what the tool says of it holds personal data, and is not passed on."
-        return dataclasses.replace(attempt, result=attempt.result.model_copy(update={"error": text, "hint": None}))
+        outcome = attempt.outcome if attempt.question is None else Outcome.PERMANENT  # it would ask the same again
+        result = attempt.result.model_copy(update={"error": text, "hint": None})
+        return dataclasses.replace(attempt, outcome=outcome, result=result, question=None)
     text = f"Tool execution error: the tool's answer is not passed on. {error}"
     log.warning("tool_result_blocked", kind=error.kind)
     result = ToolResult.failed(attempt.result.tool_name, "invalid_response", text, effect_state="done")

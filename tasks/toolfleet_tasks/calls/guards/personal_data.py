@@ -6,6 +6,7 @@ from typing import Any
 from toolfleet_registry.agents.data_guards import counted
 from toolfleet_registry.agents.reach import Reach
 from toolfleet_registry.catalog.catalog import Catalog, Judged
+from toolfleet_registry.config.agents.middleware_specs import PiiSpec
 from toolfleet_registry.contracts import ToolDefinition, ToolResult
 from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.errors import PersonalDataBlocked
@@ -20,11 +21,16 @@ async def without_personal_data(judged: Judged, catalog: Catalog) -> Judged | To
     return dataclasses.replace(judged, arguments=hidden)
 
 
+def specs_of(tool: ToolDefinition, reach: Reach) -> tuple[PiiSpec, ...]:
+    """Return what the caller's agent has hidden around calls of the tool."""
+    return () if reach.profile is None else reach.profile.rules(tool).personal_data
+
+
 async def hidden_arguments(
     tool: ToolDefinition, reach: Reach, arguments: dict[str, Any], catalog: Catalog
 ) -> dict[str, Any] | ToolResult:
     """Arguments as the tool may be told them, the very same if there is nothing to hide; or the refusal."""
-    specs = () if reach.profile is None else reach.profile.rules(tool).personal_data
+    specs = specs_of(tool, reach)
     if not specs:
         return arguments
     try:

@@ -82,6 +82,18 @@ class FleetBegunCalls:
             raise InputNotTaken(call_id, "unknown")
         return await session.answers.answer(call_id, number, responses)
 
+    async def hidden_answers(self, call_id: str, responses: Mapping[str, Any]) -> dict[str, Any]:
+        """Return some answers to what a call asks as they may be kept: without what its agent's profile hides.
+
+        Raises `ValueError` where the profile blocks them, `InputNotTaken` and `FleetUnavailable`.
+        """
+        return await (await self._sessions.opened()).answers.hidden(call_id, responses)
+
+    def shown_ids(self, caller: Caller) -> Mapping[str, str]:
+        """Return how logs name the caller's user, by `user_id`; nothing where its agent's profile hides no personal data."""
+        session = self._sessions.here()
+        return {} if session is None else session.preparation.facts_of(caller, caller.user_id, None)
+
     async def ping(self) -> bool:
         """Whether Redis answers now."""
         try:

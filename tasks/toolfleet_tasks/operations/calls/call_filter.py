@@ -11,7 +11,8 @@ CallField = Literal["module", "tool", "user", "outcome", "error"]
 class CallFilter:
     """Which calls: of a module, of a tool by its full name, of a user, in a conversation, with an outcome, with an error code. `None`: all.
 
-    They ended at `since` or later, and before `until`: milliseconds since the epoch, by Redis' clock.
+    They ended at `since` or later, and before `until`: milliseconds since the epoch, by Redis' clock. `hidden_user` and
+    `hidden_conversation` are the names of the same ones where a profile hides personal data.
     """
 
     module: str | None = None
@@ -22,6 +23,8 @@ class CallFilter:
     since: int | None = None
     until: int | None = None
     conversation: str | None = None
+    hidden_user: str | None = None
+    hidden_conversation: str | None = None
 
     def fits_tool(self, name: str) -> bool:
         """Whether calls of this tool are among them."""

@@ -15,6 +15,8 @@ from typing import Any, Self
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
+from toolfleet_registry.agents.data_guards import DataGuards
+from toolfleet_registry.contracts.decisions import CONVERSATION, USER
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.redis_errors import answering
@@ -63,8 +65,8 @@ class FoundCalls:
 class CallIndex:
     """Answers questions about calls that have ended. Each raises `FleetUnavailable` when Redis does not answer within 5 s."""
 
-    def __init__(self, redis: Redis, keys: Keys) -> None:
-        self._redis, self._keys, self._key = redis, keys, keys.audit
+    def __init__(self, redis: Redis, keys: Keys, guards: DataGuards) -> None:
+        self._redis, self._keys, self._key, self._guards = redis, keys, keys.audit, guards
         self._segments: list[CallSegment] = []  # the oldest first
         self._newest: EntryId | None = None  # that was read; `None`: nothing was
         self._oldest: EntryId | None = None
@@ -80,7 +82,7 @@ class CallIndex:
         """The index of a fleet, empty until it is asked. Raises `SettingsError` where no Redis is set."""
         client = async_client(fleet_url(settings.redis_url), master=settings.sentinel_master, timeout_seconds=_SECONDS)
         async with client as redis:
-            index = cls(redis, settings.keys)
+            index = cls(redis, settings.keys, DataGuards(settings))
             try:
                 yield index
             finally:
@@ -139,7 +141,9 @@ class CallIndex:
         return await aside(work, is_large=len(self._segments) > 1)
 
     def _kept(self, wanted: CallFilter) -> CallFilter:
-        return replace(wanted, since=max(self._kept_since, wanted.since or 0))
+        since, digest = max(self._kept_since, wanted.since or 0), self._guards.digest
+        user, conversation = digest(USER, wanted.user), digest(CONVERSATION, wanted.conversation)
+        return replace(wanted, since=since, hidden_user=user, hidden_conversation=conversation)
 
     async def _refresh(self) -> None:
         """Read what is new; at the first time the latest calls, and then the older ones beside whatever is asked."""

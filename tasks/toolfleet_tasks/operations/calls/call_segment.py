@@ -152,13 +152,15 @@ class CallSegment:
         if wanted.chooses_tools:
             codes = frozenset(code for code, name in enumerate(self._tools.names()) if wanted.fits_tool(name))
             fitting.append((codes, self._tools.codes))
-        named = ((wanted.user, self._users), (wanted.outcome, self._outcomes), (wanted.error, self._errors))
-        for name, column in named:
-            if name is not None:
-                code = column.code_of(name)
-                fitting.append((frozenset() if code is None else frozenset({code}), column.codes))
+        users = (wanted.user, wanted.hidden_user)
+        named = ((users, self._users), ((wanted.outcome,), self._outcomes), ((wanted.error,), self._errors))
+        for names, column in named:
+            if names[0] is not None:
+                found = (column.code_of(name) for name in names if name is not None)
+                fitting.append((frozenset(code for code in found if code is not None), column.codes))
         if wanted.conversation is not None:
-            fitting.insert(0, (frozenset({_code_of(wanted.conversation)}), self._conversations))
+            codes = frozenset(map(_code_of, {wanted.conversation, wanted.hidden_conversation or wanted.conversation}))
+            fitting.insert(0, (codes, self._conversations))
         return None if any(not codes for codes, _ in fitting) else fitting
 
 

@@ -64,7 +64,9 @@ class Desk:
             revoke=self.revoke,
             spawn=self.spawn,
             had=lambda *_: None,
-            answers=InputAnswers(self.ledger, RedisPublisher(self.line, keys=Keys(), database=0), self.settings),
+            answers=InputAnswers(
+                self.ledger, RedisPublisher(self.line, keys=Keys(), database=0), self.settings, lambda *said: said[-1]
+            ),
             is_guest=is_guest,
         )
         await asyncio.wait_for(self.listener.listening("call-1"), 20)
