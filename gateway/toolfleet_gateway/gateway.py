@@ -72,7 +72,7 @@ async def serve_gateway(
     """As `run_gateway`, on the running loop."""
     url, closing, tracing = str(settings.redis_url), Closing(), gateway_tracing(settings)
     async with (
-        ToolFleet(settings=settings) as fleet,
+        ToolFleet(settings=settings, is_shared=True) as fleet,
         authenticating(settings, generated) as authenticator,
         async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS) as redis,
         CallIndex.of(settings) as calls,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from toolfleet_registry.policy.limits import LimitUse, Remaining
     from toolfleet_registry.settings import Settings
     from toolfleet_tasks.approvals.approvers import Approver
-    from toolfleet_tasks.approvals.records import StoredApproval
+    from toolfleet_tasks.approvals.records import ListedApproval, StoredApproval
     from toolfleet_tasks.calls.eval_gate import EvalGate, GateDecision
     from toolfleet_tasks.calls.handle import CallHandle
     from toolfleet_tasks.calls.status import CallStatus
@@ -76,6 +76,7 @@ else:
             "JobRefused": "toolfleet_registry.contracts.jobs",
             "KeptWake": "toolfleet_tasks.dead_letters.kept_wakes",
             "LimitUse": "toolfleet_registry.policy.limits",
+            "ListedApproval": "toolfleet_tasks.approvals.records",
             "LogMessage": "toolfleet_registry.contracts.logs.log_message",
             "ModuleStatus": "toolfleet_registry.contracts",
             "NoSuchDeadLetter": "toolfleet_registry.errors",
@@ -128,6 +129,7 @@ __all__ = [
     "JobRefused",
     "KeptWake",
     "LimitUse",
+    "ListedApproval",
     "LogMessage",
     "ModuleStatus",
     "NoSuchDeadLetter",

@@ -69,7 +69,7 @@ def list_(
     for each in found:
         state = f"{each.state}, {each.missing} to go" if each.missing > 1 else each.state
         cells = each.tool, each.user_id or "-", each.agent or "-", state, ago(each.requested_at), _until(each)
-        add_row(shown, each.id, *cells, one_line(json.dumps(each.arguments, ensure_ascii=False)))
+        add_row(shown, each.id, *cells, one_line(_arguments(each)))
     show_table(shown)
     if len(found) == limit:
         note(f"There may be more: --offset {offset + limit} shows them.")
@@ -103,7 +103,7 @@ def _say(found: "ShownApproval") -> None:
     for name, value in facts.items():
         if value:
             say(f"{name}: {one_line(value)}")
-    say(f"\nArguments: {json.dumps(found.arguments, indent=2, ensure_ascii=False)}")
+    say(f"\nArguments: {_arguments(found, indent=2)}")
     for step in found.journal:
         why = f": {step.reason}" if step.reason else ""
         say(one_line(f"{step.what} by {step.by}, {ago(step.at)}{why}"))
@@ -156,6 +156,12 @@ def _confirmed(approvals: RedisApprovals | GatewayApprovals, approval_id: str, v
     _say(found := approvals.shown(approval_id))
     typer.confirm(f"{verb} this call?", abort=True)
     return found.binding
+
+
+def _arguments(found: "ShownApproval", indent: int | None = None) -> str:
+    if found.arguments_left_out:
+        return "(left out: more than 16 KiB)"
+    return json.dumps(found.arguments, indent=indent, ensure_ascii=False)
 
 
 def _edited(text: str | None) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_registry.errors import ApprovalNotTaken
 from toolfleet_tasks.approvals.approvers import Approver
-from toolfleet_tasks.approvals.records import StoredApproval
+from toolfleet_tasks.approvals.records import ListedApproval, StoredApproval
 from toolfleet_tasks.approvals.shown import may_see
 from toolfleet_tasks.client.namespaces.approvals import FleetApprovals
 
@@ -15,7 +15,7 @@ def approver_of(who: Identity) -> Approver:
     return Approver(who.name, who.caller.user_id, who.caller.permission, who.key_id)
 
 
-def is_theirs(found: StoredApproval, who: Identity) -> bool:
+def is_theirs(found: ListedApproval, who: Identity) -> bool:
     """Whether an approval is theirs to see: viewers see all."""
     return who.has_role("viewer") or may_see(found, approver_of(who))
 

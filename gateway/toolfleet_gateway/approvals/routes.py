@@ -16,7 +16,6 @@ from toolfleet_tasks.approvals.shown import ShownApproval, shown
 from toolfleet_tasks.client.fleet import ToolFleet
 
 _LIST, _ONE = "/approvals", "/approvals/{approval_id}"
-_READ_AT_ONCE = 1_000  # of all that wait, for the page of one who may not see each
 
 
 def approval_routes(fleet: ToolFleet, streams: OpenStreams) -> list[AnyRoute]:
@@ -64,12 +63,13 @@ class _AboutApprovals:
 
     async def listed(self, request: RouteRequest[None, ApprovalQuery]) -> Response:
         viewer, query = approver_of(request.who), request.query
-        found = await self._approvals.list(settled=query.settled, limit=_READ_AT_ONCE)
-        named = query.conversation_id
-        theirs = [
-            each for each in found if named in {None, each.request.conversation_id} and is_theirs(each, request.who)
-        ]
-        seen = theirs[query.offset : query.offset + query.limit]
+        seen = await self._approvals.list(
+            settled=query.settled,
+            limit=query.limit,
+            offset=query.offset,
+            viewer=None if request.who.has_role("viewer") else viewer,
+            conversation_id=query.conversation_id,
+        )
         return json_answer(ApprovalList(approvals=[shown(each, viewer) for each in seen], count=len(seen)))
 
     async def shown(self, request: RouteRequest[None, None]) -> Response:

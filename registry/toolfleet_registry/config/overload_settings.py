@@ -45,7 +45,8 @@ class OverloadSettings(BaseSettings, defer_build=True):
     A call that is smaller than its part of them, which is 26 kB with 10,000 calls, is bounded by their number only.
     """
     stored_bytes_per_caller: Count = 256 * 2**20
-    """Bytes of a user's results that nobody has had yet, or had just now, before further calls are told `busy`."""
+    """Bytes of a user's results that nobody has had yet, or had just now, and of their calls that wait for approvals, before
+    further calls are told `busy`. A call that waits counts with 16 KiB at least."""
     breaker_failures: Count = 20
     """Calls in a row without an answer after which a module counts as away; so many answers and it is back for all.
 

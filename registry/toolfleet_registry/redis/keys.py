@@ -145,7 +145,7 @@ class Keys:
         return f"{self.prefix}{OURS}share:{lane}:{_digest(user_id or '')[:16]}"
 
     def stored(self, user_id: str | None) -> str:
-        """The larger results of a user that are stored, by when they expire; with `:bytes` behind it, their sum. Expires with the last."""
+        """The larger results of a user that are stored, and their calls that wait for approvals, by when they expire; with `:bytes` behind it, their sum. Expires with the last."""
         return f"{self.prefix}{OURS}stored:{_digest(user_id or '')[:16]}"
 
     def readers(self, call_id: str) -> str:

@@ -42,7 +42,10 @@ _FULL = {
     "bytes": "its module is busy, and calls of {count} bytes wait for it already",
     "share": "its caller has {count} calls under way already",
     "crowd": "{count} calls wait in its agent already",
-    "stored": "its caller has results of {count} bytes that wait to be fetched, or to expire",
+    "stored": (
+        "its caller has {count} bytes of results that wait to be fetched, and of calls that wait for approvals: fetch the "
+        "results, have the approvals decided, or cancel such calls"
+    ),
 }
 _REASONS = {"share": "caller_limit", "crowd": "agent_backlog", "stored": "stored_results"}  # as metrics name them
 _BUSY_SECONDS = 1.0  # until a repeat makes sense: a queue or a limit moves within about that time

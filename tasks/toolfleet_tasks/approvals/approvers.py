@@ -1,7 +1,9 @@
 """Judges who may decide about a call, and whether enough have. Pure functions."""
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import get_args
 
 from toolfleet_registry.contracts import Level
 from toolfleet_registry.contracts.approvals.terms import ApprovalRule
@@ -52,6 +54,32 @@ def has_asked(request: AskedApproval, who: Approver | ApprovalVote) -> bool:
     return not {who.by, who.name}.isdisjoint(users.union(request.asked_by))
 
 
+def words_of_request(request: AskedApproval) -> str:
+    """Return the words by which an index finds a request: its user's, its approvers' and its conversation's, with spaces around."""
+    users = ({request.user_id, request.caller.user_id} - {None}).union(*(rule.users for rule in request.rules))
+    found = {_word("user", str(user)) for user in users}
+    found |= {_word("key", key) for rule in request.rules for key in rule.keys}
+    found |= {_word("level", rule.permission) for rule in request.rules if rule.permission is not None}
+    found |= {_word("asked", name) for name in request.asked_by}
+    if request.conversation_id is not None:
+        found.add(word_of_conversation(request.conversation_id))
+    return f" {' '.join(sorted(found))} "
+
+
+def words_of_approver(approver: Approver) -> list[str]:
+    """Return the words of the requests that an approver may see. Others than those may have them, too: `may_see` decides."""
+    mine, levels = level_of_caller(approver.permission), get_args(Level)
+    found = [_word("level", each) for each in levels if (level := level_of_tool(each)) is not None and level <= mine]
+    found += [] if approver.user_id is None else [_word("user", approver.user_id)]
+    found += [_word("asked", name) for name in (approver.by, approver.name)]
+    return found + ([] if approver.key_id is None else [_word("key", approver.key_id)])
+
+
+def word_of_conversation(conversation_id: str) -> str:
+    """Return the word of the requests that were made in a conversation."""
+    return _word("conversation", conversation_id)
+
+
 def missing_votes(request: AskedApproval, votes: Iterable[ApprovalVote]) -> int:
     """Return how many more have to approve, at least: each rule counts different approvers who have seen this very call."""
     counting = [vote for vote in votes if vote.verdict == "approve" and vote.binding == request.binding]
@@ -77,3 +105,8 @@ _OWN = (
     "Nobody approves a call of their own. Two ways out: approve it with a second key, of another user; or set "
     "self_approval = true where the agent's profile has human_in_the_loop."
 )
+
+
+def _word(kind: str, name: str) -> str:
+    """Names may have any characters."""
+    return f"{kind}:{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_tasks.approvals.records import ApprovalRecords, StoredApproval
+from toolfleet_tasks.approvals.records import ApprovalRecords, ListedApproval
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 
 ApprovalEventKind: TypeAlias = Literal[
@@ -35,7 +35,7 @@ class ApprovalEvent:
 
     id: str
     kind: ApprovalEventKind
-    found: StoredApproval | None = None
+    found: ListedApproval | None = None
 
 
 class ApprovalFeed:
@@ -72,18 +72,18 @@ class ApprovalFeed:
                 if len(batch) < _BATCH:
                     await _either(woken, _POLL_SECONDS)
 
-    async def of(self, approval_id: str, is_over: Callable[[], bool]) -> AsyncGenerator[StoredApproval]:
+    async def of(self, approval_id: str, is_over: Callable[[], bool]) -> AsyncGenerator[ListedApproval]:
         """One approval, as it is, and each time that something has happened to it, until people have decided; nothing where there is none.
 
         `is_over`: nobody wants to know any more.
         """
-        woken, before = asyncio.Event(), None
-        with self._watching(self._records.keys.changed.encode(), lambda _: woken.set()):
+        woken, before, name = asyncio.Event(), None, approval_id.encode()
+        with self._watching(self._records.keys.changed.encode(), lambda said: woken.set() if said == name else None):
             while not is_over():
                 woken.clear()
                 try:
                     async with asyncio.timeout(_READ_SECONDS):
-                        found = await self._records.read(approval_id)
+                        found = await self._records.listed(approval_id)
                 except _AWAY:
                     await _either(woken, _POLL_SECONDS)
                     continue
@@ -114,12 +114,12 @@ class ApprovalFeed:
         if kind not in EVENT_KINDS:
             return None
         async with asyncio.timeout(_READ_SECONDS):
-            found = await self._records.read(fields.get(b"id", b"").decode(errors="replace"))
+            found = await self._records.listed(fields.get(b"id", b"").decode(errors="replace"))
         return None if found is None else ApprovalEvent(event_id, kind, found)
 
     async def _ask(self, command: str, *more: str) -> list[Any]:
         async with asyncio.timeout(_READ_SECONDS):
-            found: list[Any] = await self._connection.execute(command, self._records.keys.events, *more)
+            found: list[Any] = await self._connection.read(command, self._records.keys.events, *more)
             return found
 
 

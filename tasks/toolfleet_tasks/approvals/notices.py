@@ -4,7 +4,6 @@ Any worker may do so, and several at once: the position moves together with what
 """
 
 import asyncio
-import json
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -19,7 +18,6 @@ from toolfleet_tasks.wakeups.webhook_events import approval_receiver_of, notice_
 from toolfleet_tasks.wakeups.webhook_scripts import feed_receiver
 
 _AT_ONCE, _MOST_BATCHES = 100, 10  # events in one script, and scripts in one tick
-_LONGEST_ARGUMENTS = 16_384  # characters: whoever wants to see more asks a gateway
 _START: Final = "0-0"
 _NOBODY: Final = Approver("webhook", None, "guest")
 """Who reads a notice: sensitive arguments are not for them."""
@@ -89,12 +87,10 @@ class ApprovalNotices:
         kind = fields.get("kind", "")
         if kind not in self._kinds[receiver]:
             return None
-        found = await self._records.read(fields.get("id", ""))
+        found = await self._records.listed(fields.get("id", ""))
         if found is None:
             return None
         data = shown(found, _NOBODY).model_dump(mode="json", exclude={"may_decide"})
-        if len(json.dumps(data["arguments"])) > _LONGEST_ARGUMENTS:
-            data |= {"arguments": {}, "arguments_left_out": True}
         at = datetime.fromtimestamp(int(event_id.partition("-")[0]) / 1000, UTC)
         payload = {"type": f"approval.{kind}", "timestamp": at.isoformat().replace("+00:00", "Z"), "data": data}
         return outbox_id(event_id, receiver), self._seal.sign(notice_body(event_id, receiver, payload))

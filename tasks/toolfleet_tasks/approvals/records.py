@@ -2,12 +2,13 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
 from toolfleet_registry.contracts import Message, PublishedCall
 from toolfleet_registry.contracts.approvals.terms import ApprovedCall
+from toolfleet_registry.contracts.tool_definition import Effect
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.approval_keys import ApprovalKeys
 from toolfleet_registry.settings import Settings
@@ -16,14 +17,29 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.tracing.here import context_here
 from toolfleet_registry.tracing.trace_context import TraceContext
 from toolfleet_tasks.admission.refusal import Refusal
+from toolfleet_tasks.approvals.approvers import (
+    Approver,
+    word_of_conversation,
+    words_of_approver,
+    words_of_request,
+)
 from toolfleet_tasks.approvals.request import (
     ApprovalState,
+    ApprovalSummary,
     ApprovalVote,
     AskedApproval,
     JournalLine,
 )
 from toolfleet_tasks.ledger.approved import approval_seal
-from toolfleet_tasks.lua.approvals import DECIDE, DUE, READ_APPROVAL, REQUEST, SETTLE
+from toolfleet_tasks.lua.approvals import (
+    DECIDE,
+    DUE,
+    LIST_APPROVALS,
+    READ_APPROVAL,
+    REQUEST,
+    SETTLE,
+    SUMMARISE,
+)
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis.connection import PipelinedConnection
@@ -40,6 +56,8 @@ KEPT_SECONDS = 7 * 86_400
 
 SETTLED_KEPT = 10_000
 _MARGIN_SECONDS = 60
+_MOST_READ = 1_000  # approvals that one script looks at for a list
+_AT_ONCE = 100  # summaries in one answer: 2 MB, as a connection that subscribes is cut for much more
 
 Place = Literal["", "published", "begun", "done"]
 """Where the call is: it waits, may begin, was begun, or has ended."""
@@ -48,13 +66,15 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class StoredApproval:
-    """An approval as it was read."""
+class ListedApproval:
+    """An approval as lists and streams have it: of its `request` large arguments may be left out."""
 
     request: AskedApproval
     """What people are asked."""
-    call: PublishedCall
-    """The call as it would be published now."""
+    effect: Effect | None
+    """What repeating the call would do, as its tool says it."""
+    arguments_left_out: bool
+    """Whether the arguments are not here, as they are large."""
     state: ApprovalState
     """`waiting`, `approved`, `rejected` or `expired`."""
     revision: int
@@ -65,8 +85,6 @@ class StoredApproval:
     """All that has happened to it, in that order."""
     place: Place
     """Where the call is: it waits, may begin (`published`), was `begun`, or is `done`."""
-    origin: TraceContext | None = None
-    """Where the call was made in a trace; `None`: in none."""
 
     @property
     def approval_id(self) -> str:
@@ -82,6 +100,16 @@ class StoredApproval:
     def is_withdrawn(self) -> bool:
         """Whether its call was taken back while people decided."""
         return self.state == "waiting" and self.place == "done"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredApproval(ListedApproval):
+    """An approval as it was read, with all of its call. Once it is settled, large arguments are gone."""
+
+    call: PublishedCall
+    """The call as it would be published now."""
+    origin: TraceContext | None = None
+    """Where the call was made in a trace; `None`: in none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +129,7 @@ class ApprovalRecords:
 
     def __init__(self, connection: PipelinedConnection, settings: Settings) -> None:
         self._connection, self._keys = connection, settings.keys
+        self._stored_bytes_most = settings.stored_bytes_per_caller
         self.keys = ApprovalKeys(settings.keys)
         self._seal = approval_seal(settings)
         self._calls = seal_of(settings)
@@ -130,12 +159,16 @@ class ApprovalRecords:
             events=self.keys.events,
             channel=self.keys.changed,
             trace=trace_text(context_here() if self._is_traced else None),
+            stored_bytes_most=self._stored_bytes_most,
+            **self._index_fields(request, call),
         )
         kind, *rest = await run(self._connection, REQUEST, parameters)
         if kind == b"waiting":
             return None
         if kind == b"crowd":
             return Refusal("crowd", count=int(rest[0]))
+        if kind == b"stored":
+            return Refusal("stored", count=int(rest[0]))
         return Refusal(kind.decode(), call_id=rest[0].decode())
 
     async def read(self, approval_id: str) -> StoredApproval | None:
@@ -143,21 +176,22 @@ class ApprovalRecords:
         parameters = READ_APPROVAL.parameters(
             approval=self.keys.approval(approval_id), record=self._keys.call(approval_id)
         )
-        found = await run(self._connection, READ_APPROVAL, parameters)
+        found = await run(self._connection, READ_APPROVAL, parameters, reads=True)
         if not found:
             return None
-        state, revision, request, call, _, votes, journal, trace, place = (
-            part.decode(errors="replace") if isinstance(part, bytes) else str(part) for part in found
-        )
+        state, revision, request, text, _, votes, journal, trace, trimmed, place = map(_text, found)
         try:
+            call = self._calls.open(text, task_id=approval_id)
             read = StoredApproval(
                 self._opened(AskedApproval, request),
-                self._calls.open(call, task_id=approval_id),
+                call.effect,
+                bool(trimmed),
                 cast("ApprovalState", state),
                 int(revision),
                 tuple(self._believed(approval_id, votes)),
                 tuple(self._opened(JournalLine, line) for line in _texts(journal)),
                 cast("Place", place),
+                call,
                 trace_in(trace),
             )
         except (MessageRefused, ValueError) as exc:
@@ -190,6 +224,7 @@ class ApprovalRecords:
             events=self.keys.events,
             channel=self.keys.changed,
             kinds=" ".join(_kinds(decision, len(found.journal))),
+            **self._index_fields(decision.request, decision.call),
         )
         answer = await run(self._connection, DECIDE, parameters)
         return str(answer.decode())
@@ -210,11 +245,19 @@ class ApprovalRecords:
         """Look at it again then, in seconds since the epoch."""
         await self._connection.execute("ZADD", self.keys.waiting, "XX", str(_ms(until)), approval_id)
 
-    async def settle(self, approval_id: str) -> None:
-        """There is nothing more to do about it."""
+    async def settle(self, approval_id: str, found: StoredApproval | None = None) -> None:
+        """Note that there is nothing more to do about it. Of what was `found` large arguments are dropped."""
+        request = call = ""
+        summary = None if found is None else ApprovalSummary.of(found.request, found.effect)
+        if found is not None and summary is not None and summary.arguments_left_out:
+            small: dict[str, Any] = {"arguments": {}, "context": None}
+            request, call = self._sealed(summary.request), self._calls.seal(found.call.model_copy(update=small))
         parameters = SETTLE.parameters(
             waiting=self.keys.waiting,
             settled=self.keys.settled,
+            approval=self.keys.approval(approval_id),
+            request=request,
+            call=call,
             call_id=approval_id,
             fleet_ms=_ms(fleet_clock.now()),
             kept=SETTLED_KEPT,
@@ -233,11 +276,118 @@ class ApprovalRecords:
         found: bytes | None = await self._connection.execute("GET", self.keys.asked(user_id, idempotency_key))
         return None if found is None else found.decode()
 
-    async def ids(self, *, settled: bool, limit: int, offset: int) -> list[str]:
-        """Of those that wait the next to expire first; of those that are settled the last first."""
-        key, command = (self.keys.settled, "ZREVRANGE") if settled else (self.keys.waiting, "ZRANGE")
-        found: list[bytes] = await self._connection.execute(command, key, str(offset), str(offset + limit - 1))
-        return [each.decode() for each in found]
+    async def count(self) -> int:
+        """Count those that are not settled."""
+        return int(await self._connection.execute("ZCARD", self.keys.waiting))
+
+    async def page(
+        self,
+        *,
+        settled: bool,
+        limit: int,
+        offset: int,
+        viewer: Approver | None = None,
+        conversation_id: str | None = None,
+        keep: Callable[[ListedApproval], bool] = lambda _: True,
+    ) -> list[ListedApproval]:
+        """List those that wait, the next to expire first; or of those that are settled the last first.
+
+        With a `viewer` those that may be theirs to see, of which those that are not to `keep` are left out.
+        """
+        start, skip, found = 0, offset, list[ListedApproval]()
+        while start >= 0 and len(found) < limit:
+            start, skip, read = await self._listed(
+                index=self.keys.settled if settled else self.keys.waiting,
+                start=start,
+                descending="1" if settled else "",
+                most=_MOST_READ,
+                skip=skip,
+                want=min(limit - len(found), _AT_ONCE),
+                conversation="" if conversation_id is None else word_of_conversation(conversation_id),
+                viewer=() if viewer is None else words_of_approver(viewer),
+            )
+            found += filter(keep, read)
+        return found
+
+    async def listed(self, approval_id: str) -> ListedApproval | None:
+        """Return one as lists have it; `None` as of `read`."""
+        start, found = 0, list[ListedApproval]()
+        while start >= 0 and not found:
+            start, _, found = await self._listed(ids=(approval_id,))
+        return found[0] if found else None
+
+    async def _listed(  # noqa: PLR0913 - what the script is asked
+        self,
+        *,
+        index: str = "",
+        start: int = 0,
+        descending: str = "",
+        most: int = 2,
+        skip: int = 0,
+        want: int = 2,
+        conversation: str = "",
+        viewer: Sequence[str] = (),
+        ids: Sequence[str] = (),
+    ) -> tuple[int, int, list[ListedApproval]]:
+        """Ask for one answer of `LIST_APPROVALS`, and add the summaries that are missing: then it is to be asked again."""
+        parameters = LIST_APPROVALS.parameters(
+            index=index or self.keys.waiting,
+            start=start,
+            descending=descending,
+            most=most,
+            skip=skip,
+            want=want,
+            approvals=self.keys.approval(""),
+            calls=self._keys.call(""),
+            conversation=conversation,
+            viewer=viewer,
+            ids=ids,
+        )
+        start, skip, stale, found = await run(self._connection, LIST_APPROVALS, parameters, reads=True)
+        for name, revision in stale:
+            await self._summarise(name.decode(), revision.decode())
+        read = [self._listed_of([*map(_text, each)]) for each in found]
+        return start, skip, [each for each in read if each is not None]
+
+    async def _summarise(self, approval_id: str, revision: str) -> None:
+        """Write the summary of an approval that an older process has written; an empty one of what cannot be read."""
+        found, summary, words = await self.read(approval_id), "", ""
+        if found is not None:
+            revision, words = str(found.revision), words_of_request(found.request)
+            summary = self._sealed(ApprovalSummary.of(found.request, found.effect))
+        key = self.keys.approval(approval_id)
+        parameters = SUMMARISE.parameters(approval=key, revision=revision, summary=summary, words=words)
+        await run(self._connection, SUMMARISE, parameters)
+
+    def _index_fields(self, request: AskedApproval, call: PublishedCall) -> dict[str, str]:
+        """Return by what an approval is listed, and where it counts."""
+        return {
+            "summary": self._sealed(ApprovalSummary.of(request, call.effect)),
+            "words": words_of_request(request),
+            "stored": self._keys.stored(call.user_id),
+        }
+
+    def _listed_of(self, fields: Sequence[str]) -> ListedApproval | None:
+        state, revision, summary, votes, journal, place, approval_id = fields
+        try:
+            read = self._opened(ApprovalSummary, summary)
+            listed = ListedApproval(
+                read.request,
+                read.effect,
+                read.arguments_left_out,
+                cast("ApprovalState", state),
+                int(revision),
+                tuple(self._believed(approval_id, votes)),
+                tuple(self._opened(JournalLine, line) for line in _texts(journal)),
+                cast("Place", place),
+            )
+        except (MessageRefused, ValueError) as exc:
+            log.warning("approval_unreadable", approval_id=approval_id, error=str(exc))
+            return None
+        if listed.approval_id != approval_id:
+            log.warning("approval_unreadable", approval_id=approval_id, error="it is another call's")
+            return None
+        return listed
 
     def _sealed(self, message: Message) -> str:
         return self._seal.sign(json_text.dump(message))
@@ -268,6 +418,10 @@ def _kinds(decision: ApprovalChange, before: int) -> list[str]:
 def _texts(text: str) -> list[str]:
     read: Any = json.loads(text) if text else []
     return [each for each in read if isinstance(each, str)] if isinstance(read, list) else []
+
+
+def _text(part: bytes | int) -> str:
+    return part.decode(errors="replace") if isinstance(part, bytes) else str(part)
 
 
 def _ms(seconds: float) -> int:

@@ -1,9 +1,13 @@
 """Defines what people see of a call that they have to approve, and what they decide."""
 
+import json
 from typing import Annotated, Any, Literal
 
 from toolfleet_registry.contracts import Caller, Message, Since
 from toolfleet_registry.contracts.approvals.terms import ApprovalRule
+from toolfleet_registry.contracts.tool_definition import Effect
+
+_LONGEST_ARGUMENTS = 16_384  # characters: `ApprovalRecords.read` has them all
 
 ApprovalState = Literal["waiting", "approved", "rejected", "expired"]
 """Where an approval is: people have not decided, enough have approved, one has rejected, or its time is over."""
@@ -30,6 +34,21 @@ class AskedApproval(Message):
     expires_at: float
     conversation_id: str | None = None
     asked_by: Annotated[tuple[str, ...], Since(4)] = ()
+
+
+class ApprovalSummary(Message):
+    """What lists, streams and notices show of an approval: `request`, without its arguments where those are large (`arguments_left_out`)."""
+
+    request: AskedApproval
+    effect: Effect | None = None
+    arguments_left_out: bool = False
+
+    @classmethod
+    def of(cls, request: AskedApproval, effect: Effect | None) -> "ApprovalSummary":
+        """Summarise a request; `effect`: that of its call."""
+        is_large = len(json.dumps(request.arguments)) > _LONGEST_ARGUMENTS
+        shown = request.model_copy(update={"arguments": {}}) if is_large else request
+        return cls(request=shown, effect=effect, arguments_left_out=is_large)
 
 
 class ApprovalVote(Message):

@@ -106,12 +106,6 @@ class ApprovalService:
             raise ApprovalNotTaken(approval_id, "unknown")
         return found
 
-    async def list(self, *, settled: bool = False, limit: int = 50, offset: int = 0) -> list[StoredApproval]:
-        """Those that wait, or the last that were settled; what cannot be read any more is left out."""
-        ids = await self.records.ids(settled=settled, limit=limit, offset=offset)
-        found = await asyncio.gather(*(self.records.read(each) for each in ids))
-        return [each for each in found if each is not None]
-
     async def approve(
         self,
         approval_id: str,

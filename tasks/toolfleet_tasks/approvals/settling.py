@@ -15,6 +15,7 @@ from toolfleet_tasks.approvals.service import ApprovalService
 from toolfleet_tasks.redis.connection import RedisConnectionLost
 
 _BATCH = 100
+_AT_ONCE = 8  # each is read as a whole, and may have megabytes
 _AGAIN_SECONDS = 15.0  # until a call that was published, and is not begun, is published again
 _MARGIN_SECONDS = 5.0  # after a deadline, for those who wait for the call to end it with what they know
 
@@ -28,7 +29,8 @@ async def settle_due(service: ApprovalService, *, seconds: float, lease_seconds:
     while loop.time() < until:
         due = await service.records.due(count=_BATCH, lease_seconds=lease_seconds)
         count += len(due)
-        await asyncio.gather(*(_settle_one(service, approval_id) for approval_id in due))
+        for first in range(0, len(due), _AT_ONCE):
+            await asyncio.gather(*(_settle_one(service, each) for each in due[first : first + _AT_ONCE]))
         if len(due) < _BATCH:
             break
     return count
@@ -44,7 +46,7 @@ async def _settle_one(service: ApprovalService, approval_id: str) -> None:
 async def _settle(service: ApprovalService, approval_id: str) -> None:
     found = await service.records.read(approval_id)
     if found is None or found.place == "done":
-        await service.records.settle(approval_id)
+        await service.records.settle(approval_id, found)
         return
     if found.state == "waiting":
         if await service.expire(found):
@@ -54,7 +56,7 @@ async def _settle(service: ApprovalService, approval_id: str) -> None:
             return
     if found.state != "approved":
         await service.go_on(found)
-        await service.records.settle(approval_id)
+        await service.records.settle(approval_id, found)
         return
     await _follow_up(service, found)
 
@@ -64,7 +66,7 @@ async def _follow_up(service: ApprovalService, found: StoredApproval) -> None:
     now, deadline = fleet_clock.now(), found.call.deadline_at
     if now > deadline + _MARGIN_SECONDS:
         await service.end_late(found)
-        await service.records.settle(found.approval_id)
+        await service.records.settle(found.approval_id, found)
     elif found.place == "published":
         await service.go_on(found)
         await service.records.put_off(found.approval_id, min(now + _AGAIN_SECONDS, deadline + 2 * _MARGIN_SECONDS))

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from toolfleet_registry.permissions import Permission, level_of_caller
 from toolfleet_registry.policy.redaction import redacted
 from toolfleet_tasks.approvals.approvers import Approver, has_asked, may_decide, missing_votes
-from toolfleet_tasks.approvals.records import StoredApproval
+from toolfleet_tasks.approvals.records import ListedApproval
 
 
 class ShownStep(BaseModel):
@@ -38,6 +38,8 @@ class ShownApproval(BaseModel):
     """The tool that is called."""
     arguments: dict[str, Any]
     """With what; sensitive values stand as `[redacted]` for all but owners, and whoever has asked."""
+    arguments_left_out: bool = False
+    """Whether they are missing here, as they have more than 16 KiB: `GET /approvals/{id}` has them until the approval is settled."""
     effect: str | None = None
     """What repeating the call would do, as the tool says it."""
     user_id: str | None = None
@@ -60,7 +62,7 @@ class ShownApproval(BaseModel):
     """What has happened to it."""
 
 
-def shown(found: StoredApproval, viewer: Approver) -> ShownApproval:
+def shown(found: ListedApproval, viewer: Approver) -> ShownApproval:
     """The approval as `viewer` sees it."""
     request, is_open = found.request, found.state == "waiting"
     sees_all = has_asked(request, viewer) or level_of_caller(viewer.permission) >= Permission.OWNER
@@ -69,7 +71,8 @@ def shown(found: StoredApproval, viewer: Approver) -> ShownApproval:
         state="withdrawn" if found.is_withdrawn else found.state,
         tool=request.tool_name,
         arguments=request.arguments if sees_all else redacted(request.arguments, request.sensitive),
-        effect=found.call.effect,
+        arguments_left_out=found.arguments_left_out,
+        effect=found.effect,
         user_id=request.user_id,
         agent=request.caller.agent,
         conversation_id=request.conversation_id,
@@ -82,6 +85,6 @@ def shown(found: StoredApproval, viewer: Approver) -> ShownApproval:
     )
 
 
-def may_see(found: StoredApproval, viewer: Approver) -> bool:
+def may_see(found: ListedApproval, viewer: Approver) -> bool:
     """Whether it is theirs to see: they may decide about it, or have asked for it."""
     return has_asked(found.request, viewer) or may_decide(found.request, viewer)

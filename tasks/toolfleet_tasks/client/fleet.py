@@ -35,6 +35,8 @@ class ToolFleet:
 
     `metrics` has this process count what it does with calls, for Prometheus: on a port, or in a registry of `prometheus_client`.
 
+    `is_shared`: many users' calls go through it, as through a gateway, and what is asked of Redis has a connection of its own.
+
     What it does beside calls is in its namespaces: `jobs`, `approvals`, `dead_letters`, `wakeups`, `modules`, `queues` and `canvas`.
     """
 
@@ -45,11 +47,12 @@ class ToolFleet:
         *,
         gate: "EvalGate | None" = None,
         metrics: "int | MetricsRegistry | None" = None,
+        is_shared: bool = False,
     ) -> None:
         settings = fleet_settings(url, settings)
         self._metrics = parts.AgentMetrics(settings, metrics)
         self._settings = settings
-        self._sessions = parts.Sessions(settings, gate)
+        self._sessions = parts.Sessions(settings, gate, is_shared=is_shared)
         self._canvas_app = parts.CanvasApp(settings)
         self.jobs = parts.FleetJobs(self._sessions)
         self.approvals = parts.FleetApprovals(self._sessions)

@@ -69,9 +69,17 @@ _REDIS_SECONDS = 5.0  # for one answer of Redis
 
 
 class Session:
-    """A fleet on the running loop, from `open` to `aclose`. Belongs to that loop and to this process."""
+    """A fleet on the running loop, from `open` to `aclose`. Belongs to that loop and to this process.
 
-    def __init__(self, settings: Settings, gate: EvalGate | None = None, *, has_agent: bool = True) -> None:
+    Redis cuts a connection that subscribes once it has 32 MB to read, by its default. What many users share, a gateway
+    (`is_shared`) or a worker (without `has_agent`), therefore subscribes over one connection, and sends commands over a
+    second one. Only calls are published over the first, and what is written down of them with that: Redis must hear of
+    who listens before it has the call, and its answers have a few bytes.
+    """
+
+    def __init__(
+        self, settings: Settings, gate: EvalGate | None = None, *, has_agent: bool = True, is_shared: bool = False
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings, self._keys, self._has_agent = settings, settings.keys, has_agent
         self._sockets, self._background = Sockets(), set[asyncio.Task[Any]]()
@@ -83,10 +91,12 @@ class Session:
         self._catalog = agents_catalog(self._redis, self._cache, known, settings)
         self._updates, self.dead = CatalogUpdates(self._catalog, self._redis), DeadEntries(self._redis, settings)
         self._connection = self._connect_to(url, "agent")
-        self._connections = [self._connection]
-        self.wakes = WakeupService(self._connection, self._connect_to, settings)
-        self._ledger = Ledger(self._connection, settings, writes_results=False)
-        self.trail, self._timekeeper = AuditTrail(self._connection, settings), Timekeeper(settings)
+        has_many_users = is_shared or not has_agent
+        self._commands = self._connect_to(url, "commands") if has_many_users else self._connection
+        self._connections = [self._connection, *([self._commands] if has_many_users else [])]
+        self.wakes = WakeupService(self._commands, self._connect_to, settings)
+        self._ledger = Ledger(self._commands, settings, writes_results=False)
+        self.trail, self._timekeeper = AuditTrail(self._commands, settings), Timekeeper(settings)
         self._gate = Evaluation(gate, settings)
         self.preparation = self._make_preparation(known)
         handlers = {self._keys.manifests_changed: self._updates.announced}
@@ -94,7 +104,7 @@ class Session:
         self._listener = ResultListener(self._connection, reads, verifier, handlers=handlers, keys=self._keys)
         ends = ResultReader(self._connect_to(url, "ends"), lambda *_: None)
         self.ends = ResultWaiters(self._listener, ends, keys=self._keys)
-        self._receipts, admission = Receipts(self._connection, settings), AdmissionControl(settings)
+        self._receipts, admission = Receipts(self._commands, settings), AdmissionControl(settings)
         self._publisher = self._make_publisher(admission)
         self.answers = InputAnswers(self._ledger, self._publisher, settings, self.preparation.hidden_input)
         self._follow = self._make_follow()
@@ -102,9 +112,9 @@ class Session:
         self._keyed_calls = self._make_joins(ResultReader(self._connect_to(url, "joins"), lambda *_: None))
         self.tracing = agents_tracing(settings)
         self._dispatcher = self._make_dispatcher(admission, known)
-        approvals = self._connection, self._ledger, self._dispatcher, self.preparation, admission, settings
+        approvals = self._commands, self._ledger, self._dispatcher, self.preparation, admission, settings
         self.approvals, followed = approval_service(*approvals), (self._follow, self._listener.listening)
-        self.approval_feed = ApprovalFeed(self._connection, self.approvals.records, self._listener.watches.watching)
+        self.approval_feed = ApprovalFeed(self._commands, self.approvals.records, self._listener.watches.watching)
         self._waiting = CallsToApprove(self.approvals, self._keyed_calls, *followed, self.begun.write)
         self.steps = JobSteps(self.preparation, self._dispatcher, self.approvals, self.trail, settings, self.tracing)
         self.jobs = self._service(self._gate if has_agent else None)
@@ -199,7 +209,7 @@ class Session:
     async def explain(self, tool_name: str, caller: Caller, conversation: Conversation | None) -> ToolExplanation:
         """As `FleetModules.explain`."""
         within = Within.of_conversation(conversation or Conversation())
-        return await explained(self._catalog, self._connection, self.settings, tool_name, caller, within)
+        return await explained(self._catalog, self._commands, self.settings, tool_name, caller, within)
 
     async def refresh(self) -> dict[str, ModuleStatus]:
         """As `ToolFleet.refresh`."""
@@ -213,7 +223,7 @@ class Session:
         tools, within = self._catalog.callable_by(caller), Within.of_conversation(conversation or Conversation())
         beside = self.preparation.terms_beside(caller) if tools else None
         limits = limits_among(tools, caller.user_id, self.settings, beside=beside, within=within)
-        return await read_remaining(self._connection, limits)
+        return await read_remaining(self._commands, limits)
 
     async def begin(  # noqa: PLR0913 - what an agent may say of a call
         self,
@@ -233,7 +243,7 @@ class Session:
         `waits`: over its caller's limit it is published later, if there is time, and else it is `busy`. `waits_for_worker`: it
         is published also where no worker consumes its queue. `owner`: any process may go on with it, in their name.
         """
-        self._timekeeper.read_over(self._connection)
+        self._timekeeper.read_over(self._commands)
         asked = call, caller, conversation, seconds
         prepared = await self.preparation.prepare(*asked, replay_of=replay_of, around=around)
         if isinstance(prepared, ToolResult):
@@ -249,7 +259,7 @@ class Session:
         self, call: ToolCall, caller: Caller, conversation: Conversation | None, seconds: float
     ) -> Awaitable[PublishedCall | ToolResult]:
         """Judge a call that somebody else publishes; see `CallPreparation.prepare`."""
-        self._timekeeper.read_over(self._connection)
+        self._timekeeper.read_over(self._commands)
         return self.preparation.prepare(call, caller, conversation, seconds)
 
     def _connect_to(self, url: str, name: str) -> PipelinedConnection:
@@ -261,7 +271,7 @@ class Session:
         return connection
 
     def _make_preparation(self, known: KnownModules) -> CallPreparation:
-        limited = functools.partial(refusal_now, self._connection)
+        limited = functools.partial(refusal_now, self._commands)
         return CallPreparation(self._catalog, known, self.settings, gate=self._gate, limited=limited, trail=self.trail)
 
     def _make_publisher(self, admission: AdmissionControl) -> Publisher:
@@ -269,12 +279,12 @@ class Session:
         return agent_publisher(*parts, broker_connection=broker, listening=self._listener.listening, spawn=self._spawn)
 
     def _make_dispatcher(self, admission: AdmissionControl, known: KnownModules) -> Dispatcher:
-        workers, tracing = WorkerWait(self._connection, self.settings, known, spawn=self._spawn), self.tracing
+        workers, tracing = WorkerWait(self._commands, self.settings, known, spawn=self._spawn), self.tracing
         parts, before = (self._publisher, admission, self._keyed_calls, workers, self.settings), self.begun.write
         return Dispatcher(*parts, follow=self._follow, spawn=self._spawn, before=before, tracing=tracing)
 
     def _service(self, gate: Evaluation | None) -> JobService:
-        records, control = JobRecords(self._connection, self.settings, self._ledger.verifier), self._publisher.control
+        records, control = JobRecords(self._commands, self.settings, self._ledger.verifier), self._publisher.control
         return JobService(records, self.preparation, self.settings, gate=gate, control=control, spawn=self._spawn)
 
     def _make_begun(self, reader: ResultReader) -> BegunCalls:

@@ -21,8 +21,8 @@ _CLOSE_SECONDS = 10.0  # for another loop to close its session
 class Sessions:
     """The sessions of one fleet: opened on a loop's first use of it, closed together when the fleet is left."""
 
-    def __init__(self, settings: Settings, gate: EvalGate | None = None) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, gate: EvalGate | None = None, *, is_shared: bool = False) -> None:
+        self._settings, self._is_shared = settings, is_shared
         self._gate = gate
         self._lock = threading.Lock()  # for the moments in which the fields below change; never held across a wait
         self._open: dict[asyncio.AbstractEventLoop, Session] = {}
@@ -117,7 +117,7 @@ class Sessions:
 
     async def _open_on(self, loop: asyncio.AbstractEventLoop) -> Session:
         try:
-            session = Session(self._settings, self._gate)
+            session = Session(self._settings, self._gate, is_shared=self._is_shared)
             await session.open()
             with self._lock:
                 if is_usable := self._is_usable:

@@ -225,9 +225,8 @@ class JobRecords:
         return self._keys.wake(event.wake_id)
 
     async def _get_many(self, ids: Iterable[str]) -> list[Found]:
-        wanted = list(ids)
-        asked = [self._connection.execute("HMGET", self._keys.job(one), *_FIELDS) for one in wanted]
-        found = [await self._read(one, await answer, 0.0) for one, answer in zip(wanted, asked, strict=True)]
+        ask = self._connection.read
+        found = [await self._read(one, await ask("HMGET", self._keys.job(one), *_FIELDS), 0.0) for one in list(ids)]
         return [job for job in found if job is not None]
 
     async def _viewed(self, view: list[Any], server_now: float) -> Found | None:

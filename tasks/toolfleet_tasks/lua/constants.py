@@ -18,6 +18,9 @@ WORKER_COUNTS_SECONDS = 20
 COUNTED_FROM_BYTES = 4096
 """Of a stored result, that it counts: smaller ones take less room than their call's record and audit line."""
 
+WAITING_COUNTS_BYTES = 16_384
+"""With at least so many a waiting approval counts in its user's share: so the share bounds their number, too."""
+
 BYTES_FROM_MESSAGES = 16
 """That wait in a queue: fewer are bounded by what one of them may have."""
 
@@ -103,6 +106,7 @@ IN_LUA: dict[str, float | str] = {
     "TOKENS": TOKENS,
     "TRAIL_BYTES": TRAIL_BYTES,
     "VERSION": VERSION,
+    "WAITING_COUNTS_BYTES": WAITING_COUNTS_BYTES,
     "WORKER_COUNTS_SECONDS": WORKER_COUNTS_SECONDS,
     "YOUNG_MS": YOUNG_MS,
 }

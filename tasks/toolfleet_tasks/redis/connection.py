@@ -133,6 +133,14 @@ class PipelinedConnection:
                 self._complain(exc)
                 await asyncio.sleep(_PATIENCE_SECONDS)
 
+    async def read(self, *command: Part) -> Any:
+        """Like `execute`, for a command that changes nothing and may have a large answer. It is not sent again.
+
+        Redis cuts a connection for an answer that exceeds its limit, and would do so again, together with all that
+        others have sent over it. Raises `RedisConnectionLost` when the connection was lost with the command on its way.
+        """
+        return await self.execute(*command, losses=1)
+
     def _away(self) -> "asyncio.Future[Any]":
         lost: asyncio.Future[Any] = self._loop.create_future()
         kind = RedisConnectionClosed if self._is_closed else RedisConnectionLost

@@ -9,14 +9,18 @@ from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.redis.refusals import is_one_of
 
 
-async def run(connection: PipelinedConnection, script: Script, parameters: Parameters) -> Any:
-    """What the script returns, whichever connection brings it. Raises `ResponseError`, `RedisConnectionLost` and `RedisConnectionClosed`."""
+async def run(connection: PipelinedConnection, script: Script, parameters: Parameters, *, reads: bool = False) -> Any:
+    """Return what the script returns, whichever connection brings it; one that only `reads` is asked once, as by `PipelinedConnection.read`.
+
+    Raises `ResponseError`, `RedisConnectionLost` and `RedisConnectionClosed`.
+    """
+    ask = connection.read if reads else connection.execute
     try:
-        return await connection.execute("EVALSHA", script.digest, *parameters)
+        return await ask("EVALSHA", script.digest, *parameters)
     except ResponseError as exc:
         if not is_unknown_script(exc):
             raise
-    return await connection.execute("EVAL", script.text, *parameters)
+    return await ask("EVAL", script.text, *parameters)
 
 
 def is_unknown_script(error: ResponseError) -> bool:

@@ -18,7 +18,7 @@ from toolfleet import (
     Caller,
     Conversation,
     Job,
-    StoredApproval,
+    ListedApproval,
     ToolCall,
     ToolFleet,
     ToolResult,
@@ -207,8 +207,8 @@ async def test_a_message_without_an_approval_runs_nothing(bed: TestBed, module: 
 
 
 async def test_a_cancelled_call_is_approved_in_vain(bed: TestBed, module: ModuleServer) -> None:
-    """Whoever has asked may take it back while people decide."""
-    async with ToolFleet(settings=bed.settings) as fleet:
+    """Whoever has asked may take it back while people decide; it is settled soon after, long before it would expire."""
+    async with ToolFleet(settings=bed.settings) as fleet, session_of(bed) as session:
         handle = await fleet.submit(FEED, ADA)
         assert await handle.status() == "waiting_approval"
         await handle.cancel()
@@ -217,6 +217,13 @@ async def test_a_cancelled_call_is_approved_in_vain(bed: TestBed, module: Module
             await fleet.approvals.approve(handle.id, BOSS)
         assert ended.value.reason == "ended"
         assert module.requests == []
+
+        async def is_settled() -> bool:
+            await settle_due(session.approvals, seconds=5, lease_seconds=0.1)
+            return await fleet.approvals.count() == 0
+
+        await wait_until_answered(is_settled, "it is settled")
+        assert [each.is_withdrawn for each in await fleet.approvals.list(settled=True)] == [True]
 
 
 @asynccontextmanager
@@ -229,9 +236,9 @@ async def session_of(bed: TestBed) -> AsyncGenerator[Session]:
         await session.aclose()
 
 
-async def some(fleet: ToolFleet) -> StoredApproval:
+async def some(fleet: ToolFleet) -> ListedApproval:
     """The call that waits for people, once one does."""
-    found = list[StoredApproval]()
+    found = list[ListedApproval]()
 
     async def there() -> bool:
         found[:] = [each for each in await fleet.approvals.list() if each.state == "waiting" and each.place == ""]

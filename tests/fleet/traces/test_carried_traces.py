@@ -18,7 +18,7 @@ from support.traces.agent_program import ANN, SPAN, TracedAgent, traced_agent
 from support.traces.otlp_receiver import OtlpReceiver, ReceivedSpan
 from support.waiting import wait_until_sync
 from support.worker_process import WorkerProcess
-from toolfleet import Approver, StoredApproval, ToolFleet
+from toolfleet import Approver, ListedApproval, ToolFleet
 from toolfleet_cli.local.commands import beat_command
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_registry.redis.keys import Keys
@@ -102,7 +102,7 @@ def guarded(traced_bed: TestBed, collector: OtlpReceiver, request: pytest.Fixtur
 async def _waiting(bed: TestBed) -> str:
     """The id of the only call that waits for people."""
     async with ToolFleet(settings=bed.settings) as fleet:
-        found = list[StoredApproval]()
+        found = list[ListedApproval]()
         async with asyncio.timeout(30):
             while not found:
                 found = await fleet.approvals.list()

@@ -14,6 +14,7 @@ ROWS = {
             "job end",
             "call after a job",
             "asked approval",
+            "approval summary",
             "approval vote",
             "approval journal",
             "approved call",

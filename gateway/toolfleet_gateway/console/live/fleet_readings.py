@@ -51,7 +51,7 @@ class FleetReadings:
     async def _read(self) -> FleetReading:
         await self._read_calls()
         status = await read_status(self._settings)
-        approvals = len(await self._fleet.approvals.list(limit=_MORE_LINES))
+        approvals = await self._fleet.approvals.count()
         modules = await self._fleet.modules.statuses()
         now = fleet_clock.now()
         return FleetReading(now, status, self._calls.summary(now), modules, approvals)

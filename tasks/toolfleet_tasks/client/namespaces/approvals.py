@@ -12,7 +12,7 @@ from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.changes import ApprovalChanges
 from toolfleet_tasks.approvals.feed import ApprovalEvent
-from toolfleet_tasks.approvals.records import StoredApproval
+from toolfleet_tasks.approvals.records import ListedApproval, StoredApproval
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
 
@@ -40,11 +40,37 @@ class FleetApprovals:
         async with _answering():
             return await session.approvals.records.asked(user_id, idempotency_key)
 
-    async def list(self, *, settled: bool = False, limit: int = 50, offset: int = 0) -> builtins.list[StoredApproval]:
-        """List at most `limit` of those that wait, the next to expire first; or of the last that were `settled`, the last first."""
+    async def list(
+        self,
+        *,
+        settled: bool = False,
+        limit: int = 50,
+        offset: int = 0,
+        viewer: Approver | None = None,
+        conversation_id: str | None = None,
+    ) -> builtins.list[ListedApproval]:
+        """List at most `limit` of those that wait, the next to expire first; or of the last that were `settled`, the last first.
+
+        With a `viewer` only those that they may decide, or have asked for. Arguments of more than 16 KiB are left out: `show` has them.
+        """
+        from toolfleet_tasks.approvals.shown import may_see  # noqa: PLC0415 - takes a while to load, and most agents list nothing
+
         session = await self._sessions.opened()
         async with _answering():
-            return await session.approvals.list(settled=settled, limit=limit, offset=offset)
+            return await session.approvals.records.page(
+                settled=settled,
+                limit=limit,
+                offset=offset,
+                viewer=viewer,
+                conversation_id=conversation_id,
+                keep=lambda each: viewer is None or may_see(each, viewer),
+            )
+
+    async def count(self) -> int:
+        """Count those that are not settled."""
+        session = await self._sessions.opened()
+        async with _answering():
+            return await session.approvals.records.count()
 
     async def show(self, approval_id: str) -> StoredApproval:
         """Return one of them. Raises `ApprovalNotTaken` for none."""
@@ -88,7 +114,7 @@ class FleetApprovals:
             async for event in events:
                 yield event
 
-    async def steps(self, approval_id: str, is_over: Callable[[], bool]) -> AsyncGenerator[StoredApproval]:
+    async def steps(self, approval_id: str, is_over: Callable[[], bool]) -> AsyncGenerator[ListedApproval]:
         """Follow one approval: as it is, and after each step, until people have decided or `is_over`. Of none there is nothing."""
         session = await self._sessions.opened()
         async with aclosing(session.approval_feed.of(approval_id, is_over)) as steps:
@@ -110,6 +136,7 @@ class SyncFleetApprovals(SyncFace[FleetApprovals]):
     """`FleetApprovals` with plain methods."""
 
     list = blocking(FleetApprovals.list)
+    count = blocking(FleetApprovals.count)
     show = blocking(FleetApprovals.show)
     approve = blocking(FleetApprovals.approve)
     reject = blocking(FleetApprovals.reject)
@@ -121,7 +148,7 @@ class SyncFleetApprovals(SyncFace[FleetApprovals]):
         """As `FleetApprovals.events`."""
         return self._each(self._face.events(after))
 
-    def steps(self, approval_id: str, is_over: Callable[[], bool]) -> Generator[StoredApproval]:
+    def steps(self, approval_id: str, is_over: Callable[[], bool]) -> Generator[ListedApproval]:
         """As `FleetApprovals.steps`."""
         return self._each(self._face.steps(approval_id, is_over))
 

@@ -223,6 +223,32 @@ async def test_execute_outlasts_an_outage(tmp_path: Path) -> None:
                 await line.aclose()
 
 
+@pytest.mark.parametrize("is_away", [False, True], ids=["cut", "away"])
+async def test_a_read_whose_answer_cuts_the_connection_is_not_sent_again(
+    line: PipelinedConnection, redis: Redis, *, is_away: bool
+) -> None:
+    """A subscriber may not have so much to read. One that was not sent, as the connection was away, is sent once."""
+    limit = "client-output-buffer-limit"
+    before = str((await redis.config_get(limit))[limit])
+    await redis.set(KEY, "x" * 2_000_000, ex=60)
+    await redis.config_set(limit, "pubsub 1mb 1mb 1")
+    line.on_connect.append(lambda: line.tell("SUBSCRIBE", "one"))
+    try:
+        await kill_connections(redis)
+        await wait_until(lambda: not line.is_connected, "the loss was noticed")
+        if not is_away:
+            async with asyncio.timeout(20):
+                await line.execute("PING")
+        await redis.config_resetstat()
+        async with asyncio.timeout(20):
+            with pytest.raises(RedisConnectionLost):
+                await line.read("GET", KEY)
+            assert await line.execute("STRLEN", KEY) == 2_000_000
+        assert (await redis.info("commandstats"))["cmdstat_get"]["calls"] == 1
+    finally:
+        await redis.config_set(limit, before)
+
+
 async def test_who_comes_when_the_server_is_back_waits_for_no_pause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

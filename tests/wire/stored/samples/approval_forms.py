@@ -8,7 +8,7 @@ from toolfleet_registry.contracts.inputs.messages import CallInputs
 from toolfleet_registry.contracts.terms.call_terms import CallTotal, Terms
 from toolfleet_registry.contracts.terms.retry_terms import RetryTerms
 from toolfleet_registry.contracts.tool_context import ToolContext
-from toolfleet_tasks.approvals.request import ApprovalVote, AskedApproval, JournalLine
+from toolfleet_tasks.approvals.request import ApprovalSummary, ApprovalVote, AskedApproval, JournalLine
 from wire.stored.samples.forms import StoredForm, message_form, sealing
 from wire.stored.samples.job_forms import ADA, ASKED_BY, AT, PLAIN_ADA
 
@@ -113,6 +113,18 @@ APPROVAL_FORMS: tuple[StoredForm, ...] = (
     message_form(
         "asked approval",
         {"plain": ASKED, "filled": ASKED.model_copy(update={"caller": ADA, "asked_by": ASKED_BY})},
+        seal=sealing("approval"),
+    ),
+    message_form(
+        "approval summary",
+        {
+            "plain": ApprovalSummary(request=ASKED, effect="once"),
+            "filled": ApprovalSummary(
+                request=ASKED.model_copy(update={"caller": ADA, "arguments": {}}),
+                effect="read",
+                arguments_left_out=True,
+            ),
+        },
         seal=sealing("approval"),
     ),
     message_form("approval vote", {"plain": VOTE}, seal=sealing("approval")),

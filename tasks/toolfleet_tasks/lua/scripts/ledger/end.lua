@@ -29,6 +29,8 @@ if not found[2] and not is_whole then nothing_happened = mode == 'refused' end
 if found[3] == 'approval' then -- taken back while people decide; once they have, the record names no stream any more
   local where = redis.call('HMGET', record, 'approval_events', 'approval_channel')
   if where[1] then approval_event(where[1], where[2], call_id, 'withdrawn') end
+  -- There is something to do about it: what it has in its user's share is given back. The name stands beside `call:`.
+  redis.call('ZADD', string.sub(record, 1, -#call_id - 6) .. 'approvals-waiting', 'XX', now, call_id)
 end
 redis.call('HSET', record, 'state', 'done', 'by', token, 'log', log)
 redis.call('HDEL', record, 'token', 'lease', 'as', 'last', 'last_signature', 'known', 'known_line', 'question', 'message',

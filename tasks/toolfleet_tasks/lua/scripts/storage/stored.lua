@@ -1,4 +1,5 @@
--- Counts stored results. `stored_key(share)`: where the results of that caller stand, nil for what is no key of a caller's limit.
+-- Counts stored results, and calls that wait for approvals (`approvals/usage`).
+-- `stored_key(share)`: where the results of that caller stand, nil for what is no key of a caller's limit.
 -- `stored_add(key, id, size, now, keep_ms)`, `stored_forget(key, member)`, and `stored_bytes(key, now)`: the sum, without the
 -- expired.
 
