@@ -278,13 +278,39 @@ class Settings(
         )
 
 
+class _EnvironmentSettings(Settings):
+    """The same, for a process that reads no file."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, environment."""
+        del settings_cls, dotenv_settings, file_secret_settings
+        return init_settings, env_settings
+
+
 def load_settings(**overrides: Any) -> Settings:
     """Read the settings. Raises `SettingsError` with one sentence a wrong setting; warns of misspelt variables."""
+    return _read(Settings, overrides)
+
+
+def load_environment() -> Settings:
+    """Read them from the environment only. Raises `SettingsError` as `load_settings` does."""
+    return _read(_EnvironmentSettings, {})
+
+
+def _read(kind: type[Settings], overrides: dict[str, Any]) -> Settings:
     setting_sources.warn_of_misspelt(Settings.model_fields)
     try:
-        return Settings(**overrides)
+        return kind(**overrides)
     except ValidationError as exc:
         sentences = [sentence_of(error, Settings.model_fields, overrides) for error in exc.errors(include_url=False)]
         raise SettingsError(" ".join(sentences)) from exc
-    except ValueError as exc:  # a broken TOML file
+    except (ValueError, OSError) as exc:  # a broken TOML file, or one of another user
         raise SettingsError(f"{setting_sources.TOML_NAME}: {exc}.") from exc

@@ -15,7 +15,8 @@ from redis.asyncio.connection import parse_url
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.redis.servers import sentinel_options, tls_options
 from toolfleet_registry.redis.urls import is_redis_url, is_sentinel_url, read_sentinel_url
-from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_registry.settings import Settings, load_environment, load_settings
+from toolfleet_registry.system.private_process import hide_process
 from toolfleet_registry.tracing.port import Tracing
 from toolfleet_tasks.broker.kombu_queues import make_queue
 from toolfleet_tasks.control import jobs_tick, refresh, startup_checks
@@ -108,12 +109,16 @@ def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = T
 
 
 def __getattr__(name: str) -> FleetApp:
-    """`app` for Celery's command line, made when it asks: importing this module reads no settings.
+    """`app` and `flower` for Celery's command line, made when it asks: importing this module reads no settings.
 
-    For beat and Flower: it can read no results, which Flower would show to whoever asks for them.
+    For beat and Flower: it can read no results, which Flower would show to whoever asks for them. Flower is a program of others: it
+    has what its environment says, which no other process of its user can read, and reads no file, in which keys may be.
     """
-    if name == "app":
-        app = make_app(load_settings(), stores_results=False)
+    if name in {"app", "flower"}:
+        settings = load_settings() if name == "app" else load_environment()
+        if name == "flower" and settings.hide_process:
+            hide_process()
+        app = make_app(settings, stores_results=False)
         app.conf.broker_connection_timeout = _CONNECT_SECONDS  # nobody waits for these
         return app
     raise AttributeError(name)

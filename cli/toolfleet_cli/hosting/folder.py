@@ -13,9 +13,10 @@ from toolfleet_modules.hosts.folder.folder_host import FolderHost
 from toolfleet_modules.hosts.folder.options import FolderOptions
 from toolfleet_modules.hosts.folder.scan import ScanRules
 from toolfleet_modules.hosts.packages.installer import InstallOptions
-from toolfleet_modules.hosts.processes.fence import Fence
+from toolfleet_modules.hosts.processes.fence import USER_VARIABLE, Fence
 from toolfleet_modules.requests.authentication import KEY_VARIABLE
-from toolfleet_registry.config.host_specs import FencedSpec, FolderSpec, SecretSource
+from toolfleet_registry.config.host_specs import FencedSpec, FolderSpec, Places, SecretSource
+from toolfleet_registry.config.setting_sources import private_places
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
 
@@ -39,6 +40,8 @@ def folder_host(settings: Settings, folder: Path | None, *, beside: Path, name: 
 def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path | None, *, beside: Path) -> FolderOptions:
     """How a folder is served by these settings. Raises `SettingsError` for a variable or a secret that is not there."""
     environments = (beside / settings.tool_environments).resolve()
+    # The folder that was named, which the settings may not know.
+    fence = fence_of(spec.model_copy(update={"folder": folder}), name, settings.secrets, beside=beside)
     return FolderOptions(
         name,
         folder,
@@ -49,7 +52,7 @@ def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path | N
         python_path=[*(each for each in sys.path if each), str(beside.resolve())],
         security=settings.tool_security,
         rules=ScanRules().without(settings.tool_allowed_imports),
-        fence=replace(fence_of(spec, name, settings.secrets), readable=(environments,)),
+        fence=replace(fence, readable=(*fence.readable, environments)),
         packages=InstallOptions(
             environments,
             allow_builds=spec.allow_builds,
@@ -66,8 +69,8 @@ def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path | N
     )
 
 
-def fence_of(spec: FencedSpec, name: str, sources: Mapping[str, SecretSource]) -> Fence:
-    """The fence around a host's processes. Raises `SettingsError` for a variable that is not set, or that holds a secret."""
+def fence_of(spec: FencedSpec, name: str, sources: Mapping[str, SecretSource], *, beside: Path | None = None) -> Fence:
+    """The fence around a host's processes; relative paths are in `beside`. Raises `SettingsError` for a variable that is not set, or that holds a secret."""
     hidden = {(sources.get(each) or SecretSource(variable=each)).variable for each in spec.secrets}
     if shown := [each for each in spec.variables if each in hidden]:
         raise SettingsError(
@@ -75,7 +78,12 @@ def fence_of(spec: FencedSpec, name: str, sources: Mapping[str, SecretSource]) -
         )
     if missing := [each for each in spec.variables if each not in os.environ]:
         raise SettingsError(f"The tools of {name!r} need the variable {missing[0]}, which is not set.")
+    user = os.environ.get(USER_VARIABLE)
+    places = spec.places(beside := beside or Path.cwd()) or Places()
     return Fence(
+        user=int(user) if user and spec.isolation == "none" else None,
+        **places._asdict(),
+        private=private_places(beside, sources),
         memory_bytes=None if spec.memory_mb is None else spec.memory_mb * 2**20,
         cpu_seconds=spec.cpu_seconds,
         open_files=spec.open_files,

@@ -58,7 +58,7 @@ def options_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path, co
     if spec.url is None:
         server = StdioServer(
             _command(spec.command, beside),
-            fence_of(spec, name, settings.secrets),
+            fence_of(spec, name, settings.secrets, beside=beside),
             _filled(spec.env, secrets),
             None if spec.isolation == "bwrap" else (beside / (spec.directory or ".")).resolve(),
         )

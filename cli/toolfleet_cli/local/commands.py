@@ -34,7 +34,7 @@ def beat_command() -> list[str]:
 
 def flower_command(address: str, port: int) -> list[str]:
     """Flower; its other options come from the environment (`FLOWER_…`)."""
-    return [*_CELERY, "-A", _TASKS_APP, "flower", f"--address={address}", f"--port={port}"]
+    return [*_CELERY, "-A", f"{_TASKS_APP}:flower", "flower", f"--address={address}", f"--port={port}"]
 
 
 def gateway_command(port: int) -> list[str]:

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from toolfleet_cli.local.child import Program
 from toolfleet_cli.local.examples import SLOW_EXAMPLES, Example, find_examples, find_examples_folder
 from toolfleet_cli.local.folder_lock import folder_lock
+from toolfleet_cli.local.host_users import HostUsers
 from toolfleet_cli.local.hosted_modules import HostedModule
 from toolfleet_cli.local.programs import (
     agent_program,
@@ -100,6 +101,8 @@ class LocalFleet:
         A module, Flower or the gateway is dead then, and the rest goes on.
         """
         with self._signals.held():
+            for process in self._start.users.uncovered():
+                self._supervisor.restart(process)
             self._supervisor.tend()
 
     def watch(self, also: Callable[[], None] = lambda: None) -> None:
@@ -140,7 +143,7 @@ def local_fleet(  # noqa: PLR0913 - what is not obvious has a default
         lock = stack.enter_context(folder_lock(folder, check=signals.check))
         supervisor = Supervisor(folder / "logs", announce=announce)
         stack.callback(lambda: supervisor.stop(in_hurry=lambda: signals.in_hurry))
-        start = _Start(folder, supervisor, signals, stack)
+        start = _Start(folder, supervisor, signals, stack, HostUsers(folder, settings, announce))
         settings = start.modules(examples, hosted, start.redis(settings, announce, lock=lock))
         settings = settings if agent is None else start.agent(settings, agent)
         if gateway:
@@ -163,8 +166,11 @@ class _Found:
 class _Start:
     """The steps of a fleet's start. All but the last return the settings, completed by what they have started."""
 
-    def __init__(self, folder: Path, supervisor: Supervisor, signals: StopSignals, stack: ExitStack) -> None:
+    def __init__(
+        self, folder: Path, supervisor: Supervisor, signals: StopSignals, stack: ExitStack, users: HostUsers
+    ) -> None:
         self._folder = folder
+        self.users = users
         self.supervisor = supervisor
         self.signals = signals
         self._stack = stack
@@ -209,7 +215,8 @@ class _Start:
         self.supervisor.start(self._host_programs(hosted, settings), at=1)
 
     def _host_programs(self, hosted: HostedModule, settings: Settings) -> list[Program]:
-        return [host_program(hosted, process, self._port(), settings) for process in hosted.processes]
+        user = self.users.user_of(hosted)
+        return [host_program(hosted, process, self._port(), settings, user=user) for process in hosted.processes]
 
     def agent(self, settings: Settings, env: Mapping[str, str]) -> Settings:
         examples = find_examples_folder()

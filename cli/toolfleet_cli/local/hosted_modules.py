@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolfleet_registry.config.host_specs import FolderSpec
+from toolfleet_registry.config.host_specs import FolderSpec, HostBase
 from toolfleet_registry.config.run_file import FOLDER
 from toolfleet_registry.config.setting_sources import find_toml
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
@@ -16,13 +16,14 @@ from toolfleet_registry.settings import Settings
 class HostedModule:
     """What is served as the module `name`, by as many processes as there are `replicas`.
 
-    `command` are the words after `toolfleet host`, `source` is where it comes from.
+    `command` are the words after `toolfleet host`, `source` is where it comes from, `spec` how it is described, if it is.
     """
 
     name: str
     command: tuple[str, ...]
     source: Path
     replicas: int = 1
+    spec: HostBase | None = None
 
     @property
     def processes(self) -> list[str]:
@@ -48,7 +49,7 @@ def hosted_modules(
     for name, spec in sorted(settings.hosts.items()):
         folder = spec.folder if isinstance(spec, FolderSpec) else None
         source = beside.resolve() if folder is None else (beside / folder).resolve()
-        found.append(HostedModule(name, ("run", name), source, spec.replicas))
+        found.append(HostedModule(name, ("run", name), source, spec.replicas, spec))
     if (own := own_tools(start, found)) is not None:
         found.append(own)
     known = set(taken)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from toolfleet_cli.local.child import Program
 from toolfleet_cli.local.commands import beat_command, flower_command, gateway_command, worker_command
-from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.environment import environment_of, flower_environment, no_secrets
 from toolfleet_cli.local.examples import Example, data_environment
 from toolfleet_cli.local.hosted_modules import HostedModule
 from toolfleet_cli.local.readiness import is_redis, says, serves
 from toolfleet_cli.local.redis_server import STOP_SECONDS, redis_command
 from toolfleet_cli.local.tcp_ports import LOOPBACK
+from toolfleet_modules.hosts.processes.fence import USER_VARIABLE
 from toolfleet_registry.directory.announcements import ANNOUNCE_VARIABLE, announce_keys
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, PREFIX, Settings
 from toolfleet_tasks.messages.signing import module_keys
@@ -24,17 +25,6 @@ _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 _NO_HEADERS = {f"{PREFIX}MODULE_HEADERS": ""}
 # The gateway's own key is the business of its clients.
 _NO_GATEWAY_KEY = {f"{PREFIX}GATEWAY_KEY": ""}
-# And so is what signs: a module could act for anybody, and wake an agent with whatever it likes.
-_SIGNING = (
-    "SIGNING_KEY",
-    "SIGNING_KEYS_OLD",
-    "CORE_SECRET",
-    "CORE_URL",
-    "REGISTRY_WEBHOOKS",
-    "REGISTRY_WEBHOOKS_SECRET",
-    "GATEWAY_KEY",
-)
-_NO_KEYS = {f"{PREFIX}{name}": "" for name in _SIGNING} | _NO_HEADERS
 _GATEWAY_GRACE_SECONDS = 5  # for closing what it has open, once its requests have ended
 _MODULE_GRACE_SECONDS = 5  # the workers have ended by then, so nobody waits for what a module still does
 
@@ -45,7 +35,7 @@ def redis_program(folder: Path, port: int, *, lock: int) -> Program:
         "redis",
         redis_command(folder, port),
         is_ready=is_redis(port),
-        env=_NO_KEYS,
+        env=no_secrets(),
         pass_fds=(lock,),
         patience_seconds=STOP_SECONDS,
     )
@@ -69,15 +59,17 @@ def example_program(example: Example, port: int, folder: Path, *, signing_keys: 
             grace,
         ],
         is_ready=serves(port, "/health"),
-        env={**data_environment(folder), **_NO_KEYS, f"{PREFIX}MODULE_KEY": key, **_UNBUFFERED},
+        env={**data_environment(folder), **no_secrets(), f"{PREFIX}MODULE_KEY": key, **_UNBUFFERED},
         cwd=example.folder,
         patience_seconds=_MODULE_GRACE_SECONDS * 2,
         is_optional=True,
     )
 
 
-def host_program(hosted: HostedModule, process: str, port: int, settings: Settings) -> Program:
-    """A host that serves something as a module, and announces it. It has no keys but those of its module."""
+def host_program(
+    hosted: HostedModule, process: str, port: int, settings: Settings, *, user: int | None = None
+) -> Program:
+    """A host that serves something as a module, and announces it. It has no keys but those of its module. `user`: of its programs."""
     where = ["--address", LOOPBACK, "--port", str(port)]
     keys = settings.signing_keys
     return Program(
@@ -86,9 +78,10 @@ def host_program(hosted: HostedModule, process: str, port: int, settings: Settin
         is_ready=serves(port, "/health"),
         env={
             **environment_of(settings),
-            **_NO_KEYS,
+            **no_secrets(),
             f"{PREFIX}MODULE_KEY": module_keys(keys, hosted.name),
             ANNOUNCE_VARIABLE: announce_keys(keys, hosted.name),
+            USER_VARIABLE: "" if user is None else str(user),
             **_UNBUFFERED,
         },
         patience_seconds=_MODULE_GRACE_SECONDS * 2,
@@ -139,7 +132,7 @@ def flower_program(settings: Settings, port: int) -> Program:
         "flower",
         flower_command(LOOPBACK, port),
         is_ready=serves(port, "/healthcheck"),
-        env={**environment_of(settings), **_NO_HEADERS, **_NO_GATEWAY_KEY, **_UNBUFFERED},
+        env={**flower_environment(settings), **_UNBUFFERED},
         is_optional=True,
     )
 

@@ -11,6 +11,7 @@ from toolfleet_cli.processes.extras import need
 from toolfleet_registry.config.run_file import FOLDER
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import PREFIX, load_settings
+from toolfleet_registry.system.private_process import hide_process
 
 READY = "toolfleet autoscale ready"
 
@@ -58,6 +59,8 @@ def autoscale(  # noqa: PLR0913 - each is an option
     if least > most:
         raise typer.BadParameter(f"it is more than --max {most}.", param_hint="--min")
     settings = load_settings(**({} if concurrency is None else {"worker_concurrency": concurrency}))
+    if settings.hide_process:
+        hide_process()
     if settings.redis_url is None:
         raise SettingsError(f"There is no Redis to work with: set {PREFIX}REDIS_URL, such as redis://127.0.0.1:6379/0.")
     from toolfleet_cli.scaling.autoscaler import autoscale as scale  # noqa: PLC0415 - only this command needs it

@@ -7,10 +7,8 @@ from toolfleet_cli.console.output import note
 from toolfleet_cli.hosting.mcp_file import servers_in
 from toolfleet_cli.local.hosted_modules import HostedModule, check_hosted
 from toolfleet_cli.processes.extras import need
-from toolfleet_registry.config.setting_sources import find_toml
+from toolfleet_registry.config.setting_sources import MCP_FILE, find_toml
 from toolfleet_registry.errors import SettingsError
-
-FILE = "mcp.json"
 
 
 def found_servers(start: Path, *, taken: Iterable[str]) -> list[HostedModule]:
@@ -20,10 +18,11 @@ def found_servers(start: Path, *, taken: Iterable[str]) -> list[HostedModule]:
     be meant, and a name that is taken.
     """
     toml = find_toml(start)
-    file = (start if toml is None else toml.parent).resolve() / FILE
+    file = (start if toml is None else toml.parent).resolve() / MCP_FILE
     if not file.is_file():
         return []
-    if not (names := sorted(servers_in(file, may_be_none=True))):
+    servers = servers_in(file, may_be_none=True)
+    if not (names := sorted(servers)):
         return []
     try:
         need("host mcp")
@@ -31,7 +30,7 @@ def found_servers(start: Path, *, taken: Iterable[str]) -> list[HostedModule]:
         note(f"The servers of {file} are not served: {exc}")
         return []
     known = set(taken)
-    found = [HostedModule(name, ("mcp", name, "--config", str(file)), file) for name in names]
+    found = [HostedModule(name, ("mcp", name, "--config", str(file)), file, spec=servers[name]) for name in names]
     for each in found:
         check_hosted(each, known)
         known.update(each.processes)

@@ -91,14 +91,15 @@ def flower(
 ) -> None:
     """Show calls, queues and workers in the browser. Takes Flower's own `FLOWER_…` variables as well."""
     need("flower")
-    _settings()
+    settings = _settings()
     if os.environ.get(_PASSWORD, "-").strip() == "":
         raise SettingsError(
             f"{_PASSWORD} is empty, and without it whoever reaches Flower sees every call: set it to user:password."
         )
     from toolfleet_cli.local.commands import flower_command  # noqa: PLC0415 - only this command needs it
+    from toolfleet_cli.local.environment import flower_environment  # noqa: PLC0415 - as above
 
-    _become(flower_command(address, port))
+    _become(flower_command(address, port), flower_environment(settings))
 
 
 def _settings(**overrides: object) -> Settings:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from toolfleet import Caller, ModuleStatus, ToolDefinition, ToolFleet
 from toolfleet_cli.console.output import add_row, note, plain, say, show_table, shown_url, table
+from toolfleet_cli.local.environment import SECRETS
 from toolfleet_cli.local.fleet import LocalFleet, local_fleet
 from toolfleet_cli.local.hosted_modules import hosted_modules
 from toolfleet_cli.local.own_modules import own_modules
@@ -48,20 +49,6 @@ _OWN_AFFAIRS = {
 }
 # Where the fleet is; what else an agent must know is in there.
 _AGENTS_NEED = {"redis_url", "broker_url", "sentinel_master", "key_prefix", "fast_transport", "registry_url"}
-# What is in no file of ours: whoever may use it has it from the environment, or the `toolfleet.toml`.
-# Some are wrong without the others.
-_SECRETS = {
-    "signing_key",
-    "signing_keys_old",
-    "require_signed_results",
-    "core_secret",
-    "core_url",
-    "registry_webhooks",
-    "registry_webhooks_secret",
-    "approvals",
-    "module_headers",
-    "gateway_key",
-}
 
 
 def run_up(
@@ -127,7 +114,7 @@ def _announced(fleet: LocalFleet, folder: Path) -> Generator[Callable[[Mapping[s
     """Let the other commands find the fleet while it runs. What is yielded tells them of its processes."""
     # Git must not see the data; the folder is ours alone, but for the tools.
     (folder / FOLDER / ".gitignore").write_text("*\n!tools/\n!tools/**\n")
-    values = fleet.settings.model_dump(mode="json", exclude_defaults=True, exclude=_OWN_AFFAIRS | _SECRETS)
+    values = fleet.settings.model_dump(mode="json", exclude_defaults=True, exclude=_OWN_AFFAIRS | SECRETS)
     run_file = RunFile(pid=os.getpid(), settings=values, flower_url=fleet.flower_url, gateway_url=fleet.gateway_url)
     path = run_file.write(folder)
 

@@ -11,6 +11,7 @@ from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import PREFIX, load_settings
 from toolfleet_registry.system.listening import listening_socket
+from toolfleet_registry.system.private_process import hide_process
 
 READY = "toolfleet gateway ready"
 
@@ -44,6 +45,8 @@ def gateway(*, host: HostOption = "127.0.0.1", port: PortOption = None, root_pat
     need("gateway")
     given = {"gateway_root_path": root_path, "gateway_port": port}
     settings = load_settings(**{name: value for name, value in given.items() if value is not None})
+    if settings.hide_process:
+        hide_process()
     port = DEFAULT_PORT if settings.gateway_port is None else settings.gateway_port
     if settings.redis_url is None:
         raise SettingsError(f"There is no Redis to work with: set {PREFIX}REDIS_URL, such as redis://127.0.0.1:6379/0.")

@@ -9,6 +9,7 @@ from toolfleet_cli.console.caller import Level, ModulesOption, PermissionOption,
 from toolfleet_cli.processes.extras import need
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import PREFIX, load_settings
+from toolfleet_registry.system.private_process import hide_process
 
 ModuleOption = Annotated[
     str | None, typer.Option("--module", metavar="NAME", help="This module's tools only, by their bare names.")
@@ -30,6 +31,8 @@ def mcp(
     """Serve the fleet's tools to an MCP client over standard input and output, until that ends. For a client's configuration."""
     need("mcp")
     settings = load_settings()
+    if settings.hide_process:
+        hide_process()
     if settings.redis_url is None:
         raise SettingsError(f"There is no Redis to work with: set {PREFIX}REDIS_URL, such as redis://127.0.0.1:6379/0.")
     from toolfleet_gateway.auth.identity import Identity  # noqa: PLC0415 - only this command needs it

@@ -1,10 +1,13 @@
 """Describes the hosts of `toolfleet.toml`: what each serves as a module, with which secrets, and the fence around its processes."""
 
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
@@ -40,6 +43,21 @@ class SecretSource(BaseModel):
         return self
 
 
+# Folders that are no program's own, also if an argument names a file there.
+_SYSTEM = {"bin", "boot", "dev", "etc", "lib", "lib64", "proc", "run", "sbin", "sys", "usr"}
+_WIDE = {Path(each) for each in ("/", "/home", "/mnt", "/opt", "/srv", "/var", "/var/lib")} | {
+    Path.home(),
+    Path(tempfile.gettempdir()),
+}
+
+
+class Places(NamedTuple):
+    """Where a host's programs are at work, and what else they read."""
+
+    writable: tuple[Path, ...] = ()
+    readable: tuple[Path, ...] = ()
+
+
 class HostBase(BaseModel):
     """What every `[hosts.NAME]` may say."""
 
@@ -71,6 +89,10 @@ class FencedSpec(HostBase):
     variables: tuple[str, ...] = ()
     """Environment variables that its process gets; of all others it sees none."""
 
+    def places(self, beside: Path) -> Places | None:
+        """Where its programs are at work; relative paths are in `beside`. None: it has no programs."""
+        raise NotImplementedError
+
 
 class FolderSpec(FencedSpec):
     """A folder of Python files, functions that are named by their dotted paths, or both."""
@@ -81,6 +103,11 @@ class FolderSpec(FencedSpec):
     """Functions that are tools, too, such as `acme.tools.read_file`: only those of `trusted_tool_namespaces` are imported."""
     allow_builds: bool = False
     """Whether packages are installed that have no wheel: their own code is run then, outside of the fence."""
+
+    def places(self, beside: Path) -> Places:
+        """Its folder, and where Python looks for functions that are named."""
+        folder = () if self.folder is None else ((beside / self.folder).resolve(),)
+        return Places(writable=folder, readable=(beside.resolve(),) if self.tools else ())
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -196,6 +223,32 @@ class McpSpec(FencedSpec):
     """Whether what it changes or adds is withheld until an operator approves it; else a change is served, and shown until it is accepted."""
     memory_mb: Count | None = None
     """MiB of addresses that a process may have; no limit without: JavaScript's engines reserve more than they use."""
+
+    def places(self, beside: Path) -> Places | None:
+        """Its directory, what its arguments and variables name, and what its program is installed with."""
+        if not self.command:
+            return None
+        is_apart = self.isolation == "bwrap"  # in a folder of its own, where relative paths lead nowhere
+        directory = (beside / (self.directory or ".")).resolve()
+        found, read = [] if is_apart else [directory], list[Path]()
+        for word in (*self.command[1:], *self.env.values()):
+            said = Path(word.rpartition("=")[2])
+            path = Path(os.path.normpath(directory / said))
+            folder = path if os.path.isdir(path) else path.parent  # noqa: PTH112 - a script among the arguments is too long for `is_dir`
+            if not os.path.isdir(folder) or (is_apart and not said.is_absolute()):  # noqa: PTH112 - as above
+                continue
+            is_own = folder == path or not beside.is_relative_to(
+                folder
+            )  # else it is the fleet's, if nobody says otherwise
+            if is_own and folder not in _WIDE and folder.parts[1] not in _SYSTEM:
+                found.append(folder)
+            elif os.path.isfile(path):  # noqa: PTH113 - as above
+                read.append(path)
+        program = shutil.which(self.command[0] if "/" not in self.command[0] else beside / self.command[0])
+        for path in () if program is None else {Path(program).absolute(), Path(program).resolve()}:
+            whole = path.parents[1] if path.parent.name in {"bin", ".bin", "shims"} else path.parent
+            read.append(path.parent if whole in _WIDE else whole)
+        return Places(writable=tuple(found), readable=tuple(read))
 
     @model_validator(mode="after")
     def _check(self) -> Self:

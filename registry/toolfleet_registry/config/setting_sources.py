@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from toolfleet_registry.config.run_file import find_running
+from toolfleet_registry.config.host_specs import SecretSource
+from toolfleet_registry.config.run_file import FOLDER, find_running
 from toolfleet_registry.config.toml.lines import line_of
 
 PREFIX = "TOOLFLEET_"
 TOML_NAME = "toolfleet.toml"
+MCP_FILE = "mcp.json"
 
 Source: TypeAlias = Literal["environment", "file", "up", "default"]
 
 # Variables that are no settings: a module's own, those of its host, and the mark of the example modules' processes.
-_OTHERS = {"TOOLFLEET_MODULE_KEY", "TOOLFLEET_ANNOUNCE_KEY", "TOOLFLEET_COMMAND"}
+_OTHERS = {"TOOLFLEET_MODULE_KEY", "TOOLFLEET_ANNOUNCE_KEY", "TOOLFLEET_HOST_USER", "TOOLFLEET_COMMAND"}
 # What Kubernetes tells every container of a service that is named so: `TOOLFLEET_REDIS_PORT_6379_TCP_ADDR`.
 _KUBERNETES = re.compile(
     r"\w+_(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?)"
@@ -42,6 +44,12 @@ def find_toml(start: Path) -> Path | None:
     """The nearest `toolfleet.toml` in `start` or a folder above."""
     candidates = (folder / TOML_NAME for folder in (start, *start.parents))
     return next((path for path in candidates if path.is_file()), None)
+
+
+def private_places(beside: Path, sources: Mapping[str, SecretSource]) -> tuple[Path, ...]:
+    """What no host's program reads in the folder of `toolfleet.toml`: the settings, other hosts', the fleet's own data, and secrets."""
+    files = [each.file for each in sources.values() if each.file is not None]
+    return tuple((beside / each).absolute() for each in (Path(TOML_NAME), Path(MCP_FILE), Path(FOLDER), *files))
 
 
 def origin_of(name: str, *, start: Path, environ: Mapping[str, str] = os.environ) -> SettingOrigin:

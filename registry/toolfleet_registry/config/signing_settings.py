@@ -25,8 +25,8 @@ class SigningSettings(BaseSettings, defer_build=True):
     """Commands of Celery's remote control that workers obey beyond those that change nothing: whoever reaches the broker can send them."""
 
     hide_process: bool = True
-    """Whether workers and beat hide their environment, which has all this, from other programs of their user. Without it they leave
-    core dumps, and profilers such as py-spy need no root."""
+    """Whether workers, beat, gateways, Flower and `up` hide their environment, which has all this, from other programs of their user.
+    Without it they leave core dumps, and profilers such as py-spy need no root."""
 
     @property
     def signing_keys(self) -> tuple[str, ...]:

@@ -125,7 +125,7 @@ def test_a_file_that_breaks_is_shown_and_its_version_before_is_served(fleet: Up)
 @pytest.mark.slow
 def test_all_hosts_read_their_files_anew_when_somebody_asks(fleet: Up) -> None:
     """Also a file that has not changed and did not load before, for a reason that lay elsewhere."""
-    note = fleet.folder / "note"
+    note = fleet.folder / "owls" / "note"
     file = fleet.folder / "owls" / "late.py"
     words = f"import pathlib\nassert pathlib.Path({str(note)!r}).exists()\n"
     file.write_text(words + TOOL.format(name="late", words="Be late."))

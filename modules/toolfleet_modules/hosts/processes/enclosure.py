@@ -20,8 +20,15 @@ LIMITED = {
 """What can be limited, by the names that a fence has for it."""
 
 
-def enclose(limits: dict[str, int | None]) -> None:
-    """Set this process's limits and priority, take the way to more privileges from it, and have it end when its host does."""
+def enclose(limits: dict[str, int | None], paths: list[str] | None = None) -> None:
+    """Set this process's user, limits and priority, take the way to more privileges from it, and have it end when its host does.
+
+    `paths` are those of the user, if there is one. Raises `OSError` where the process cannot become that user.
+    """
+    if (user := limits.get("user")) is not None:
+        from toolfleet_modules.hosts.processes.user_view import become  # noqa: PLC0415 - hardly any process has it
+
+        become(user, paths or [])  # first: a change of the user takes back that a process ends with its parent
     for name, kind in LIMITED.items():
         if (most := limits.get(name)) is not None:
             hard = resource.getrlimit(kind)[1]

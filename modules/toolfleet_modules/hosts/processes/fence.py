@@ -5,15 +5,25 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from toolfleet_modules.hosts.processes.enclosure import LIMITED, stand_back
+from toolfleet_modules.hosts.processes.user_view import HIDE, OWN, READ, WORK
 
 Isolation = Literal["none", "bwrap"]
 
+USER_VARIABLE = "TOOLFLEET_HOST_USER"
+"""The user that the programs of a host run as, by its number: `toolfleet up` chooses one, and tells the host."""
+
 _TEMPORARY = "/tmp"  # noqa: S108 - of which a process has one of its own
+# What programs need of the system: none of it is a fleet's.
+_SYSTEM = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/sys/devices/system/cpu"),
+    *(f"/etc/{name}" for name in ("alternatives", "group", "hosts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d")),
+    *(f"/etc/{name}" for name in ("localtime", "mime.types", "nsswitch.conf", "passwd", "pki/tls/certs", "ssl/certs")),
+)
 _INHERITED = ("LANG", "LC_ALL", "LC_CTYPE", "PATH", "TZ")
 
 
@@ -25,7 +35,10 @@ class FenceMissing(Exception):
 class Fence:
     """`memory_bytes`: of addresses, `cpu_seconds`: in its whole life, `open_files`, `processes`: of its user's, all; `None` for no limit.
 
-    `nice`: how far it stands back where the processor is wanted by others, from 0 to 19; a host that stands back further passes that on. `readable`: folders that it reads wherever they are, also below `/tmp`, of which it has its own. `variables`: what its environment has beside the machine's language, time zone and `PATH`.
+    `nice`: how far it stands back where the processor is wanted by others, from 0 to 19; a host that stands back further passes that
+    on. `variables`: what its environment has beside the machine's language, time zone and `PATH`. `user`: the user that it runs as,
+    where the host is root's. It works in what is `writable` as the owner does, reads what is `readable`,
+    and finds nothing of what is `private`. With bubblewrap it reads all of these and changes none.
     """
 
     memory_bytes: int | None = 4 * 2**30
@@ -34,7 +47,10 @@ class Fence:
     processes: int | None = None
     nice: int = 0
     isolation: Isolation = "none"
+    user: int | None = None
+    writable: tuple[Path, ...] = ()
     readable: tuple[Path, ...] = ()
+    private: tuple[Path, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def environment(self, folder: Path) -> dict[str, str]:
@@ -51,18 +67,40 @@ class Fence:
         if program is None:
             raise FenceMissing('isolation = "bwrap" needs bubblewrap, which is not installed here.')
         apart = ["--unshare-all", "--die-with-parent", "--new-session"]
-        files = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", _TEMPORARY]
-        python = [word for path in _python_in_temporary() for word in ("--ro-bind", path, path)]
+        system = [word for path in _SYSTEM for word in ("--ro-bind-try", path, path)]
+        files = ["--dev", "/dev", "--proc", "/proc", "--tmpfs", _TEMPORARY]
+        self._make_readable()
+        needed = {*self.writable, *self.readable, *python_paths()}
+        shown = sorted({real for path in needed for each in self._shown(path) for real in (each, each.resolve())})
+        files += [word for path in shown for word in ("--ro-bind-try", str(path), str(path))]
+        own = ["--bind", str(folder), str(folder), "--chdir", str(folder)]
+        return [program, *apart, *system, *files, *own, "--", *command]
+
+    def _make_readable(self) -> None:
+        """Make folders that are not there yet: what comes into them later is seen then."""
         for path in self.readable:
             with contextlib.suppress(OSError):
-                path.mkdir(parents=True, exist_ok=True)  # what comes there later is seen then
-            python += ["--ro-bind-try", str(path), str(path)]
-        own = ["--bind", str(folder), str(folder), "--chdir", str(folder)]
-        return [program, *apart, *files, *python, *own, "--", *command]
+                path.mkdir(parents=True, exist_ok=True)
+
+    def _shown(self, path: Path) -> list[Path]:
+        """The parts of a path that nothing private is in. What comes into a folder later is not seen if something in it is private."""
+        if path in self.private:
+            return []
+        if not any(each.is_relative_to(path) for each in self.private) or not path.is_dir():
+            return [path]
+        return [part for each in path.iterdir() for part in self._shown(each)]
+
+    def paths(self, folder: Path) -> list[str]:
+        """What `enclose` takes, for a process whose own folder that is."""
+        if self.user is None:
+            return []
+        self._make_readable()
+        kinds = {WORK: self.writable, READ: (*self.readable, *python_paths()), HIDE: self.private}
+        return [f"{OWN}{folder}", *(f"{kind}{path}" for kind, found in kinds.items() for path in found)]
 
     def limits(self) -> dict[str, int | None]:
         """What `enclose` takes, as JSON."""
-        return {name: value for name, value in asdict(self).items() if name in LIMITED or name == "nice"}
+        return {name: getattr(self, name) for name in (*LIMITED, "nice", "user")}
 
     def lower_priority(self, process: int) -> None:
         """Have a process that was just started stand back as soon as that, not when it encloses itself: its interpreter's start costs most."""
@@ -70,7 +108,7 @@ class Fence:
             stand_back(process, self.nice)
 
 
-def _python_in_temporary() -> list[str]:
-    """What this Python needs that lies where a process of its own has nothing: an environment somebody tries out."""
-    found = {str(Path(each).absolute()) for each in (sys.prefix, sys.base_prefix, *sys.path) if each}
-    return sorted(each for each in found if Path(each).is_relative_to(_TEMPORARY) and Path(each).is_dir())
+def python_paths() -> list[Path]:
+    """Where this Python and what it imports lie."""
+    found = {Path(each).absolute() for each in (sys.prefix, sys.base_prefix, *sys.path) if each}
+    return sorted(each for each in found if each.exists() and each != Path.cwd())

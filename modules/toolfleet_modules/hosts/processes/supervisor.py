@@ -16,9 +16,12 @@ _PR_SET_CHILD_SUBREAPER = 36
 _END_SECONDS = 5.0  # for processes that have been killed to be gone
 _PAUSE_SECONDS = 0.005
 _NOT_STARTED = 127  # as a shell says it
+_ROOT = os.path.abspath(f"{__file__}/../../../..")  # noqa: PTH100 - `pathlib` is a part of what a start costs
+# Not by `-m`: that needs `site`, whose start takes as long as all else here.
+_MAIN = f"import sys; sys.path.append({_ROOT!r}); from {__name__} import main; sys.exit(main(sys.argv[1:]))"
 
 
-def supervise(host: int, limits: dict[str, int | None], command: list[str]) -> int:
+def supervise(host: int, limits: dict[str, int | None], paths: list[str], command: list[str]) -> int:
     """Run the command with this process's standard streams; returns its exit code, 128 more than a signal's number."""
     signal.signal(signal.SIGTERM, _end_now)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is for the host
@@ -28,7 +31,7 @@ def supervise(host: int, limits: dict[str, int | None], command: list[str]) -> i
     own = os.getpid()
     program = os.fork()
     if not program:
-        _become(own, limits, command)
+        _become(own, limits, paths, command)
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1):  # so that whoever reads them sees the program's end
         os.dup2(nothing, stream)
@@ -37,29 +40,30 @@ def supervise(host: int, limits: dict[str, int | None], command: list[str]) -> i
     return code
 
 
-def words_of(host: int, limits: dict[str, int | None], command: list[str]) -> list[str]:
-    """Give the arguments that `main` takes."""
-    said = ",".join(f"{name}={value}" for name, value in limits.items() if value is not None)
-    return [str(host), said, *command]
+def command_of(host: int, limits: dict[str, int | None], paths: list[str], command: list[str]) -> list[str]:
+    """Give the command that runs `main` with these."""
+    said = ",".join(f"{name}={value}" for name, value in {**limits, "paths": len(paths)}.items() if value is not None)
+    return [sys.executable, "-I", "-S", "-c", _MAIN, str(host), said, *paths, *command]
 
 
 def main(arguments: list[str]) -> int:
-    """Take the host's process id, the limits (`nice=10,open_files=99`), and the command."""
-    host, said, *command = arguments
+    """Take the host's process id, the limits (`nice=10,open_files=99,paths=1`), the paths, and the command."""
+    host, said, *rest = arguments
     limits: dict[str, int | None] = {}
     for each in filter(None, said.split(",")):
         name, _, value = each.partition("=")
         limits[name] = int(value)
-    return supervise(int(host), limits, command)
+    count = limits.pop("paths", 0) or 0
+    return supervise(int(host), limits, rest[:count], rest[count:])
 
 
-def _become(parent: int, limits: dict[str, int | None], command: list[str]) -> None:
+def _become(parent: int, limits: dict[str, int | None], paths: list[str], command: list[str]) -> None:
     """Be the program, in a session of its own. Does not return."""
     try:
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        enclose(limits)
+        enclose(limits, paths)
         if os.getppid() == parent:  # it did not end before we asked to end with it
             os.execvp(command[0], command)  # noqa: S606 - what it is for
     except OSError as exc:

@@ -1,4 +1,4 @@
-"""Runs the tools of a folder, in a process of its own: `python -m toolfleet_modules.hosts.processes.tool_child DESCRIPTOR LIMITS`.
+"""Runs the tools of a folder, in a process of its own: `python -m toolfleet_modules.hosts.processes.tool_child DESCRIPTOR LIMITS [PATH…]`.
 
 What comes over the socket: `load` (files, and which of them to import now), `call`, `cancel`, `ping`, `end`. What goes: `ready`, `loading`
 and `loaded` for each file, `all_loaded`, `progress`, `log`, and for each call one of `reply`, `busy`, `not_begun`, `cancelled`.
@@ -176,12 +176,12 @@ async def _serve(descriptor: int) -> None:
     await child.ended.wait()
 
 
-def main(descriptor: int, limits: dict[str, int | None]) -> None:
+def main(descriptor: int, limits: dict[str, int | None], paths: list[str]) -> None:
     """Serve until the host says that this is the end, or is gone."""
-    enclose(limits)
+    enclose(limits, paths)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(name)s: %(message)s")
     asyncio.run(_serve(descriptor))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), json.loads(sys.argv[2]))
+    main(int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:])

@@ -88,7 +88,8 @@ class ToolProcess:
         ours, theirs = socket.socketpair()
         try:
             limits = json.dumps(fence.limits())
-            command = [sys.executable, "-m", _CHILD, str(theirs.fileno()), limits]
+            paths = fence.paths(folder.path)
+            command = [sys.executable, "-m", _CHILD, str(theirs.fileno()), limits, *paths]
             with output_without(secrets) as output:
                 process = await asyncio.create_subprocess_exec(
                     *fence.command(command, folder.path),

@@ -45,7 +45,7 @@ class OwnFolder:
 
 
 def remove_abandoned() -> None:
-    """Remove this user's folders whose owners are dead. Raises nothing."""
+    """Remove this user's folders, for root all, whose owners are dead. Raises nothing."""
     for path in _folders():
         with contextlib.suppress(OSError):
             lock = _locked(path)
@@ -69,7 +69,7 @@ def _locked(path: Path) -> int | None:
     """The lock of a folder; closing it lets go of it. `None` if another process has it. Raises `OSError` if there is none to have."""
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        if os.fstat(lock).st_uid != os.geteuid():
+        if os.geteuid() not in {0, os.fstat(lock).st_uid}:  # root's may be another user's meanwhile
             raise PermissionError(path)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

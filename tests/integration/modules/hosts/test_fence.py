@@ -186,7 +186,7 @@ def _runs(pid: int) -> bool:
 
 @pytest.mark.skipif(not can_isolate(), reason="bubblewrap is not installed, or may make no namespaces")
 async def test_bubblewrap_leaves_neither_network_nor_files_to_write(tmp_path: Path) -> None:
-    """A tool reads what all may read, writes into its own folder, and reaches nothing."""
+    """A tool writes into its own folder, and reaches nothing."""
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with (
@@ -200,3 +200,28 @@ async def test_bubblewrap_leaves_neither_network_nor_files_to_write(tmp_path: Pa
 
         assert (outside.success, inside.result, connected.success) == (False, "written", False)
         assert not (tmp_path / "outside").exists()
+
+
+@pytest.mark.skipif(not can_isolate(), reason="bubblewrap is not installed, or may make no namespaces")
+async def test_bubblewrap_shows_what_a_host_needs(tmp_path: Path) -> None:
+    """Its folders without what is private in them, and the system's; also what is put in the place of a private file is not seen."""
+    files = {
+        "home/toolfleet.toml": False,
+        "home/data": True,
+        "home/.toolfleet/key": False,
+        "home/.toolfleet/tools/data": True,
+    }
+    for file in (*files, "outside"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("owl")
+    home = tmp_path / "home"
+    private = (home / "toolfleet.toml", home / "mcp.json", home / ".toolfleet")
+    fence = Fence(isolation="bwrap", writable=(home,), readable=(home / ".toolfleet" / "tools",), private=private)
+    expected = {str(tmp_path / file): is_seen for file, is_seen in files.items()}
+    expected |= {str(tmp_path / "outside"): False, "/etc/passwd": True, "/etc/shadow": False, "/root/.profile": False}
+    async with hosted(tmp_path / "tools", {"look.py": LOOK}, security="off", fence=fence) as folder:
+        (home / "draft").write_text("owl")
+        (home / "draft").replace(home / "toolfleet.toml")
+        seen = {path: (await folder.call("read", path=path)).success for path in expected}
+
+    assert seen == expected

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -12,11 +11,6 @@ from toolfleet_modules.hosts.mcp.options import StdioServer
 from toolfleet_modules.hosts.processes import supervisor
 from toolfleet_modules.hosts.serving.own_folder import OwnFolder
 
-_ROOT = Path(supervisor.__file__).parents[3]
-# Not by `-m`: that needs `site`, whose start takes as long as all else here.
-_SUPERVISE = (
-    f"import sys; sys.path.append({str(_ROOT)!r}); from {supervisor.__name__} import main; sys.exit(main(sys.argv[1:]))"
-)
 _MARK = "TOOLFLEET_SERVER"  # a variable that all that a server starts inherits
 _LEAVE_SECONDS = 1.0  # for a server to end by itself when its input does
 _END_SECONDS = 6.0  # for what it has started to be gone
@@ -46,10 +40,11 @@ class ServerProcess:
         process = None
         try:
             command = server.fence.command(list(server.command), folder.path)
-            words = supervisor.words_of(os.getpid(), server.fence.limits(), command)
+            paths = server.fence.paths(folder.path)
+            words = supervisor.command_of(os.getpid(), server.fence.limits(), paths, command)
             starting = asyncio.ensure_future(
                 asyncio.create_subprocess_exec(
-                    *(sys.executable, "-I", "-S", "-c", _SUPERVISE, *words),
+                    *words,
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,
