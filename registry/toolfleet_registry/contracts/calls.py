@@ -4,7 +4,7 @@ What modules send is read leniently (they are deployed at other times than we ar
 `ToolDefinition`. Times are seconds since the epoch, durations are in the unit that their name ends in.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, field_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -55,6 +55,7 @@ __all__ = [
 ]
 
 Level = Literal["guest", "user", "admin", "owner"]
+_LEVELS = frozenset(get_args(Level))
 """What somebody may do: each level may do what those before it may."""
 
 EffectState = Literal["none", "done", "unknown"]
@@ -122,11 +123,16 @@ class Caller(Message):
     user_id: str | None = None
     """The user's id, which modules are told, at most 256 characters; it wins over the call's own."""
     permission: Level = "guest"
-    """What this caller may do: tools that ask for a higher level are neither listed nor run."""
+    """What this caller may do: tools that ask for a higher level are neither listed nor run. Any other word counts as `guest`."""
     allowed_modules: frozenset[str] | Literal["*"] | None = None
     """The modules that this caller reaches: their names, or `"*"` for all. `None`: all that the permission allows, and for a guest `default_guest_modules`."""
     agent: Annotated[str | None, Since(3)] = None
     """The agent that asks, whose profile takes from that: `production`, or `production/research` for one that asks for another. At most 256 characters."""
+
+    @field_validator("permission", mode="before")
+    @classmethod
+    def _take_other_words_for_guest(cls, value: Any) -> Any:
+        return "guest" if isinstance(value, str) and value not in _LEVELS else value
 
     @field_validator("allowed_modules", mode="before")
     @classmethod

@@ -3,7 +3,9 @@
 import itertools
 
 import pytest
+from pydantic import ValidationError
 
+from toolfleet_registry.contracts import Caller, Level
 from toolfleet_registry.permissions import Permission, level_of_caller, level_of_tool, permits, reaches
 
 LEVELS = ["guest", "user", "admin", "owner"]
@@ -38,3 +40,16 @@ def test_modules_are_reached_by_name_or_all() -> None:
     assert not reaches("git", frozenset({"mail"}))
     assert not reaches("git", frozenset())
     assert not reaches("git", frozenset({"*"}))
+
+
+@pytest.mark.parametrize("word", UNKNOWN)
+def test_a_caller_with_an_unknown_word_is_a_guest(word: str) -> None:
+    """Made in a program and read from a message: a typo gives no rights, and ends no agent's turn."""
+    made = Caller.model_validate({"user_id": "ada", "permission": word})
+
+    assert made == Caller(user_id="ada", permission="guest")
+    assert Caller.model_validate_json(made.model_dump_json()) == made
+    levels: list[Level] = ["guest", "user", "admin", "owner"]
+    assert [Caller(permission=level).permission for level in levels] == levels
+    with pytest.raises(ValidationError):
+        Caller.model_validate({"permission": 3})
