@@ -62,7 +62,7 @@ def call(  # noqa: PLR0913 - these are the command line's options
     ] = None,
     user: UserOption = None,
     permission: PermissionOption = Level.OWNER,
-    modules: ModulesOption = "*",
+    modules: ModulesOption = None,
     agent: AgentOption = None,
     timeout: TimeoutOption = None,
     tool_version: Annotated[
@@ -74,7 +74,10 @@ def call(  # noqa: PLR0913 - these are the command line's options
     gateway: Gateway | None = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole ToolResult.")] = False,
 ) -> None:
-    """Run a tool and print its result. Exit code 1 if the call did not succeed."""
+    """Run a tool and print its result. Exit code 1 if the call did not succeed.
+
+    One that people have to approve says so at once, with the id for `toolfleet approvals`, and waits for them in the fleet.
+    """
     said, where = (arguments or [], whole), Conversation(conversation_id=conversation_id, run_id=run_id)
     if gateway is not None:
         refuse_caller_options(user, permission, modules)
@@ -128,6 +131,7 @@ async def result_of(
 ) -> ToolResult:
     """How the call ended. One that Ctrl-C ends is taken back, and the command says what has become of it."""
     from toolfleet_cli.console.progress_bar import progress_bar  # noqa: PLC0415 - as above
+    from toolfleet_tasks.messages import approval_results  # noqa: PLC0415 - as above
 
     try:
         async with progress(f"{asked.tool_name} waits to be sent"):
@@ -137,6 +141,8 @@ async def result_of(
             f"The call of {asked.tool_name} was not under way yet. It is taken back, should it have been sent just now."
         )
         raise
+    if handle.approval_expires_at is not None:  # for hours perhaps: it waits in the fleet, as one of `fleet.call` does
+        return approval_results.approval_required(handle.tool_name, handle.id, expires_at=handle.approval_expires_at)
     try:
         async with progress_bar(handle) if shows else progress(f"{asked.tool_name} is running"):
             return await handle.result()

@@ -37,7 +37,7 @@ def why(  # noqa: PLR0913 - these are the command line's options
     *,
     user: UserOption = None,
     permission: PermissionOption = Level.OWNER,
-    modules: ModulesOption = "*",
+    modules: ModulesOption = None,
     agent: AgentOption = None,
     key: Annotated[
         str | None,
@@ -49,7 +49,7 @@ def why(  # noqa: PLR0913 - these are the command line's options
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say which rules have a say in a call, whether each lets it pass, and where it stands. Calls nothing. Exit code 1 if it may not be made."""
-    if key is not None and (user is not None or permission is not Level.OWNER or modules != "*"):
+    if key is not None and (user is not None or permission is not Level.OWNER or modules is not None):
         raise typer.BadParameter("the key says that: leave --user, --permission and --modules out.", param_hint="--key")
     where = Conversation(conversation_id=conversation_id, run_id=run_id)
     if gateway is not None:

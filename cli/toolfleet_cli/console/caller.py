@@ -20,7 +20,14 @@ class Level(StrEnum):
 
 UserOption = Annotated[str | None, typer.Option("--user", metavar="ID", help="Act for this user.")]
 PermissionOption = Annotated[Level, typer.Option("--permission", help="Act with this permission.")]
-ModulesOption = Annotated[str, typer.Option("--modules", metavar="A,B", help="Use these modules only; * is all.")]
+ModulesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--modules",
+        metavar="A,B",
+        help="Use these modules only; * is all. Else all, or for a guest those of TOOLFLEET_DEFAULT_GUEST_MODULES.",
+    ),
+]
 
 ConversationOption = Annotated[
     str | None, typer.Option("--conversation-id", metavar="ID", help="The conversation that the call belongs to.")
@@ -35,9 +42,9 @@ RunOption = Annotated[
 AgentOption = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Act as this agent, by its profile.")]
 
 
-def caller_of(user: str | None, permission: Level, modules: str, agent: str | None = None) -> Caller:
-    """The caller that the options describe."""
-    names = frozenset(name.strip() for name in modules.split(",") if name.strip())
+def caller_of(user: str | None, permission: Level, modules: str | None, agent: str | None = None) -> Caller:
+    """Return the caller that the options describe: without `--modules` the same as `Caller` without `allowed_modules`."""
+    names = None if modules is None else frozenset(name.strip() for name in modules.split(",") if name.strip())
     said = {"user_id": user, "permission": permission.value, "allowed_modules": names, "agent": agent}
     return Caller.model_validate(said)
 

@@ -36,6 +36,10 @@ def called(  # noqa: PLR0913 - what may be said of a call
     begun = gateway.ask("POST", "/calls", seconds=patience, about=name, json=body, headers=headers)
     if "call_id" not in begun:  # it has ended already
         return ToolResult.model_validate(begun)
+    if begun["state"] == "waiting_approval":
+        from toolfleet_tasks.messages.approval_results import approval_required  # noqa: PLC0415 - hardly any call waits
+
+        return approval_required(begun["tool_name"], begun["call_id"], expires_at=None)
     path = place("calls", begun["call_id"])
     try:
         while (state := _state(gateway, path))["state"] != "done":

@@ -14,7 +14,8 @@ from toolfleet_registry.policy.identities import LONGEST
 Command: TypeAlias = Callable[..., None]
 
 _URL_HELP = (
-    f"Ask this gateway and not Redis, with the key in {KEY_VARIABLE}; else that of {URL_VARIABLE}, if both are set."
+    f"Ask this gateway and not Redis, with the key in {KEY_VARIABLE}, or on this machine that of `toolfleet up` here; "
+    f"else that of {URL_VARIABLE}, if both are set."
 )
 _GATEWAY: Final[dict[str, Any]] = {
     "gateway_url": Annotated[str | None, typer.Option("--url", metavar="URL", help=_URL_HELP)],

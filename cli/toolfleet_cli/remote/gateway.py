@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from urllib.parse import quote, urlsplit
 
@@ -10,6 +11,7 @@ import typer
 
 from toolfleet_cli.console.output import fail
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
+from toolfleet_registry.config.run_file import FOLDER
 from toolfleet_registry.errors import FleetError, FleetUnavailable
 from toolfleet_registry.redis.urls import is_http_url
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 URL_VARIABLE: Final = "TOOLFLEET_GATEWAY_URL"
 KEY_VARIABLE: Final = "TOOLFLEET_GATEWAY_KEY"
 
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _AWAY = frozenset({"fleet_unavailable", "auth_unavailable"})
 _NO_KEY, _NOT_FOUND = 401, 404
 _LOST_PARTS = frozenset({"", ".", ".."})  # of a path: clients and proxies take them away, and ask for another thing
@@ -113,7 +116,16 @@ def gateway_of(url: str | None, host: str | None = None, port: int | None = None
         return None
     if not is_http_url(url):
         raise typer.BadParameter(f"{url[:200]!r} is no http:// or https:// URL with a host.", param_hint="--url")
-    return Gateway(url.rstrip("/"), key)
+    return Gateway(url.rstrip("/"), key or _kept_key(url))
+
+
+def _kept_key(url: str) -> str:
+    """Return the key that `toolfleet up` keeps here or in a folder above; none for another machine, which it is no business of."""
+    if urlsplit(url).hostname not in _LOOPBACK:
+        return ""
+    kept = (folder / FOLDER / "gateway-key" for folder in (Path.cwd(), *Path.cwd().parents))
+    found = next((path for path in kept if os.access(path, os.R_OK)), None)
+    return "" if found is None else found.read_text(encoding="ascii", errors="replace").strip()
 
 
 def place(*parts: str) -> str:

@@ -26,7 +26,7 @@ def mcp(
     module: ModuleOption = None,
     user: UserOption = None,
     permission: PermissionOption = Level.OWNER,
-    modules: ModulesOption = "*",
+    modules: ModulesOption = None,
 ) -> None:
     """Serve the fleet's tools to an MCP client over standard input and output, until that ends. For a client's configuration."""
     need("mcp")

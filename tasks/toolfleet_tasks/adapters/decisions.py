@@ -89,7 +89,9 @@ class WaitsForApproval(Exception):
 
     def result(self) -> ToolResult:
         """The same, for a framework that cannot ask at this moment."""
-        result = approval_results.approval_required(self.found.call, expires_at=self.found.request.expires_at)
+        result = approval_results.approval_required(
+            self.found.call.tool_name, self.found.call.call_id, expires_at=self.found.request.expires_at
+        )
         error = f"{result.error} The last decision was not taken: {self.refusal}"
         return result if self.refusal is None else result.model_copy(update={"error": error})
 

@@ -83,7 +83,7 @@ async def decided(follow: Waiting, seconds: float) -> Waiting:
     if not isinstance(follow, PendingCall) or follow.expires_at is None:
         return follow
     pending = follow
-    waits = approval_results.approval_required(pending.published_call, expires_at=follow.expires_at)
+    waits = approval_results.approval_required(pending.tool_name, pending.call_id, expires_at=follow.expires_at)
     changes = asyncio.Event()
     try:
         with pending.hearing(lambda _: changes.set()):

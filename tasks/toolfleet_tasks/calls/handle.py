@@ -44,6 +44,11 @@ class CallHandle:
         async with asyncio.timeout(timeout):
             return as_spoken(await asyncio.shield(self._ending), self._spoken)
 
+    @property
+    def approval_expires_at(self) -> float | None:
+        """Until when people may approve a call that needs that, in seconds since the epoch; it waits without its handle too. `None` for others."""
+        return None if self._follow is None else self._follow.expires_at
+
     async def cancel(self) -> None:
         """Take the call back: one that waits never begins, one that runs is interrupted. Its result says `cancelled`."""
         if self._follow is not None and not self._ending.done():

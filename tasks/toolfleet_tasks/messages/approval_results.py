@@ -2,18 +2,19 @@
 
 import math
 
-from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult
+from toolfleet_registry.contracts import Audit, ToolResult
 from toolfleet_registry.policy.hints import hint_for
 from toolfleet_registry.time import fleet_clock
 
 
-def approval_required(call: PublishedCall, *, expires_at: float) -> ToolResult:
-    """The call waits for people, until then at most. Its id is that of the approval."""
-    hours = max(expires_at - fleet_clock.now(), 0) / 3600
+def approval_required(tool_name: str, call_id: str, *, expires_at: float | None) -> ToolResult:
+    """The call waits for people, until then at most, where that is known. Its id is that of the approval."""
+    hours = max((expires_at or 0) - fleet_clock.now(), 0) / 3600
     left = f"{math.ceil(hours * 60)} min" if hours < 1 else f"{math.ceil(hours)} h"
-    text = f"Tool call waits: a person has to approve it first, within {left}; its approval is {call.call_id}."
-    result = ToolResult.refused(call.tool_name, "approval_required", text)
-    audit = Audit(call_id=call.call_id, tool=call.tool_name, ts=fleet_clock.now())
+    within = "" if expires_at is None else f", within {left}"
+    text = f"Tool call waits: a person has to approve it first{within}; its approval is {call_id}."
+    result = ToolResult.refused(tool_name, "approval_required", text)
+    audit = Audit(call_id=call_id, tool=tool_name, ts=fleet_clock.now())
     return result.model_copy(update={"audit": audit, "hint": hint_for(result)})
 
 

@@ -49,7 +49,7 @@ def list_(  # noqa: PLR0913 - these are the command line's options
     *,
     user: UserOption = None,
     permission: PermissionOption = Level.OWNER,
-    modules: ModulesOption = "*",
+    modules: ModulesOption = None,
     agent: AgentOption = None,
     closed: Annotated[bool, typer.Option("--closed", help="List those that nobody may use now, and why.")] = False,
     ignore_errors: Annotated[
@@ -81,7 +81,7 @@ def search(  # noqa: PLR0913 - these are the command line's options
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Show at most so many.")] = 10,
     user: UserOption = None,
     permission: PermissionOption = Level.OWNER,
-    modules: ModulesOption = "*",
+    modules: ModulesOption = None,
     gateway: Gateway | None = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -110,7 +110,7 @@ def show(
     *,
     user: UserOption = None,
     permission: PermissionOption = Level.OWNER,
-    modules: ModulesOption = "*",
+    modules: ModulesOption = None,
     gateway: Gateway | None = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -135,7 +135,7 @@ def _show_one(tool: ToolDefinition, statuses: _Statuses, *, as_json: bool) -> No
 
 
 def _listed(
-    gateway: Gateway | None, user: str | None, permission: Level, modules: str, agent: str | None
+    gateway: Gateway | None, user: str | None, permission: Level, modules: str | None, agent: str | None
 ) -> tuple[list[ToolDefinition], _Statuses]:
     if gateway is None:
         return asyncio.run(_tools(caller_of(user, permission, modules, agent)))

@@ -9,8 +9,10 @@ from support.command import Run
 from support.fleet import TestBed
 from support.gateways.keyed_gateway import KeyedGateway, keyed_gateway
 from support.worker_process import WorkerProcess
+from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_registry.contracts import Level
 
 
 @pytest.fixture
@@ -47,6 +49,24 @@ def test_it_is_about_a_keys_holder(why: Run, bed: TestBed) -> None:
     assert by_options["is_allowed"]
     assert why("owls.echo", "--key", "nobody").code == 1
     assert why("owls.echo", "--key", key, "--user", "ada").code == 2
+
+
+@pytest.mark.parametrize("permission", ["guest", "user", "owner"])
+@pytest.mark.parametrize("modules", [None, "*", "owls", "crows"])
+def test_one_caller_has_one_answer(why: Run, run: Run, bed: TestBed, permission: Level, modules: str | None) -> None:
+    """In Python, by `call`, and by `why`, here and over a gateway: without `--modules` a guest reaches the default ones only."""
+    allowed = {"allowed_modules": modules if modules in {None, "*"} else frozenset({modules})}
+    caller = Caller.model_validate({"permission": permission, **allowed})
+    with ToolFleet.sync(settings=bed.settings) as fleet:
+        in_python = fleet.modules.explain("owls.echo", caller).is_allowed
+        called = fleet.call(ToolCall(tool_name="owls.echo"), caller, timeout=30)
+    options = ("--permission", permission, *(() if modules is None else ("--modules", modules)))
+    by_command = json.loads(run("call", "owls.echo", "--timeout", "30", "--json", *options).out)
+    explained = json.loads(why("owls.echo", "--json", *options).out)
+
+    assert in_python == ((permission, modules) != ("guest", None) and modules != "crows")
+    assert (called.success, by_command["success"], explained["is_allowed"]) == (in_python, in_python, in_python)
+    assert by_command["error"] == called.error
 
 
 def test_it_says_how_much_a_run_has_used(

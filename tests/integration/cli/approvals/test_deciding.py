@@ -20,7 +20,7 @@ from support.gateways.hook_requests import SECRET, signed
 from support.gateways.keyed_gateway import KeyedGateway, keyed_gateway
 from support.module_server import ModuleServer, serve
 from support.owls import echo
-from support.waiting import wait_until_answered
+from support.waiting import wait_until, wait_until_answered
 from toolfleet import Approver, ToolFleet
 from toolfleet_cli.local.commands import beat_command
 from toolfleet_cli.local.redis_server import redis_server
@@ -368,3 +368,25 @@ async def test_who_asks_for_another_user_does_not_approve(
         assert (await fleet.approvals.approve(approval["id"], EDITOR)).state == "approved"
     asks = await asking
     assert asks.status_code in {200, 201, 202}, asks.text
+
+
+async def test_the_command_says_at_once_that_a_call_waits(
+    gateway: KeyedGateway, at_redis: Run, module: ModuleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At Redis and over a gateway, as `fleet.call` does: with the id of the approval, under which the call waits on."""
+    feed, before = ("call", "owls.feed", "n=7", "--timeout", "60", "--json"), len(module.calls("feed"))
+    directly = await asyncio.to_thread(lambda: at_redis(*feed))
+    monkeypatch.setenv("TOOLFLEET_GATEWAY_KEY", gateway.keys["ada"].text)
+    remotely = await asyncio.to_thread(lambda: at_redis(*feed, "--url", gateway.url))
+    for ended in (directly, remotely):
+        result = json.loads(ended.out)
+        call_id = result["audit"]["call_id"]
+        assert (ended.code, result["error_code"], call_id in result["error"]) == (1, "approval_required", True)
+        waiting = (await gateway.get("vera", f"/approvals/{call_id}")).json()
+        assert waiting["state"] == "waiting"
+    assert len(module.calls("feed")) == before
+    decided = await gateway.post(
+        "ada", f"/approvals/{json.loads(directly.out)['audit']['call_id']}", {"decision": "approve"}
+    )
+    assert decided.json()["state"] == "approved", decided.text
+    await wait_until(lambda: len(module.calls("feed")) == before + 1, "the approved call has run")

@@ -1,6 +1,7 @@
 """Each command asks the gateway that it is told, and nobody else."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from typer.core import TyperGroup
@@ -9,6 +10,7 @@ from typer.main import get_command
 from support.command import Run
 from support.programs.closed_port import closed_port
 from toolfleet_cli.app import command_line
+from toolfleet_cli.remote.gateway import gateway_of
 from toolfleet_registry.system.listening import listening_socket
 
 # What each command needs beside its options. A command without a row, that can be over a gateway, fails the test below.
@@ -104,3 +106,35 @@ def test_no_command_asks_redis_in_the_place_of_a_gateway(run: Run, monkeypatch: 
             redis.accept()
 
     assert (ended.code, ended.out, ended.err) == (2, "", f"cannot connect to 127.0.0.1:{port}\n")
+
+
+@pytest.mark.parametrize(
+    ("where", "kept", "variable", "sent"),
+    [
+        (("--host", "127.0.0.1", "--port", "8080"), "tfk_kept", "", "tfk_kept"),
+        (("--port", "8080"), "tfk_kept\n", "", "tfk_kept"),
+        (("--url", "http://localhost:8080"), "tfk_kept", "", "tfk_kept"),
+        (("--host", "::1"), "tfk_kept", "", "tfk_kept"),
+        (("--host", "127.0.0.1"), "tfk_kept", "tfk_said", "tfk_said"),
+        (("--host", "127.0.0.1"), None, "", ""),
+        (("--host", "192.0.2.1"), "tfk_kept", "", ""),
+        (("--url", "http://127.0.0.1.example:8080"), "tfk_kept", "", ""),
+        (("--url", "http://127.0.0.1@192.0.2.1:8080"), "tfk_kept", "", ""),
+    ],
+)
+def test_the_key_of_the_folder_is_for_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: tuple[str, ...], kept: str | None, variable: str, sent: str
+) -> None:
+    """It lies here or in a folder above, as `toolfleet up` keeps it; one that is set counts first."""
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    (tmp_path / ".toolfleet").mkdir()
+    if kept is not None:
+        (tmp_path / ".toolfleet" / "gateway-key").write_text(kept)
+    monkeypatch.chdir(below)
+    monkeypatch.setenv("TOOLFLEET_GATEWAY_KEY", variable)
+    said = dict(zip(where[::2], where[1::2], strict=True))
+    found = gateway_of(said.get("--url"), said.get("--host"), int(said["--port"]) if "--port" in said else None)
+
+    assert found is not None
+    assert found.key == sent
