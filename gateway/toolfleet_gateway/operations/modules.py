@@ -145,7 +145,7 @@ class _AboutOperatedModules:
     async def added(self, request: RouteRequest[NewModule, None]) -> Response:
         body = request.body
         try:
-            entry = ModuleEntry(**body.model_dump())
+            entry = ModuleEntry(**body.model_dump(), public_only=True)
         except ValueError:
             raise invalid_request("The module's name or URL is none.") from None
         with refusals():

@@ -18,7 +18,8 @@ class ModuleSettings(BaseSettings, defer_build=True):
 
     module_networks: Networks = ()
     """CIDRs in which they may be, comma-separated or JSON, as whoever may add one could else have workers ask any address that they
-    reach. None: everywhere but at link-local and cloud metadata addresses, of which those count that a CIDR names."""
+    reach. None: everywhere but at link-local and cloud metadata addresses, of which those count that a CIDR names; and one that is added
+    over HTTP at public addresses only."""
 
     @field_validator("module_headers", mode="before")
     @classmethod

@@ -26,7 +26,7 @@ class ModuleEntry(BaseModel):
 
     `url` is `None` for a module whose tools run in the workers. `origin` is `settings`, `added` or `announced`. `timeout_seconds` is the
     limit of its calls, `None`: that of its lane. `scales_from_zero`: its lane may have no worker at times, and calls wait for
-    one. Times are seconds since the epoch; a module with `removed_at` takes no new calls, and those that wait are run for
+    one. `public_only`: it was added over HTTP, and may be at no loopback or private address that `module_networks` does not name. Times are seconds since the epoch; a module with `removed_at` takes no new calls, and those that wait are run for
     `drain_seconds` after it.
     """
 
@@ -38,6 +38,7 @@ class ModuleEntry(BaseModel):
     slow: bool = False
     timeout_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     scales_from_zero: bool = False
+    public_only: bool = False
     added_at: float | None = None
     removed_at: float | None = None
     drain_seconds: float = Field(default=0, ge=0, allow_inf_nan=False)

@@ -50,7 +50,9 @@ class KnownModules:
     @property
     def guards(self) -> dict[str, Callable[[str], bool]]:
         """Of each module that was added or announces itself, at which IP addresses it may be."""
-        return dict.fromkeys(self.added, self._networks.allows)
+        over_http = {name for name, entry in self._entries.items() if entry.public_only}
+        allows, allows_public = self._networks.allows, self._networks.allows_public
+        return {name: allows_public if name in over_http else allows for name in self.added}
 
     @property
     def added(self) -> frozenset[str]:

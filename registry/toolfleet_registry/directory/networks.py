@@ -50,34 +50,41 @@ class ModuleNetworks:
             return all(any(each in network for network in self._allowed) for each in found)
         return not any(each in network for each in found for network in _REFUSED)
 
-    def allows_literal(self, url: str) -> bool:
+    def allows_public(self, address: str) -> bool:
+        """Whether a module may be at this IP address that was added over HTTP: not on a machine or in a network that the setting does not name."""
+        if self._allowed or not self.allows(address):
+            return self.allows(address)
+        found = _plain(ip_address(address.partition("%")[0]))
+        return found.is_global and not found.is_multicast
+
+    def allows_literal(self, url: str, *, public_only: bool = False) -> bool:
         """Whether a URL may be used as far as it can be judged without a name service: names are judged by their addresses."""
+        allows = self.allows_public if public_only else self.allows
         host = urlsplit(url).hostname or ""
         try:
             literal = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
         except (socket.gaierror, UnicodeError):
             return True
-        return all(self.allows(str(each[4][0])) for each in literal)
+        return all(allows(str(each[4][0])) for each in literal)
 
-    async def fault(self, url: str) -> str | None:
+    async def fault(self, url: str, *, public_only: bool = False) -> str | None:
         """Why a module may not be at this URL; a host that cannot be resolved now is judged when it is connected to."""
+        allows = self.allows_public if public_only else self.allows
         host = urlsplit(url).hostname or ""
         try:
             async with asyncio.timeout(_RESOLVE_SECONDS):
                 found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):  # TimeoutError is an OSError
             return None
-        refused = sorted({str(each[4][0]) for each in found if not self.allows(str(each[4][0]))})
+        refused = sorted({str(each[4][0]) for each in found if not allows(str(each[4][0]))})
         return self.reason(refused[0]) if refused else None
 
     def reason(self, address: str) -> str:
         """Why a module may not be at this address."""
         if self._allowed:
             return f"its address {address} is not in TOOLFLEET_MODULE_NETWORKS"
-        return (
-            f"its address {address} is a link-local or metadata one: TOOLFLEET_MODULE_NETWORKS must name its network "
-            "if it is meant"
-        )
+        what = "no public one" if self.allows(address) else "a link-local or metadata one"
+        return f"its address {address} is {what}: TOOLFLEET_MODULE_NETWORKS must name its network if it is meant"
 
 
 def _meant(address: IPv4Address | IPv6Address) -> Sequence[IPv4Address | IPv6Address]:

@@ -150,7 +150,11 @@ class ModuleWatch:
         fine = dict[str, ModuleEntry]()
         for name, given in entries.items():
             entry = self._reachable(given)
-            if entry.is_static or entry.url is None or self._networks.allows_literal(entry.url):
+            if (
+                entry.is_static
+                or entry.url is None
+                or self._networks.allows_literal(entry.url, public_only=entry.public_only)
+            ):
                 fine[name] = entry
             elif self._refused.get(name) != entry.url:
                 self._refused[name] = entry.url

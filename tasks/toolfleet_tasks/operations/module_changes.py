@@ -59,7 +59,7 @@ class ModuleChanges:
 
     async def _add(self, entry: ModuleEntry) -> ModuleEntry:
         self._check_name(entry.module)
-        if fault := await self._networks.fault(str(entry.url)):
+        if fault := await self._networks.fault(str(entry.url), public_only=entry.public_only):
             raise OperationRefused(f"Module {entry.module!r} is not added: {fault}.")
         await self._check_unannounced(entry.module, "nothing is added: end them first")
         entry = entry.model_copy(update={"added_at": await self._now()})
@@ -126,4 +126,5 @@ class ModuleChanges:
 
 
 def _says(entry: ModuleEntry) -> tuple[object, ...]:
-    return entry.url, entry.slow, entry.timeout_seconds, entry.scales_from_zero, entry.removed_at, entry.origin
+    said = entry.url, entry.slow, entry.timeout_seconds, entry.scales_from_zero
+    return *said, entry.public_only, entry.removed_at, entry.origin

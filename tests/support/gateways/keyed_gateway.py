@@ -67,12 +67,12 @@ class KeyedGateway:
 
 
 @contextmanager
-def keyed_gateway(bed: TestBed) -> Generator[KeyedGateway]:
-    """A gateway of the fleet."""
+def keyed_gateway(bed: TestBed, **env: str) -> Generator[KeyedGateway]:
+    """A gateway of the fleet, with these variables."""
     with contextlib.closing(ApiKeys.of(bed.settings)) as keys:
         made = {who: keys.create(draft, COMMAND_LINE) for who, draft in PEOPLE.items()}
         try:
-            with gateway_process(bed) as gateway:
+            with gateway_process(bed, env=env) as gateway:
                 yield KeyedGateway(gateway, made)
         finally:
             keys.revoke([each.key.id for each in made.values()])

@@ -35,7 +35,7 @@ def worker(bed: TestBed) -> Iterator[WorkerProcess]:
 
 @pytest.fixture(scope="package")
 def gateway(bed: TestBed, worker: WorkerProcess) -> Iterator[KeyedGateway]:
-    with keyed_gateway(bed) as gateway:
+    with keyed_gateway(bed, TOOLFLEET_MODULE_NETWORKS="127.0.0.0/8") as gateway:
         yield gateway
 
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from support.fleet import TestBed
-from support.gateways.keyed_gateway import KeyedGateway
+from support.gateways.keyed_gateway import KeyedGateway, keyed_gateway
 from support.waiting import wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.access.api_key import ApiKey
@@ -61,6 +61,26 @@ async def test_the_status_names_the_workers(gateway: KeyedGateway) -> None:
     assert [lane["lane"] for lane in found["lanes"]] == ["fast", "slow"]
     assert found["lanes"][0]["workers"]
     assert found["dead_letters"] >= 0
+
+
+async def test_a_module_on_this_machine_is_added_where_the_setting_says_so(bed: TestBed) -> None:
+    """By default HTTP adds modules at public addresses only: an operator elsewhere could have workers ask what only they reach."""
+    with keyed_gateway(bed) as gateway:
+        answers = [
+            await gateway.post("olga", "/operations/modules", {"module": "stable", "url": url})
+            for url in (
+                "http://127.0.0.1:9",
+                "http://localhost:9",
+                "http://10.0.0.7",
+                "http://[::1]:9",
+                "http://0.0.0.0",
+            )
+        ]
+        placed = (await gateway.get("vera", "/operations/modules")).json()["modules"]
+
+    assert {answer.status_code for answer in answers} == {409}
+    assert all("TOOLFLEET_MODULE_NETWORKS must name its network" in answer.json()["detail"] for answer in answers)
+    assert "stable" not in {each["module"] for each in placed}
 
 
 async def test_modules_are_added_and_removed(gateway: KeyedGateway, bed: TestBed) -> None:

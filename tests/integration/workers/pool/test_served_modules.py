@@ -1,6 +1,7 @@
 """What a running worker makes of the directory of modules: in which order whatever happens."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Collection, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from support.published_call import published
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.entries import ModuleEntry, static_entries
 from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.module_changes import ModuleChanges
@@ -196,6 +198,65 @@ async def test_a_module_at_a_refused_address_is_not_served(
         await one.look()
 
         assert ("owls" in one.known.served) == is_served
+
+
+@pytest.mark.parametrize(
+    ("networks", "host", "is_allowed"),
+    [
+        *(
+            ((), host, False)
+            for host in (
+                "127.0.0.1",
+                "127.8.8.8",
+                "2130706433",  # 127.0.0.1 as one number
+                "0.0.0.0",  # noqa: S104 - which is this machine, too
+                "10.0.0.7",
+                "172.16.0.1",
+                "192.168.1.1",
+                "100.64.0.1",
+                "169.254.169.254",
+                "224.0.0.1",
+                "[::]",
+                "[::1]",
+                "[::ffff:127.0.0.1]",
+                "[fd00::1]",
+                "[ff0e::1]",
+            )
+        ),
+        ((), "8.8.8.8", True),
+        ((), "[2001:4860:4860::8888]", True),
+        (("127.0.0.0/8",), "127.0.0.1", True),
+        (("127.0.0.0/8",), "10.0.0.7", False),
+        (("127.0.0.0/8",), "8.8.8.8", False),
+    ],
+)
+async def test_a_module_that_was_added_over_http_is_at_a_public_address(
+    redis: Redis, redis_url: str, networks: tuple[str, ...], host: str, is_allowed: bool
+) -> None:
+    """Or where the setting says: neither added elsewhere nor served there, whoever has put it into Redis."""
+    settings = Settings(redis_url=redis_url, module_networks=networks)
+    entry = ModuleEntry(module="owls", url=f"http://{host}:1", public_only=True)
+    with contextlib.nullcontext() if is_allowed else pytest.raises(OperationRefused, match="its address"):
+        await ModuleChanges(redis, settings).add(entry)
+    await ModuleDirectory(redis, Settings()).replace("larks", "", entry.model_copy(update={"module": "larks"}))
+    async with worker(redis_url, module_networks=networks) as one:
+        await one.look()
+
+        assert [name in one.known.served for name in ("owls", "larks")] == [is_allowed] * 2
+
+
+async def test_a_name_of_a_public_module_is_judged_when_it_is_connected_to(redis: Redis, redis_url: str) -> None:
+    """A name service may say something else by then. One that was added on the fleet's own machine is asked there."""
+    for module, public_only in (("owls", True), ("larks", False)):
+        entry = ModuleEntry(
+            module=module, url="http://localhost:1" if public_only else OWLS.url, public_only=public_only
+        )
+        await ModuleDirectory(redis, Settings()).replace(module, "", entry)
+    async with worker(redis_url) as one:
+        await one.look()
+        attempts = [await one.http.execute(published(f"{name}.hoot"), seconds=5) for name in ("owls", "larks")]
+
+    assert ["does not allow its address" in str(attempt.result.error) for attempt in attempts] == [True, False]
 
 
 async def test_a_name_is_judged_by_the_address_that_it_has(changes: ModuleChanges, redis_url: str) -> None:

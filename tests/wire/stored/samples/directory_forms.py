@@ -37,7 +37,7 @@ def announced_seal(key: str | None) -> TextSeal:
 DIRECTORY_FORMS: tuple[StoredForm, ...] = (
     StoredForm(
         "module entry",
-        {"plain": ENTRY, "filled": FILLED_ENTRY},
+        {"plain": ENTRY, "filled": FILLED_ENTRY, "public": ENTRY.model_copy(update={"public_only": True})},
         ModuleEntry.text,
         ModuleEntry.model_validate_json,
         "ignored",
