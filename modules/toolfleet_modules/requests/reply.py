@@ -35,8 +35,20 @@ class Reply:
     is_question: bool = False
 
     @classmethod
-    def success(cls, tool_name: str, result: Any, *, most_bytes: int, files: Sequence[File] = ()) -> Self:
-        """A result, with `files` that do not stand in it; or if it cannot be sent, a failure that says so, and that the thing was done."""
+    def success(
+        cls,
+        tool_name: str,
+        result: Any,
+        *,
+        most_bytes: int,
+        files: Sequence[File] = (),
+        note: str = "",
+        unchecked: str | None = None,
+    ) -> Self:
+        """A result, with `files` that do not stand in it; or if it cannot be sent, a failure that says so, and that the thing was done.
+
+        `note`: what a model may need beside the result. `unchecked`: why the result is not held against the tool's schema.
+        """
         too_much = f"{tool_name} returned more than {most_bytes} bytes, which is all that can be sent: ask for less."
         if isinstance(result, str) and len(result) > most_bytes:  # seen before it is written, which takes its time
             return cls.failure(tool_name, too_much, effect_state="done")
@@ -45,6 +57,8 @@ class Reply:
             for file in files:
                 gathered.add(file)
             content = {"tool_name": tool_name, "success": True, "result": _plain(result, gathered), "error": None}
+            content |= {"note": note} if note else {}
+            content |= {} if unchecked is None else {"unchecked": unchecked}
             written = [file.model_dump(exclude_none=True) for file in gathered.files]
             body = _written({**content, "files": written} if written else content)
         except (

@@ -115,7 +115,7 @@ class Execute:
         except RunRefused as exc:
             response = _refusal(409, str(exc))
         except ModuleBusy as exc:
-            response = _refusal(503, str(exc), {"Retry-After": str(math.ceil(exc.retry_after_seconds))})
+            response = _busy(exc, call.tool_name)
         except ClientDisconnect:
             response = Response(status_code=_CLIENT_CLOSED_REQUEST)
         if response is not None:
@@ -234,6 +234,13 @@ class Execute:
         else:
             self.counts.failed += 1
         return Response(reply.body, media_type="application/json")
+
+
+def _busy(exc: ModuleBusy, tool_name: str) -> Response:
+    """Return 503; if it says why, with a reply in these words, in which no status is named."""
+    reply = {"tool_name": tool_name, "success": False, "error": exc.message, "effect_state": "none"}
+    content = {"detail": str(exc), **(reply if exc.message else {})}
+    return JSONResponse(content, 503, {"Retry-After": str(math.ceil(exc.retry_after_seconds))})
 
 
 def _refusal(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -99,6 +99,7 @@ class Attempt:
     `unreached`: where no connection could be made, whether the module may be the reason (`AWAY`) or not (`UNKNOWN`).
     `acceptance`: the module goes on with the call by itself; for whoever cannot follow it there, its outcome is unknown.
     `question`: the module goes on once that is answered; for whoever cannot ask, the call has failed.
+    `unchecked`: why the module wants its result not held against the tool's schema.
     `is_stopped`: the module has answered that it has stopped or lost the call, so that the end is unknown, and the module is there.
     """
 
@@ -110,6 +111,7 @@ class Attempt:
     acceptance: Acceptance | None = None
     question: Question | None = None
     is_stopped: bool = False
+    unchecked: str | None = None
 
     @property
     def goes_on(self) -> bool:

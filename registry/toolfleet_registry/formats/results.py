@@ -50,8 +50,8 @@ def from_result(
 
 def _gemini(result: ToolResult, tool_call_id: str | None, unseen: str, *, dotted: bool) -> dict[str, Any]:
     response = {"output": result.result} if result.success else {"error": _text(result)}
-    if unseen:
-        response["note"] = unseen.strip()
+    if said := "\n".join(filter(None, (unseen.strip(), result.hint if result.success else None))):
+        response["note"] = said
     answer = {"name": answered_name(result.tool_name, "gemini", dotted=dotted), "response": response}
     return {"id": tool_call_id, **answer} if tool_call_id else answer
 
@@ -74,9 +74,9 @@ def _text(result: ToolResult) -> str:
         hint = result.hint or hint_for(result)
         sentences = [result.error or "The call failed.", *([hint] if hint else [])]
         return _sendable("\n".join(sentences))
-    if isinstance(result.result, str):
-        return _sendable(result.result)
-    return _sendable(json.dumps(result.result, ensure_ascii=False, separators=(",", ":")))
+    is_text = isinstance(result.result, str)
+    text = result.result if is_text else json.dumps(result.result, ensure_ascii=False, separators=(",", ":"))
+    return _sendable(f"{text}\n({result.hint})" if result.hint else text)
 
 
 def _sendable(text: str) -> str:

@@ -29,14 +29,16 @@ class ToolError(Exception):
 class ModuleBusy(Exception):
     """There is no room for this call now, and nothing was started. The fleet comes back after `retry_after_seconds`.
 
-    Never raise it once something has been done: the call is run again, whatever its effect.
+    Never raise it once something has been done: the call is run again, whatever its effect. `message`: why, for the
+    caller of a call that waits in vain.
     """
 
-    def __init__(self, retry_after_seconds: float = 1) -> None:
+    def __init__(self, retry_after_seconds: float = 1, message: str = "") -> None:
         if not 0 <= retry_after_seconds <= _LONGEST_SECONDS:
             raise ValueError(f"retry_after_seconds must be 0 to {_LONGEST_SECONDS}, not {retry_after_seconds!r}")
         self.retry_after_seconds = retry_after_seconds
-        super().__init__(f"Busy. Come back in {retry_after_seconds:g} s.")
+        self.message = message
+        super().__init__(message or f"Busy. Come back in {retry_after_seconds:g} s.")
 
 
 class Accepted(Exception):

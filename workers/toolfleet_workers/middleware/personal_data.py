@@ -85,7 +85,7 @@ class PersonalDataGuard:
     async def _screened(self, specs: Sequence[PiiSpec], attempt: Attempt) -> Attempt:
         result, question = attempt.result, attempt.question
         place: Place = "result" if result.success or question is not None else "error"
-        value = result.result if result.success else [result.error, result.hint]
+        value = [result.result, result.hint] if result.success else [result.error, result.hint]
         if question is not None:  # its keys name the answers, and its state is for its module alone
             value = [request.params for request in question.requests.values()]
         try:
@@ -101,10 +101,7 @@ class PersonalDataGuard:
             asked = zip(question.requests.items(), hidden.value, strict=True)
             requests = {key: request.model_copy(update={"params": params}) for (key, request), params in asked}
             return dataclasses.replace(attempt, question=dataclasses.replace(question, requests=requests))
-        said: dict[str, object] = {"result": hidden.value}
-        if not result.success:
-            said["error"], said["hint"] = hidden.value
-            del said["result"]
+        said = dict(zip((place, "hint"), hidden.value, strict=True))
         return dataclasses.replace(attempt, result=result.model_copy(update=said))
 
     def _screen_reports(self, specs: Sequence[PiiSpec]) -> None:

@@ -1,6 +1,6 @@
 """Validates a module's result by what its tool says of its results, before anybody takes it for one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from toolfleet_registry.contracts import PublishedCall, ToolDefinition, ToolResult
@@ -24,7 +24,8 @@ class DefinitionLookup(Protocol):
 class ResultCheck:
     """Makes `invalid_response` of a result that is not what the tool's `output_schema` says; its effect has happened.
 
-    Fails open: for a tool that this worker does not know yet, and as `result_fault` does. The text does not repeat
+    Fails open: for a tool that this worker does not know yet, as `result_fault` does, and where the module says that the
+    schema does not speak of this result, which the result says then. The text does not repeat
     anything of the result. Only what is harmless to repeat is tried once more, as after any answer that is of no use.
     """
 
@@ -39,6 +40,8 @@ class ResultCheck:
         tool = self.tools.definition(call.tool_name)
         if tool is None or tool.output_schema is None:
             return attempt
+        if attempt.unchecked is not None:
+            return _unchecked(attempt)
         from toolfleet_registry.schemas.validation import result_fault  # noqa: PLC0415 - not every worker has such a tool
 
         fault = result_fault(tool, attempt.result.result)
@@ -51,3 +54,11 @@ class ResultCheck:
         text = f"Tool execution error: the module's result is not what its schema says: {fault}"
         result = ToolResult.failed(call.tool_name, "invalid_response", text, effect_state="done")
         return Attempt(Outcome.UNKNOWN, result)
+
+
+def _unchecked(attempt: Attempt) -> Attempt:
+    """Return the attempt, whose result says that it was not checked, and why."""
+    note("result_check", "not_checked")
+    words = f"The result was not checked against the tool's schema: {attempt.unchecked}."
+    hint = f"{attempt.result.hint}\n{words}" if attempt.result.hint else words
+    return replace(attempt, result=attempt.result.model_copy(update={"hint": hint}))

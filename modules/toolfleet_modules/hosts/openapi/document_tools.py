@@ -21,7 +21,7 @@ from toolfleet_modules.hosts.openapi.documents.input_fields import InputPlan, in
 from toolfleet_modules.hosts.openapi.documents.json_schemas import SchemaTranslator
 from toolfleet_modules.hosts.openapi.documents.operation_names import method_name
 from toolfleet_modules.hosts.openapi.documents.operations import Operation, OperationFault, operations_of
-from toolfleet_modules.hosts.openapi.documents.output_schema import output_schema
+from toolfleet_modules.hosts.openapi.documents.output_schema import described_answers, output_schema
 from toolfleet_modules.hosts.openapi.options import OpenApiOptions
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_registry.contracts import ToolDefinition
@@ -118,7 +118,8 @@ class _Building:
             wrong = schema_fault(definition)
         if wrong:
             raise OperationUnusable("InvalidSchema", f"It cannot be a tool: {wrong}.")
-        self._found.tools[name] = OperationTool(definition, form, self._sender, self._credentials.hidden)
+        described = described_answers(operation, self._document)
+        self._found.tools[name] = OperationTool(definition, form, self._sender, self._credentials.hidden, described)
         self._labels[name] = operation.label
 
     def _definition(

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 from base64 import b64decode
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.hosts.bird_service import PNG, BirdService, bird_service, document, operation, parameter
+from support.hosts.bird_service import PNG, BirdService, bird_service, document, json_body, operation, parameter
 from support.hosts.openapi_document import HostedDocument, hosted_document
 from support.servers.web_site import web_site
 from support.waiting import wait_until
@@ -59,11 +60,11 @@ async def test_each_kind_of_content_is_a_result(service: BirdService, tmp_path: 
         assert (named.files[0].name, named.files[0].media_type) == ("owls.pdf", "application/pdf")
 
 
-@pytest.mark.parametrize(("kind", "words"), [("broken", "not JSON"), ("large", "100000"), ("bomb", "100000")])
+@pytest.mark.parametrize(("kind", "words"), [("large", "100000"), ("bomb", "100000")])
 async def test_an_answer_that_cannot_be_used_has_had_its_effect(
     service: BirdService, tmp_path: Path, kind: str, words: str
 ) -> None:
-    """What is no JSON, or more than may be read, also once it is unpacked."""
+    """More than may be read, also once it is unpacked."""
     async with hosted_document(tmp_path, document(PATHS), base=service.url, result_bytes=100_000) as birds:
         failed = await birds.call("content", kind=kind)
 
@@ -100,6 +101,135 @@ async def test_a_service_says_when_to_come_back(service: BirdService, tmp_path: 
     async with hosted_document(tmp_path, document(PATHS), base=service.url) as birds:
         assert await status(birds, "post", 503, **{"retry-after": "7"}) == (False, "none", False, 7.0)
         assert await status(birds, "post", 429, **{"retry-after": "soon"}) == (False, "none", False, 1.0)
+
+
+NAMED: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+def saying(code: int, responses: dict[str, Any]) -> dict[str, Any]:
+    """A document whose operation `say` answers with its body, and with the headers that it is given."""
+    body = json_body({"type": "string"}, media_type="text/plain", required=False)
+    said = operation("say", parameter("headers"), requestBody=body, responses=responses)
+    return document({f"/say/{code}": {"post": said}})
+
+
+def described(schema: Any = None, *, media_type: str = "application/json", **more: Any) -> dict[str, Any]:
+    return {"description": "ok", "content": {media_type: {"schema": NAMED if schema is None else schema}}, **more}
+
+
+async def told(birds: HostedDocument, body: str, **headers: str) -> dict[str, Any]:
+    """The whole reply to a call."""
+    arguments = {"body": body, "headers": json.dumps(headers)} if body else {"headers": json.dumps(headers)}
+    answer = await birds.client.http.post("/execute", json={"tool_name": "birds.say", "arguments": arguments})
+    reply: dict[str, Any] = answer.json()
+    return reply
+
+
+OWL = '{"name":"owl"}'
+TYPES: list[tuple[str, str, str, Any, bool]] = [
+    # the type in the document, the type of the answer, its body, the result, whether that is what the document says
+    ("application/json", "application/json", OWL, {"name": "owl"}, True),
+    ("application/json", "text/json", OWL, {"name": "owl"}, True),
+    ("text/json", "application/json", OWL, {"name": "owl"}, True),
+    ("application/json", "", OWL, {"name": "owl"}, True),
+    ("application/json", "text/plain", OWL, {"name": "owl"}, True),
+    ("application/json", "text/html; charset=utf-8", OWL, {"name": "owl"}, True),
+    ("application/json", "application/hal+json; version=2", OWL, {"name": "owl"}, True),
+    ("application/json", "application/json; charset=iso-8859-1", '{"name":"M\xfcller"}', {"name": "Müller"}, True),
+    ("application/json", "application/json; charset=utf-16", '{"name":"Müller"}', {"name": "Müller"}, True),
+    ("application/json", "application/json; charset=nonsense", OWL, {"name": "owl"}, True),
+    ("application/json", "application/json", "\ufeff" + OWL, {"name": "owl"}, True),
+    ("application/json", "application/json", "OK", "OK", False),
+    ("application/json", "application/json", '{"name": ', '{"name": ', False),
+    ("application/json", "text/plain", "done", "done", False),
+    ("application/json", "", "done", "done", False),
+    ("application/json", "application/json", "", None, False),
+    ("application/json", "application/x-ndjson", f"{OWL}\n{OWL}", f"{OWL}\n{OWL}", False),
+    ("text/plain", "text/plain", OWL, OWL, True),
+    ("text/plain", "", OWL, {"name": "owl"}, True),
+]
+
+
+@pytest.mark.parametrize(("said", "media_type", "body", "result", "is_checked"), TYPES)
+async def test_an_answer_is_json_where_it_is_json(
+    tmp_path: Path, said: str, media_type: str, body: str, result: Any, *, is_checked: bool
+) -> None:
+    """Whatever type it names, in its own encoding; else it is its text, which is not held against the schema."""
+    charset = media_type.partition("charset=")[2]
+    data = body.encode({"iso-8859-1": "latin-1", "utf-16": "utf-16"}.get(charset, "utf-8"))
+    async with web_site() as site:
+        site.page("/say/200", data, *([f"Content-Type: {media_type}"] if media_type else []))
+        base = f"http://127.0.0.1:{site.port}"
+        async with hosted_document(tmp_path, saying(200, {"200": described(media_type=said)}), base=base) as birds:
+            reply = await told(birds, "")
+
+    assert (reply["success"], reply["result"]) == (True, result)
+    assert reply.get("unchecked") == (None if is_checked else "its body is not what the document says")
+
+
+@pytest.mark.parametrize(
+    ("code", "responses", "is_checked"),
+    [
+        (200, {"200": described()}, True),
+        (201, {"2XX": described()}, True),
+        (201, {"2xx": described()}, True),
+        (204, {"200": described(), "204": {"description": "gone"}}, True),
+        (204, {"200": described()}, False),
+        (202, {"200": described()}, False),
+        (201, {"200": described()}, False),
+        (202, {"200": described(), "default": described({"type": "object", "required": ["error"]})}, False),
+    ],
+)
+async def test_a_status_is_held_against_its_own_schema(
+    service: BirdService, tmp_path: Path, code: int, responses: dict[str, Any], *, is_checked: bool
+) -> None:
+    """An answer of a status that the document does not describe is passed on, and says that it was not checked."""
+    async with hosted_document(tmp_path, saying(code, responses), base=service.url) as birds:
+        reply = await told(birds, "" if code == 204 else OWL, **{"content-type": "application/json"})
+
+    assert (reply["success"], reply["result"]) == (True, None if code == 204 else {"name": "owl"})
+    assert reply.get("unchecked") == (None if is_checked else f"the document does not describe the status {code}")
+
+
+async def test_headers_that_a_model_needs_are_shown(service: BirdService, tmp_path: Path) -> None:
+    """Those that lead on, and those that the document describes; no cookie, whatever it says."""
+    headers = {
+        "Link": '<https://birds.test/owls?page=2>; rel="next"',
+        "X-Total-Count": "57",
+        "X-Mood": "grim",
+        "X-Other": "no",
+        "Set-Cookie": "session=1",
+        "Content-Type": "application/json",
+    }
+    responses = {"200": described(headers={"x-mood": {}, "Set-Cookie": {}})}
+    async with hosted_document(tmp_path, saying(200, responses), base=service.url) as birds:
+        reply = await told(birds, OWL, **headers)
+        plain = await told(birds, OWL, **{"Content-Type": "application/json"})
+
+    assert reply["note"] == "\n".join(f"{name}: {headers[name]}" for name in ("Link", "X-Mood", "X-Total-Count"))
+    assert plain == {"tool_name": "birds.say", "success": True, "result": {"name": "owl"}, "error": None}
+
+
+@pytest.mark.parametrize("code", [408, 425, 429, 503])
+async def test_a_service_that_turns_a_call_away_says_why(service: BirdService, tmp_path: Path, code: int) -> None:
+    """In its own words, and with its own status."""
+    async with hosted_document(tmp_path, saying(code, {}), base=service.url) as birds:
+        arguments = {"body": '{"error":"monthly quota of 100 calls is used up"}', "headers": '{"Retry-After": "9"}'}
+        answer = await birds.client.http.post("/execute", json={"tool_name": "birds.say", "arguments": arguments})
+        reply = answer.json()
+
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "9")
+    assert (reply["tool_name"], reply["success"], reply["effect_state"]) == ("birds.say", False, "none")
+    assert f"status {code} (" in reply["error"]
+    assert reply["error"].endswith(': {"error":"monthly quota of 100 calls is used up"}')
+
+
+async def test_a_redirect_says_where_the_service_points(service: BirdService, tmp_path: Path) -> None:
+    """A caller may then call what is there."""
+    async with hosted_document(tmp_path, document(PATHS), base=service.url) as birds:
+        failed = await birds.call("put_status", code=307, location="/owls/")
+
+        assert "redirect (307) to /owls/, which is not followed" in str(failed.error)
 
 
 async def test_an_error_is_told_in_the_services_words(service: BirdService, tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 import asyncio
 import gzip
+import json
 import tracemalloc
 import zlib
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -319,6 +321,29 @@ async def test_an_error_with_a_trickling_body_is_still_that_error(monkeypatch: p
     assert attempt.outcome is Outcome.TURNED_AWAY
     assert attempt.result.error is not None
     assert attempt.result.error.startswith("Module returned status 429: busy.")
+
+
+REASON = {"tool_name": "owls.find", "success": False, "error": "owls.find: the quota is used up."}
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (REASON, REASON["error"]),
+        ({**REASON, "tool_name": "owls.other"}, None),
+        ({**REASON, "success": True}, None),
+        ({"detail": "no room"}, None),
+    ],
+)
+async def test_a_module_that_turns_a_call_away_says_why_in_a_reply(body: dict[str, Any], error: str | None) -> None:
+    """Its words are shown without a status; anything else is, with the status."""
+    name = published().tool_name
+    said = {**body, "tool_name": name} if body.get("tool_name") == REASON["tool_name"] else body
+    answer = http(json.dumps(said).encode(), "503 Service Unavailable\r\nRetry-After: 3")
+    attempt = await attempt_with(after_request(answer))
+
+    assert (attempt.outcome, attempt.retry_after_seconds) == (Outcome.TURNED_AWAY, 3.0)
+    assert attempt.result.error == (error or f"Module returned status 503: {json.dumps(said)}")
 
 
 async def test_an_error_whose_body_is_cut_off_is_still_that_error() -> None:

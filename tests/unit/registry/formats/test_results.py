@@ -119,3 +119,16 @@ def test_an_unknown_format_is_one_clear_error() -> None:
     """Like everywhere."""
     with pytest.raises(ValueError, match="There is no format 'x'"):
         from_result(FOUND, "x", "1")  # type: ignore[arg-type] # what somebody may write
+
+
+@pytest.mark.parametrize("provider", DIALECTS)
+@pytest.mark.parametrize("value", [{"page": 1}, "one", None])
+def test_what_a_model_needs_beside_a_result_is_shown(provider: Format, value: Any) -> None:
+    """After the result's text, or as a note; the structure stays as it is."""
+    result = ToolResult.ok("research.search", value).model_copy(update={"hint": "Link: </two>"})
+    message = from_result(result, provider, "1")
+
+    accepts_result(provider, message)
+    assert json.dumps(message).count("Link: </two>") == 1
+    if provider == "mcp" and isinstance(value, dict):
+        assert message["structuredContent"] == value

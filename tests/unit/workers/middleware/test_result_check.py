@@ -63,6 +63,22 @@ async def test_anything_else_is_an_invalid_response(result: Any) -> None:
     assert SECRET not in str(lines)
 
 
+@pytest.mark.parametrize("hint", [None, "Link: </owls?page=2>"])
+async def test_a_result_that_no_schema_speaks_of_passes_and_says_so(hint: str | None) -> None:
+    """Its module says why; beside what it says to the model."""
+    check = ResultCheck(Known(ToolDefinition(name="owls.count", output_schema=COUNT)))
+    result = ToolResult.ok("owls.count", None).model_copy(update={"hint": hint})
+
+    async def proceed(call: PublishedCall) -> Attempt:
+        return Attempt(Outcome.SUCCESS, result, unchecked="its status is 204")
+
+    attempt = await check(published("owls.count"), proceed)
+
+    assert (attempt.outcome, attempt.result.success, check.invalid) == (Outcome.SUCCESS, True, 0)
+    lines = [*([hint] if hint else []), "The result was not checked against the tool's schema: its status is 204."]
+    assert attempt.result.hint == "\n".join(lines)
+
+
 @pytest.mark.parametrize(
     ("effect", "is_retried"), [("once", False), (None, False), ("read", True), ("idempotent", True)]
 )

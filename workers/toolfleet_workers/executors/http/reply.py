@@ -22,7 +22,8 @@ class ModuleReply(ModuleMessage):
 
     Of the fields that a `ToolResult` has beyond these, only `effect_state`, `retryable` and the `error_code` `timed_out` or
     `outcome_unknown` are believed, and only where the module says that it failed: nobody else can know. Any other value of
-    theirs counts as absent.
+    theirs counts as absent. `note` is for the model beside a result; `unchecked` says why the result is not held against
+    the tool's own schema.
     """
 
     model_config = ConfigDict(strict=True, defer_build=DEFERS_BUILD)
@@ -35,6 +36,13 @@ class ModuleReply(ModuleMessage):
     retryable: bool = False
     error_code: Literal["timed_out", "outcome_unknown"] | None = None
     files: Any = None
+    note: str | None = None
+    unchecked: str | None = None
+
+    @field_validator("note", "unchecked", mode="before")
+    @classmethod
+    def _believe_texts(cls, value: Any) -> Any:
+        return readable(value) if isinstance(value, str) and value else None
 
     @field_validator("effect_state", mode="before")
     @classmethod
@@ -92,7 +100,10 @@ def attempt_of(call: PublishedCall, reply: ModuleReply) -> Attempt:
     """How the call ended of which its module says this."""
     if reply.success:
         files = files_of(call, reply.files) if reply.files else ()
-        return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, reply.result, files=files))
+        result = ToolResult.ok(call.tool_name, reply.result, files=files)
+        if reply.note:
+            result = result.model_copy(update={"hint": reply.note})
+        return Attempt(Outcome.SUCCESS, result, unchecked=reply.unchecked)
     if reply.is_stopped and reply.error_code is not None:
         end = unsuccessful(call, Outcome.UNKNOWN, reply.error_code, _why_stopped(call, reply))
         return replace(end, says_retryable=reply.retryable, is_stopped=True)
@@ -107,6 +118,15 @@ def attempt_of(call: PublishedCall, reply: ModuleReply) -> Attempt:
         retryable=state == "none",
     )
     return Attempt(Outcome.FAILED, result, says_retryable=reply.retryable)
+
+
+def reason_of(call: PublishedCall, body: bytes) -> str | None:
+    """Return why a module has turned a call away, if the body is a reply to this call that says it."""
+    try:
+        reply = ModuleReply.model_validate(loads_strict(body), context=call.tool_name)
+    except ValueError:
+        return None
+    return None if reply.success or call.hides_results else reply.error
 
 
 def with_reply(attempt: Attempt, call: PublishedCall, body: bytes) -> Attempt:

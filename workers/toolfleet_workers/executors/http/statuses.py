@@ -10,7 +10,7 @@ from toolfleet_registry.headers.module_headers import ModuleHeaders
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_workers.executors.error_text import readable
 from toolfleet_workers.executors.http.module_client import ModuleResponse
-from toolfleet_workers.executors.http.reply import judge_reply, with_reply
+from toolfleet_workers.executors.http.reply import judge_reply, reason_of, with_reply
 from toolfleet_workers.executors.http.reply_body import start_of_error
 from toolfleet_workers.runner.attempts import unsuccessful
 
@@ -40,7 +40,8 @@ def judge_status(call: PublishedCall, response: ModuleResponse, body: bytes) -> 
     if status == HTTPStatus.SERVICE_UNAVAILABLE and response.field("retry-after") is None:
         outcome, code = _BROKEN  # a proxy says this also when its connection broke after it had passed the request on
     text = readable(body.decode(errors="replace"))
-    attempt = unsuccessful(call, outcome, code, f"Module returned status {status}: {text}".rstrip())
+    reason = reason_of(call, body) if outcome is Outcome.TURNED_AWAY else None
+    attempt = unsuccessful(call, outcome, code, reason or f"Module returned status {status}: {text}".rstrip())
     if outcome is Outcome.SERVER_ERROR:
         return with_reply(attempt, call, body)
     if outcome is not Outcome.TURNED_AWAY:

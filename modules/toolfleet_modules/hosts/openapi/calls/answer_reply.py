@@ -1,11 +1,14 @@
 """Judges a service's answer: which reply to the fleet it is."""
 
+import contextlib
+from collections.abc import Mapping
 from email.message import Message
 from http import HTTPStatus
 from typing import Any
 
 from toolfleet_modules.hosts.openapi.calls.http_sender import ServiceAnswer
 from toolfleet_modules.hosts.openapi.documents.body_plan import is_json
+from toolfleet_modules.hosts.openapi.documents.output_schema import DescribedAnswer
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_registry.contracts.retry_after import parse_retry_after
@@ -18,48 +21,81 @@ _MOVED = frozenset({301, 307, 308})
 _BUSY_SECONDS = 1.0
 _MOST_SHOWN = 1500  # characters of an error's body
 _TEXTS = frozenset(
-    {"application/xml", "application/javascript", "application/yaml", "application/x-www-form-urlencoded"}
+    """application/xml application/javascript application/yaml application/x-www-form-urlencoded application/x-ndjson
+    application/ndjson application/jsonl application/x-jsonlines application/json-seq""".split()  # noqa: SIM905 - one text is read more easily
 )
+_TELLING = frozenset(
+    """link location content-location operation-location content-range retry-after x-total-count x-total x-total-pages
+    x-page x-next-page x-next-cursor x-has-more""".split()  # noqa: SIM905 - as above
+)
+_KEPT_BACK = frozenset({"set-cookie", "content-type", "content-length", "date"})
+_NOTHING = DescribedAnswer(is_json=False, is_empty=False, headers=frozenset())
 
 
-def reply_of(name: str, answer: ServiceAnswer, *, is_repeatable: bool, most_bytes: int, secrets: Secrets) -> Reply:
-    """The reply. Raises `ModuleBusy` for an answer that says that nothing has begun, and to come back."""
+def reply_of(  # noqa: PLR0913 - what an answer is judged by
+    name: str,
+    answer: ServiceAnswer,
+    *,
+    described: Mapping[str, DescribedAnswer],
+    is_checked: bool,
+    is_repeatable: bool,
+    most_bytes: int,
+    secrets: Secrets,
+) -> Reply:
+    """Return the reply. Raises `ModuleBusy` for an answer that says that nothing has begun, and to come back."""
     status = answer.status
+    said = described.get(str(status)) or described.get(f"{status // 100}XX")
+    words = " ".join(secrets.hide(_text(answer)).split())  # hidden before it is cut
+    words = words[:_MOST_SHOWN]
+    error = f"{name} has answered with status {status}{_phrase(status)}{': ' if words else '.'}{words}"
     retry_after = parse_retry_after(answer.headers.get("retry-after"))
     # A proxy says 503 also when its connection broke after it had passed the request on.
     is_away = status == HTTPStatus.SERVICE_UNAVAILABLE and (retry_after is not None or is_repeatable)
     if status in _BUSY or is_away:
-        raise ModuleBusy(_BUSY_SECONDS if retry_after is None else retry_after)
+        raise ModuleBusy(_BUSY_SECONDS if retry_after is None else retry_after, error)
     if status // 100 == 2:  # noqa: PLR2004 - their class
-        try:
-            result = _result(answer, secrets)
-        except ValueError as exc:
-            return Reply.failure(name, f"{name} has answered with what is {exc}.", effect_state="done")
-        return Reply.success(name, result, most_bytes=most_bytes)
+        default = described.get("DEFAULT")
+        result, is_as_said = _result(answer, said, secrets, says_json=(said or default or _NOTHING).is_json)
+        why = (
+            "its body is not what the document says" if said else f"the document does not describe the status {status}"
+        )
+        note = _note_of(answer, said or default or _NOTHING)
+        return Reply.success(
+            name, result, most_bytes=most_bytes, note=note, unchecked=why if is_checked and not is_as_said else None
+        )
     if status // 100 == 3:  # noqa: PLR2004 - as above
-        error = f"{name} has answered with a redirect ({status}), which is not followed: it leads elsewhere, or would send anew."
+        target = secrets.hide(answer.headers.get("location", ""))[:_MOST_SHOWN]
+        to = f" to {target}" if target.isprintable() and target else ""
+        error = f"{name} has answered with a redirect ({status}){to}, which is not followed: it leads elsewhere, or would send anew."
         return Reply.failure(name, error, effect_state="none" if status in _MOVED or is_repeatable else "unknown")
-    words = " ".join(secrets.hide(_text(answer)).split())[
-        :_MOST_SHOWN
-    ]  # hidden first: a cut or joined value is not found
-    error = f"{name} has answered with status {status}{_phrase(status)}{': ' if words else '.'}{words}"
     if status // 100 == 4:  # noqa: PLR2004 - as above
         return Reply.failure(name, error, effect_state="none")
     return Reply.failure(name, error, effect_state="unknown", retryable=is_repeatable)
 
 
-def _result(answer: ServiceAnswer, secrets: Secrets) -> Any:
-    """JSON as it is, text as text, else a file; `None` for nothing. Raises `ValueError`."""
+def _result(
+    answer: ServiceAnswer, said: DescribedAnswer | None, secrets: Secrets, *, says_json: bool
+) -> tuple[Any, bool]:
+    """Return JSON as it is, text as text, else a file, and `None` for nothing; and whether that is what was described."""
     if not answer.body:
-        return None
-    said = answer.headers.get("content-type", "")
-    media_type = said.partition(";")[0].strip().lower()
-    if is_json(media_type):
-        return loads_strict(answer.body)
-    if not media_type or _is_text(media_type):
-        return _text(answer)
+        return None, said is not None and said.is_empty
+    media_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if is_json(media_type) or not media_type or (says_json and _is_text(media_type)):
+        with contextlib.suppress(ValueError):
+            return loads_strict(_text(answer).encode("utf-8", "surrogatepass")), said is not None and said.is_json
+    if is_json(media_type) or not media_type or _is_text(media_type):
+        return _text(answer), False
     data = secrets.hide_bytes(answer.body)  # in base64 it would not be seen
-    return _file(data, media_type, _file_name(answer.headers.get("content-disposition", "")))
+    return _file(data, media_type, _file_name(answer.headers.get("content-disposition", ""))), False
+
+
+def _note_of(answer: ServiceAnswer, said: DescribedAnswer) -> str:
+    """Return what an answer says in its headers that a model may need to go on."""
+    names = sorted(((_TELLING | said.headers) - _KEPT_BACK) & answer.headers.keys())
+    shown = [
+        f"{name.title()}: {answer.headers[name][:_MOST_SHOWN]}" for name in names if answer.headers[name].isprintable()
+    ]
+    return "\n".join(shown)[:_MOST_SHOWN]
 
 
 def _file(data: bytes, media_type: str, name: str | None) -> File:
@@ -85,7 +121,7 @@ def _text(answer: ServiceAnswer) -> str:
     message = Message()
     message["content-type"] = answer.headers.get("content-type", "")
     try:
-        return answer.body.decode(message.get_content_charset() or "utf-8", "replace")
+        return answer.body.decode(message.get_content_charset() or "utf-8", "replace").removeprefix("\ufeff")
     except LookupError:
         return answer.body.decode(errors="replace")
 

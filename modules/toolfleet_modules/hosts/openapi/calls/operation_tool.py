@@ -1,7 +1,7 @@
 """Makes a module's tool of an operation: a call is a request to its service."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolfleet_modules.hosts.openapi.calls.answer_reply import reply_of
@@ -13,6 +13,7 @@ from toolfleet_modules.hosts.openapi.calls.http_sender import (
 )
 from toolfleet_modules.hosts.openapi.calls.outgoing_request import OutgoingRequest, RequestForm
 from toolfleet_modules.hosts.openapi.calls.parameter_values import ValueRefused
+from toolfleet_modules.hosts.openapi.documents.output_schema import DescribedAnswer
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.sdk.served_run import ServedRun
@@ -23,7 +24,7 @@ from toolfleet_registry.functions.threads import NotBegun
 from toolfleet_registry.schemas.validation import checked
 
 _LONGEST_SECONDS = 300.0  # for a call whose caller has set no end
-_SUCCEEDING = range(200, 300)
+_SUCCEEDING, _REFUSING = range(200, 300), range(400, 500)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class OperationTool:
     form: RequestForm
     sender: HttpSender
     secrets: Secrets
+    described: Mapping[str, DescribedAnswer] = field(default_factory=dict)
 
     @property
     def argument_names(self) -> frozenset[str]:
@@ -82,8 +84,16 @@ class OperationRun(ServedRun[OperationTool]):
             error = f"{name}: it is not known what its service has done: {exc}."
             return Reply.lost(name, error, retryable=is_repeatable)
         except AnswerUnreadable as exc:
-            state: EffectState = "done" if exc.status in _SUCCEEDING else "unknown"
+            state: EffectState = (
+                "done" if exc.status in _SUCCEEDING else "none" if exc.status in _REFUSING else "unknown"
+            )
             return Reply.failure(name, f"{name} has answered with status {exc.status}: {exc}.", effect_state=state)
         return reply_of(
-            name, answer, is_repeatable=is_repeatable, most_bytes=self.most_bytes, secrets=self.tool.secrets
+            name,
+            answer,
+            described=self.tool.described,
+            is_checked=self.tool.definition.output_schema is not None,
+            is_repeatable=is_repeatable,
+            most_bytes=self.most_bytes,
+            secrets=self.tool.secrets,
         )

@@ -72,7 +72,7 @@ def body_plan(body: Mapping[str, Any], translator: SchemaTranslator, references:
 def is_json(media_type: str) -> bool:
     """Whether a media type's bodies are JSON."""
     name = media_type.partition(";")[0].strip().lower()
-    return name == "application/json" or name.endswith("+json")
+    return name in {"application/json", "text/json", "text/x-json", "application/x-json"} or name.endswith("+json")
 
 
 def _with_properties(

@@ -1,5 +1,7 @@
 """Makes a tool's output schema of the answers that an operation says mean success."""
 
+import contextlib
+from dataclasses import dataclass
 from typing import Any
 
 from toolfleet_modules.hosts.openapi.documents.body_plan import is_json
@@ -8,6 +10,32 @@ from toolfleet_modules.hosts.openapi.documents.json_schemas import SchemaTransla
 from toolfleet_modules.hosts.openapi.documents.operations import Operation
 
 _EMPTY = frozenset({"204", "205"})
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedAnswer:
+    """What a document says of answers with one status: whether they are JSON, or empty, and their headers in lower case."""
+
+    is_json: bool
+    is_empty: bool
+    headers: frozenset[str]
+
+
+def described_answers(operation: Operation, document: OpenApiDocument) -> dict[str, DescribedAnswer]:
+    """Return what is said of each status, such as `200`, `2XX` or `DEFAULT`; those that cannot be read are left out."""
+    found = dict[str, DescribedAnswer]()
+    for status, node in operation.responses.items():
+        with contextlib.suppress(OperationUnusable):
+            said = document.resolved(node)
+            content, headers = (
+                [*each] if isinstance(each := said.get(name), dict) else [] for name in ("content", "headers")
+            )
+            found[str(status).upper()] = DescribedAnswer(
+                any(map(is_json, content)),
+                operation.method == "head" or str(status) in _EMPTY,
+                frozenset(name.lower() for name in headers),
+            )
+    return found
 
 
 def output_schema(
