@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.contracts.content_results import content_blocks, text_in
 from toolfleet_registry.formats.providers.dialects import Format, dialect_of
 from toolfleet_registry.formats.providers.shown_files import shown_files
 from toolfleet_registry.formats.providers.tool_names import answered_name
@@ -74,8 +75,12 @@ def _text(result: ToolResult) -> str:
         hint = result.hint or hint_for(result)
         sentences = [result.error or "The call failed.", *([hint] if hint else [])]
         return _sendable("\n".join(sentences))
-    is_text = isinstance(result.result, str)
-    text = result.result if is_text else json.dumps(result.result, ensure_ascii=False, separators=(",", ":"))
+    if blocks := content_blocks(result.result):
+        text = text_in(blocks)
+    elif isinstance(result.result, str):
+        text = result.result
+    else:
+        text = json.dumps(result.result, ensure_ascii=False, separators=(",", ":"))
     return _sendable(f"{text}\n({result.hint})" if result.hint else text)
 
 

@@ -10,10 +10,10 @@ from toolfleet_registry.contracts import Effect, ErrorCode, ToolResult
 from toolfleet_registry.contracts.terms.call_terms import ExitBehavior
 
 
-def hint_for(result: ToolResult, effect: Effect | None = None) -> str | None:
+def hint_for(result: ToolResult, effect: Effect | None = None, *, is_stated: bool = False) -> str | None:
     """One sentence for a failed result, `None` for a success. A hint that a result has already is for the caller to keep.
 
-    `effect`: the tool's, where it is known.
+    `effect`: the tool's, where it is known. `is_stated`: the tool itself has answered that it failed, and nothing else is known to be on its way.
     """
     if result.success:
         return None
@@ -24,7 +24,9 @@ def hint_for(result: ToolResult, effect: Effect | None = None) -> str | None:
         return _SEND_LESS
     if result.effect_state == "none":
         return _BY_CODE.get(result.error_code, _REFUSED) if result.error_code else _REFUSED
-    return _DONE if result.effect_state == "done" else _PERHAPS_DONE
+    if result.effect_state == "done":
+        return _DONE
+    return _SAYS_FAILED if is_stated else _PERHAPS_DONE
 
 
 def _for_repeatable(result: ToolResult, effect: Effect | None) -> str:
@@ -65,6 +67,10 @@ _TOO_LARGE = "can be sent."  # how `arguments.size_fault` ends
 _SEND_LESS = (
     "Nothing was executed: send less, such as a smaller file or where it lies, as base64 takes a third more than a file's "
     "bytes; an operator may allow more with TOOLFLEET_MAX_ARGUMENTS_BYTES."
+)
+_SAYS_FAILED = (
+    "The tool says that it failed: correct the call, but if it changes something, look with a tool that only reads "
+    "before you repeat it."
 )
 _PERHAPS_DONE = (
     "It may have been executed: find out with a tool that only reads, or ask the person, before repeating it, "

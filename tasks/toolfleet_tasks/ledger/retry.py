@@ -139,7 +139,10 @@ def settled(attempt: Attempt, effect: Effect | None, so_far: EffectState) -> Too
     )
     changes = {"effect_state": state, "retryable": retryable, "retry_after_seconds": retry_after if retryable else None}
     result = _named(attempt.result.model_copy(update=changes))
-    return result if result.hint else result.model_copy(update={"hint": hint_for(result, effect)})
+    if result.hint:
+        return result
+    is_stated = attempt.outcome is Outcome.FAILED and so_far == "none"
+    return result.model_copy(update={"hint": hint_for(result, effect, is_stated=is_stated)})
 
 
 def unattempted(result: ToolResult) -> Attempt:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from toolfleet_registry.contracts import PublishedCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.content_results import checked_part
 from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.system.loggers import get_logger
@@ -44,7 +45,7 @@ class ResultCheck:
             return _unchecked(attempt)
         from toolfleet_registry.schemas.validation import result_fault  # noqa: PLC0415 - not every worker has such a tool
 
-        fault = result_fault(tool, attempt.result.result)
+        fault = result_fault(tool, checked_part(attempt.result.result))
         if fault is None:
             note("result_check", "passed")
             return attempt

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from toolfleet_modules.hosts.mcp.handshake import CLIENT, EXTENSIONS, agree, meta_of
 from toolfleet_modules.hosts.mcp.inputs.server_inputs import TAKES_INPUT, asking
 from toolfleet_modules.hosts.mcp.inputs.turns import ASKED, Turns
-from toolfleet_modules.hosts.mcp.screening_dispatcher import ScreeningDispatcher
+from toolfleet_modules.hosts.mcp.screening_dispatcher import RAW, ScreeningDispatcher
 from toolfleet_modules.hosts.mcp.server_away import ServerAway
 from toolfleet_modules.hosts.mcp.session_log import OnStray, SessionLog
 from toolfleet_modules.hosts.mcp.transports.call_lane import CallListener, OnProgress
@@ -143,16 +143,17 @@ class McpSession:
             params = {"name": tool, "arguments": dict(arguments), **answers, **({"_meta": own} if own else {})}
             request = types.Request[Any, Any](method="tools/call", params=params)
             with self._log.heard_by(log):
-                return await self.request(request, on_progress=_awaitable(listener.on_progress))
-        meta = None
-        if takes_input or log is not None:
-            meta = {**(asking(self._lane.meta) if takes_input else self._lane.meta), **self._meta_of(log)}
-        with self._counted():
-            answer = await self._lane.call(tool, arguments, listener, more=answers, meta=meta)
+                answer = (await self.request(request, on_progress=_awaitable(listener.on_progress)))[RAW]
+        else:
+            meta = None
+            if takes_input or log is not None:
+                meta = {**(asking(self._lane.meta) if takes_input else self._lane.meta), **self._meta_of(log)}
+            with self._counted():
+                answer = await self._lane.call(tool, arguments, listener, more=answers, meta=meta)
         if self.session.discover_result is None:
             for name in _NEWER:
                 answer.pop(name, None)
-        return answer
+        return dict(answer)
 
     async def set_log_level(self, least: LogLevel) -> None:
         """Have an older server log what is `least` or graver; newer ones are told with each call. Raises `ServerAway`."""

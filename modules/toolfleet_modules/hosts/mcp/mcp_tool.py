@@ -8,14 +8,13 @@ from http import HTTPStatus
 from typing import Any
 
 from mcp.shared.exceptions import MCPError
-from pydantic import ValidationError
 
 from toolfleet_modules.hosts.mcp.inputs.held_calls import Ears, HeldCalls, ServerQuestion, is_held
 from toolfleet_modules.hosts.mcp.inputs.server_inputs import answers_of, question_of
 from toolfleet_modules.hosts.mcp.inputs.task_inputs import handle_in
 from toolfleet_modules.hosts.mcp.inputs.turns import Ask
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession
-from toolfleet_modules.hosts.mcp.results import reply_of, result_of
+from toolfleet_modules.hosts.mcp.results import reply_of
 from toolfleet_modules.hosts.mcp.server_away import ServerAway
 from toolfleet_modules.hosts.mcp.server_tasks import ServerTask, poll_seconds
 from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
@@ -87,13 +86,11 @@ class McpRun(ServedRun[McpTool]):
             raise ModuleBusy(RETURN_SECONDS) from None
         except MCPError as exc:
             return self._failure_of(exc)
-        except ValidationError:
-            return self._unknown("its server's answer is none of the protocol")
         except TimeoutError:
             return self._unknown("nobody has answered in its time what its server asks")
 
     def _reply_to(self, stop: dict[str, Any] | ServerQuestion) -> Reply:
-        """The reply to what its server has answered, or asks. Raises `ValidationError`."""
+        """The reply to what its server has answered, or asks. Raises `Malformed`."""
         if isinstance(stop, ServerQuestion):
             return self._asked(lambda: InputRequired(stop.requests, stop.state, effect_state=self._effect_state))
         kind = stop.get("resultType")
@@ -101,7 +98,7 @@ class McpRun(ServedRun[McpTool]):
             return self._accepted(stop)
         if kind == "input_required":
             return self._asked(lambda: question_of(stop, effect_state=self._effect_state))
-        return reply_of(self.tool.definition, result_of(stop), most_bytes=self.most_bytes)
+        return reply_of(self.tool.definition, stop, most_bytes=self.most_bytes)
 
     @property
     def _task(self) -> ServerTask | None:

@@ -1,83 +1,113 @@
-"""Makes a module's reply of what a server answers to a call."""
+"""Makes a module's reply of what a server answers to a call: as the server made it, also where that is not quite legal."""
 
 import binascii
+import json
+import re
 from base64 import b64decode
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
-import mcp_types as types
-from pydantic import TypeAdapter
+from pydantic_core import to_json
 
+from toolfleet_modules.hosts.mcp.transports.exchanges import Malformed, words_of
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.contracts.content_results import foreign_meta, text_in
 from toolfleet_registry.functions.files import Audio, File, Image
 
-_RESULT = TypeAdapter(types.CallToolResult)
+_PLAIN = {"type", "text"}
+_MOST_OF_A_FAILURE = 2**14  # bytes of what is given beside its words
+_BLANKS = re.compile(r"\s+")
+_URL_SAFE = str.maketrans("-_", "+/")
+_MEDIA: Mapping[object, type[File]] = {"image": Image, "audio": Audio}
 
 
-def result_of(answer: object) -> types.CallToolResult:
-    """What a server has answered to a call. Raises `ValidationError` if it is no result."""
-    return _RESULT.validate_python(answer, by_name=False)
+def reply_of(tool: ToolDefinition, answer: object, *, most_bytes: int) -> Reply:
+    """The reply to a call that has come to its end. Raises `Malformed` for an answer that has nothing of a result."""
+    if not isinstance(answer, dict) or answer.get("content") is answer.get("structuredContent") is None:
+        raise Malformed(words_of(answer))
+    content, structure = answer.get("content"), answer.get("structuredContent")
+    parts = [_part_of(block) for block in (content if isinstance(content, list) else [content]) if block is not None]
+    structured = {} if structure is None else {"structured": structure}
+    meta = {"_meta": found} if (found := foreign_meta(answer.get("_meta"))) else {}
+    if answer.get("isError") in {True, "true"}:
+        return _failure(tool, parts, {**structured, **meta})
+    is_text = len(parts) == 1 and parts[0].keys() == _PLAIN and not meta
+    if structured and not meta and (not parts or (is_text and _is_same(parts[0]["text"], structure))):
+        return Reply.success(tool.name, structure, most_bytes=most_bytes)
+    if not structured and (is_text or not (parts or meta)):
+        return Reply.success(tool.name, text_in(parts), most_bytes=most_bytes)
+    return Reply.success(tool.name, {"content": parts, **structured, **meta}, most_bytes=most_bytes)
 
 
-def reply_of(tool: ToolDefinition, result: types.CallToolResult, *, most_bytes: int) -> Reply:
-    """The reply to a call that has come to its end."""
-    if result.is_error:
-        # It has begun, and says no more. Only what changes nothing has surely changed nothing.
-        text = _text_of(result.content) or f"{tool.name} failed, and does not say why."
-        return Reply.failure(tool.name, text, effect_state="none" if tool.effect == "read" else "unknown")
-    has_structure = "structured_content" in result.model_fields_set
-    parts = [_part_of(block) for block in result.content]
-    if has_structure and tool.output_schema is not None:
-        files = [value for part in parts for value in part.values() if isinstance(value, File)]
-        return Reply.success(tool.name, result.structured_content, most_bytes=most_bytes, files=files)
-    if all(part["type"] == "text" for part in parts):
-        value = result.structured_content if has_structure else _text_of(result.content)
-    else:
-        value = {"content": parts, **({"structured": result.structured_content} if has_structure else {})}
-    return Reply.success(tool.name, value, most_bytes=most_bytes)
+def _failure(tool: ToolDefinition, parts: list[dict[str, Any]], more: dict[str, Any]) -> Reply:
+    """A failure that the server states. Only what changes nothing has surely changed nothing."""
+    text = text_in(part for part in parts if "text" in part) or (
+        words_of(more["structured"]) if "structured" in more else ""
+    )
+    return Reply.failure(
+        tool.name,
+        text or f"{tool.name} failed, and does not say why.",
+        effect_state="none" if tool.effect == "read" else "unknown",
+        result=more if more and len(to_json(more, fallback=str)) <= _MOST_OF_A_FAILURE else None,
+    )
 
 
-def _text_of(content: Iterable[types.ContentBlock]) -> str:
-    return "\n".join(block.text for block in content if isinstance(block, types.TextContent))
-
-
-def _part_of(block: types.ContentBlock) -> dict[str, Any]:
-    """A block with its type; bytes as a file, for which its label stands in the result."""
-    match block:
-        case types.TextContent():
-            return {"type": "text", "text": block.text}
-        case types.ImageContent():
-            return {"type": "image", "mimeType": block.mime_type, "file": _file(Image, block.data, block.mime_type)}
-        case types.AudioContent():
-            return {"type": "audio", "mimeType": block.mime_type, "file": _file(Audio, block.data, block.mime_type)}
-        case types.EmbeddedResource():
-            return _resource(block.resource)
-        case types.ResourceLink():
-            link = block.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"meta", "annotations"})
-            return {**link, "type": "resource_link"}
-
-
-def _resource(resource: types.TextResourceContents | types.BlobResourceContents) -> dict[str, Any]:
-    facts = {"type": "resource", "uri": str(resource.uri)}
-    if resource.mime_type is not None:
-        facts["mimeType"] = resource.mime_type
-    if isinstance(resource, types.TextResourceContents):
-        return {**facts, "text": resource.text}
-    return {**facts, "file": _file(File, resource.blob, resource.mime_type)}
-
-
-def _file(kind: type[File], data: str, media_type: str | None) -> File | str:
-    """The bytes, under the type that they have: servers name wrong ones. A sentence where there are none."""
+def _is_same(text: str, structure: object) -> bool:
+    """Whether a text is only the JSON of the structure, as servers write it for older clients."""
     try:
-        content = b64decode(data, validate=True)
+        return bool(json.loads(text) == structure)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _part_of(block: object) -> dict[str, Any]:
+    """A block as it is, with a file in the place of its bytes. One that no client could read becomes a text."""
+    said = {name: value for name, value in block.items() if value is not None} if isinstance(block, dict) else {}
+    match said:
+        case {"type": "text", "text": str()}:
+            return said
+        case {"type": "image" | "audio" as kind, "data": str(data)}:
+            media_type = said.get("mimeType")
+            return _with_file(
+                said, "data", _file(_MEDIA[kind], data, media_type if isinstance(media_type, str) else None)
+            )
+        case {"type": "resource", "resource": {"uri": str()} as resource}:
+            return _resource(said, {name: value for name, value in resource.items() if value is not None})
+        case {"type": "resource_link", "uri": str(uri)}:
+            return {"name": uri, **said}
+        case _:
+            return {"type": "text", "text": block if isinstance(block, str) else to_json(block, fallback=str).decode()}
+
+
+def _resource(said: dict[str, Any], resource: dict[str, Any]) -> dict[str, Any]:
+    if "_meta" in resource:
+        resource["resourceMeta"] = resource.pop("_meta")
+    part = {**{name: value for name, value in said.items() if name != "resource"}, **resource, "type": "resource"}
+    if isinstance(resource.get("text"), str) or not isinstance(blob := resource.get("blob"), str):
+        return {**part, "text": words_of(resource.get("text", ""))} if "text" not in resource else part
+    media_type = resource.get("mimeType")
+    return _with_file(part, "blob", _file(File, blob, media_type if isinstance(media_type, str) else None))
+
+
+def _with_file(part: dict[str, Any], member: str, file: File | None) -> dict[str, Any]:
+    rest = {name: value for name, value in part.items() if name != member}
+    if file is not None:
+        return {**rest, "file": file}
+    return {"type": "text", "text": f"({part['type']} without readable data: {words_of(rest)})"}
+
+
+def _file(kind: type[File], data: str, media_type: str | None) -> File | None:
+    """The bytes, under the type that they have: servers name wrong ones. They may come as a `data:` URL, in lines, or unpadded."""
+    written = data.partition(",")[2] if data.startswith("data:") else data
+    plain = _BLANKS.sub("", written).translate(_URL_SAFE).rstrip("=")
+    try:
+        content = b64decode(plain + "=" * (-len(plain) % 4), validate=True)
     except (binascii.Error, ValueError):
-        return "(its data is no base64)"
-    if not content:
-        return "(empty)"
+        return None
     for made, said in ((kind, media_type), (kind, None), (File, None)):
         try:
             return made(content, said)
         except ValueError:
             continue
-    return "(its data cannot be sent)"
+    return None

@@ -20,6 +20,9 @@ from toolfleet_modules.hosts.mcp.transports.exchanges import Lost
 from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
 from toolfleet_registry.contracts.inputs.messages import METHODS
 
+RAW = "toolfleet/raw"
+"""Stands in the answer to a call for what its server has answered, which the SDK would take apart by its models."""
+
 _AS_IT_IS = frozenset({"inputSchema", "outputSchema", "requestedSchema", "structuredContent", "_meta"})
 """Members whose form is the server's own."""
 
@@ -54,8 +57,9 @@ class ScreeningDispatcher(JSONRPCDispatcher):
                 error = request.error(exc)
                 self._requests.is_doubtful |= isinstance(error, Lost)
                 raise error from None
-        if method != "tools/call":
-            raw = without_nulls(raw)
+        if method == "tools/call":
+            return {"content": [], "resultType": "complete", RAW: raw}
+        raw = dict(without_nulls(raw))
         if self.version in MODERN_PROTOCOL_VERSIONS:
             raw.setdefault("resultType", "complete")  # as the protocol has clients assume; the SDK's models do not
         if method == "tools/list" and self.version:

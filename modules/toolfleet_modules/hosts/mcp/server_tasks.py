@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
-from pydantic import ValidationError
 
 from toolfleet_modules.hosts.mcp.inputs.task_inputs import TaskInputs
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession
-from toolfleet_modules.hosts.mcp.results import reply_of, result_of
+from toolfleet_modules.hosts.mcp.results import reply_of
 from toolfleet_modules.hosts.mcp.sessions import McpSessions
+from toolfleet_modules.hosts.mcp.transports.exchanges import Malformed
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.status import StatusAnswer
 from toolfleet_registry.contracts import EffectState, ToolDefinition
@@ -175,10 +175,10 @@ class TaskFollower:
 
     def _completed(self, result: object, tool: FollowedTool) -> StatusAnswer:
         try:
-            ended = result_of(result)
-        except ValidationError:
-            return StatusAnswer.failed("Its server's answer is none of the protocol.")
-        return StatusAnswer.ended(tool.without_secrets(reply_of(tool.definition, ended, most_bytes=self._most_bytes)))
+            reply = reply_of(tool.definition, result, most_bytes=self._most_bytes)
+        except Malformed as exc:
+            reply = Reply.failure(tool.definition.name, f"It did not end: {exc.message}.", effect_state="unknown")
+        return StatusAnswer.ended(tool.without_secrets(reply))
 
 
 def poll_seconds(state: Mapping[str, Any]) -> float | None:

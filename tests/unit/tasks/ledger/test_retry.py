@@ -285,3 +285,17 @@ def test_nothing_that_may_have_happened_is_done_again_unless_that_is_harmless() 
 def test_effects_add_up(so_far: EffectState, latest: EffectState, together: EffectState) -> None:
     """What two attempts may have done is what either may have done."""
     assert combined(so_far, latest) == together
+
+
+@pytest.mark.parametrize("effect", [None, "once"])
+@pytest.mark.parametrize("so_far", ["none", "unknown"])
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.SERVER_ERROR, Outcome.UNKNOWN])
+def test_a_model_is_told_whether_the_tool_itself_says_that_it_failed(
+    outcome: Outcome, so_far: EffectState, effect: Effect | None
+) -> None:
+    """Then it may correct the call, after a look. Where something else may be on its way, it is warned of a repeat."""
+    hint = after(ended(outcome), effect, so_far=so_far).result.hint or ""
+
+    is_stated = outcome is Outcome.FAILED and so_far == "none"
+    assert hint.startswith("The tool says that it failed: " if is_stated else "It may have been executed: ")
+    assert "a tool that only reads" in hint

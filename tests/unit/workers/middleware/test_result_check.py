@@ -47,6 +47,17 @@ async def test_what_its_schema_says_passes(schema: dict[str, Any] | None) -> Non
     assert attempt.result.result == {"owls": 3}
 
 
+async def test_structure_with_blocks_beside_it_is_held_to_the_schema() -> None:
+    """As it is where it is the whole result; the blocks are no part of what the schema describes."""
+    blocks = [{"type": "text", "text": "three owls"}]
+    for structure, is_right in (({"owls": 3}, True), ({"owls": "3"}, False), ({}, False)):
+        attempt = await attempt_at(COUNT, {"content": blocks, "structured": structure})
+        assert (attempt.outcome is Outcome.SUCCESS) == is_right
+    own = {"type": "object", "properties": {"content": {"type": "array", "maxItems": 0}}}
+    assert (await attempt_at(own, {"content": []})).outcome is Outcome.SUCCESS
+    assert (await attempt_at(own, {"content": blocks})).outcome is not Outcome.SUCCESS
+
+
 @pytest.mark.parametrize("result", [{"owls": SECRET}, {SECRET: 3}, SECRET, [SECRET], None])
 async def test_anything_else_is_an_invalid_response(result: Any) -> None:
     """Its effect has happened, and neither the text nor the log repeats anything of it."""

@@ -123,10 +123,10 @@ async def test_a_server_is_told_whether_the_caller_can_be_asked(tmp_path: Path) 
 
 
 async def test_results_keep_what_they_are(tmp_path: Path) -> None:
-    """Structured content is the result, media are files that say their types, and an error is a failure in words."""
+    """Structured content stands beside the blocks, media are files that say their types, and an error is a failure in words."""
     async with nest("stdio", tmp_path) as served:
         weighed = await served.call("weigh")
-        assert (weighed.result, weighed.files[0].media_type) == ({"grams": 12}, "image/png")
+        assert (weighed.result["structured"], weighed.files[0].media_type) == ({"grams": 12}, "image/png")
 
         drawn = await served.call("draw")
         assert [part["type"] for part in drawn.result["content"]] == [
