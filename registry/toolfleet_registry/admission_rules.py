@@ -59,7 +59,7 @@ def unknown_fields(document: Mapping[str, Any]) -> list[str]:
     unknown = set(_extra("", ModuleManifest, document))
     for tool in document["tools"]:
         unknown.update(_extra("tools[].", ToolDefinition, tool))
-        unknown.update(_extra("tools[].annotations.", ToolAnnotations, tool.get("annotations"), _NOT_ABOUT_REPEATS))
+        unknown.update(_extra("tools[].annotations.", ToolAnnotations, tool.get("annotations")))
         parameters = tool.get("parameters")
         for parameter in parameters if isinstance(parameters, list) else ():
             unknown.update(_extra("tools[].parameters[].", ToolParameter, parameter))
@@ -108,17 +108,16 @@ def _first_fault(exc: ValidationError, what: str = "manifest") -> str:
     return f"{what} is wrong at {'.'.join(str(step) for step in fault['loc'])}: {fault['msg']}{others}"
 
 
-def _extra(place: str, model: type[BaseModel], document: Any, expected: frozenset[str] = frozenset()) -> Iterator[str]:
+def _extra(place: str, model: type[BaseModel], document: Any) -> Iterator[str]:
     """None in what is no object: its tool is closed."""
     names: Mapping[str, Any] = document if isinstance(document, dict) else {}
-    return (place + name[:_SHOWN] for name in names if name not in model.model_fields and name not in expected)
+    return (place + name[:_SHOWN] for name in names if name not in model.model_fields)
 
 
 def _shown(text: str) -> str:
     return repr(text[:_SHOWN])
 
 
-_NOT_ABOUT_REPEATS = frozenset({"title", "openWorldHint"})  # of the protocol's annotations: good to have, not used
 _SCHEMAS = frozenset({"input_schema", "output_schema"})
 _SHOWN = 60  # characters of foreign text in a reason
 _MOST_FIELDS = 20

@@ -40,6 +40,10 @@ class ToolAnnotations(ModuleMessage):
     """Whether a repeat changes nothing more."""
     destructiveHint: bool | None = None  # noqa: N815 - as above
     """Whether a call may destroy something."""
+    openWorldHint: bool | None = None  # noqa: N815 - as above
+    """Whether it deals with what lies outside of it, such as the web."""
+    title: str | None = None
+    """What people are shown as its name."""
 
 
 class ToolDefinition(ModuleMessage):
@@ -49,6 +53,14 @@ class ToolDefinition(ModuleMessage):
     """`module.method`."""
     description: str = ""
     """What a model is told of the tool."""
+    title: str | None = None
+    """What people are shown as its name; a model is told it where there is no description."""
+    icons: list[dict[str, Any]] = Field(default=[])
+    """Its icons, as the Model Context Protocol has them."""
+    meta: dict[str, Any] | None = None
+    """What it says beside that to clients of the Model Context Protocol, as `_meta`."""
+    is_foreign: bool = False
+    """Whether a server of that protocol describes it: clients are told of a repeat only what that server says."""
     parameters: list[ToolParameter] = Field(default=[])
     """The arguments in their flat form."""
     required_permission: str = "guest"

@@ -129,10 +129,12 @@ def _of_provider(
 
 def _mcp(tool: ToolDefinition, name: str, notes: Notes) -> dict[str, Any]:
     """The protocol takes any JSON Schema of an object, so that a tool stays as it is."""
+    schema = tool.input_schema if tool.is_foreign and tool.input_schema is not None else input_schema(tool)
     offer: dict[str, Any] = {
         "name": name,
-        "description": tool.description,
-        "inputSchema": {**input_schema(tool), "type": "object"},
+        **({"title": tool.title} if tool.title is not None else {}),
+        **({"description": tool.description} if tool.description or not tool.is_foreign else {}),
+        "inputSchema": {**schema, "type": "object"},
     }
     if tool.output_schema is not None:
         if tool.output_schema.get("type") == "object":
@@ -141,13 +143,14 @@ def _mcp(tool: ToolDefinition, name: str, notes: Notes) -> dict[str, Any]:
             notes.add("output_schema", "dropped", "before 2026-07-28 the protocol takes only that of an object")
     hints = tool.annotations.model_dump(exclude_none=True) if tool.annotations else {}
     effect = effect_of(tool)
-    if effect is not None:
+    if effect is not None and not tool.is_foreign:
         hints = {"readOnlyHint": effect == "read", "idempotentHint": effect != "once", **hints}
-    return {**offer, "annotations": hints} if hints else offer
+    more = {"annotations": hints, "icons": tool.icons, "_meta": tool.meta}
+    return {**offer, **{member: value for member, value in more.items() if value}}
 
 
 def _description(tool: ToolDefinition, own: JsonObject, dialect: Dialect, notes: Notes) -> str:
-    text = tool.description
+    text = tool.description or tool.title or ""
     combined = {keyword: own[keyword] for keyword in ("allOf", "anyOf", "oneOf", "not") if keyword in own}
     condition = json.dumps(combined, ensure_ascii=False) if combined else ""
     # What refers to definitions says nothing by itself.

@@ -6,6 +6,7 @@ from typing import Any
 
 import mcp_types as types
 from pydantic import ValidationError
+from pydantic_core import to_json
 
 from toolfleet_modules.hosts.mcp.tool_names import method_of
 from toolfleet_registry.contracts import ToolDefinition
@@ -18,6 +19,9 @@ MOST_TOOLS = 10_000
 
 _LONGEST_DESCRIPTION = 16_000  # characters; a longer one is cut: no model reads it
 _LONGEST_SHOWN = 200  # characters of a name
+_LARGEST_META = 2**16  # bytes; of what is larger clients are told nothing
+# What an annotation must say to count without trust: it makes clients more careful.
+_CAREFUL = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True, "idempotentHint": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +103,27 @@ def _usable(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _definition(name: str, tool: types.Tool, *, is_trusted: bool) -> ToolDefinition:
-    hints = tool.annotations if is_trusted else None
-    title = tool.title or (tool.annotations.title if tool.annotations is not None else None)
-    words = tool.description or title or ""
+    hints = {} if tool.annotations is None else tool.annotations.model_dump(by_alias=True, exclude_none=True)
+    if not is_trusted:
+        hints = {hint: value for hint, value in hints.items() if _CAREFUL.get(hint, value) is value}
     return ToolDefinition(
         name=name,
-        description=words[:_LONGEST_DESCRIPTION].encode("utf-8", "replace").decode(),
+        description=(tool.description or "")[:_LONGEST_DESCRIPTION].encode("utf-8", "replace").decode(),
+        title=tool.title,
+        icons=[
+            icon.model_dump(mode="json", by_alias=True, exclude_none=True)
+            for icon in tool.icons or ()
+            if _is_shown(icon)
+        ],
+        meta=tool.meta if tool.meta and len(to_json(tool.meta, fallback=str)) <= _LARGEST_META else None,
+        is_foreign=True,
         input_schema=tool.input_schema,
         output_schema=tool.output_schema,
         effect=effect_of(tool.annotations, is_trusted=is_trusted),
-        annotations=None
-        if hints is None
-        else ToolAnnotations(
-            readOnlyHint=hints.read_only_hint,
-            idempotentHint=hints.idempotent_hint,
-            destructiveHint=hints.destructive_hint,
-        ),
+        annotations=ToolAnnotations.model_validate(hints) if hints else None,
     )
+
+
+def _is_shown(icon: types.Icon) -> bool:
+    """Whether clients may be given an icon: they fetch its address by themselves."""
+    return icon.src.startswith(("https:", "data:image/")) and len(icon.src) <= _LARGEST_META
