@@ -30,6 +30,7 @@ GEN_AI_RESULT: Final = "gen_ai.tool.call.result"
 # MCP and JSON-RPC.
 MCP_METHOD: Final = "mcp.method.name"
 MCP_PROTOCOL_VERSION: Final = "mcp.protocol.version"
+MCP_SESSION_ID: Final = "mcp.session.id"
 JSONRPC_REQUEST_ID: Final = "jsonrpc.request.id"
 RPC_STATUS_CODE: Final = "rpc.response.status_code"
 NETWORK_TRANSPORT: Final = "network.transport"

@@ -280,7 +280,7 @@ async def _held(
             lane = streams.calls
             try:
                 if lane is not None:
-                    lane.meta = meta_of(session)
+                    lane.meta, lane.version = meta_of(session), session.protocol_version
                 if not ready.done():
                     ready.set_result(McpSession(session, dispatcher, streams, client.log))
                 await _first(asyncio.ensure_future(dispatcher.ended.wait()), stop.wait())

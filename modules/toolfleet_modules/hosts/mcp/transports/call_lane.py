@@ -11,6 +11,7 @@ from mcp.shared.exceptions import MCPError
 from opentelemetry.propagate import inject
 from pydantic_core import to_json
 
+from toolfleet_modules.hosts.mcp.transports.call_spans import call_span, note_result
 from toolfleet_modules.hosts.mcp.transports.exchanges import Lost, is_answer, outcome_of, request_id
 from toolfleet_registry.contracts.logs.log_message import LogMessage, log_message_in
 from toolfleet_registry.contracts.logs.log_sink import LogSink
@@ -42,7 +43,7 @@ class _Pending:
 
 
 class CallLane:
-    """The calls of one session. `write` takes a message's bytes. `meta` goes with each call: what the protocol's version asks for.
+    """The calls of one session. `write` takes a message's bytes. `meta` goes with each call: what the protocol's `version` asks for.
 
     Nothing in a log message says which request it belongs to. It is its call's where there is one alone; else, and while something
     of another user's may still be at work, `stray` takes it.
@@ -50,6 +51,7 @@ class CallLane:
 
     def __init__(self, write: Callable[[bytes], None], stray: Callable[[LogMessage], object]) -> None:
         self.meta: Mapping[str, Any] = {}
+        self.version: str | None = None
         self._write, self._stray = write, stray
         self._requests = 0  # of others than calls
         self._cancelled: dict[int, str | None] = {}  # whose they were: until they are answered they may be at work
@@ -79,9 +81,17 @@ class CallLane:
         if self._is_ended:
             raise _lost()
         number, self._next_id = self._next_id, self._next_id + 1
-        sent = {**(self.meta if meta is None else meta), "progressToken": number}
-        inject(sent)  # the trace, where the host is traced
-        params = {"name": tool, "arguments": arguments, **more, "_meta": sent}
+        with call_span(tool, number, self.version) as span:
+            sent = {**(self.meta if meta is None else meta), "progressToken": number}
+            inject(sent)  # the trace, where the host is traced
+            result = await self._answered(tool, number, {"arguments": arguments, **more, "_meta": sent}, listener)
+            note_result(span, result)
+            return result
+
+    async def _answered(
+        self, tool: str, number: int, more: Mapping[str, Any], listener: CallListener
+    ) -> dict[str, Any]:
+        params = {"name": tool, **more}
         written = to_json({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._pending[number] = _Pending(answer, listener)

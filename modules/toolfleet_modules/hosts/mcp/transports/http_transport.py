@@ -3,11 +3,13 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from typing import Any
 
 import httpx2
 import mcp_types as types
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
+from opentelemetry.trace import get_current_span
 from pydantic_core import to_json
 
 from toolfleet_modules.hosts.mcp.oauth.challenge import Challenge
@@ -15,6 +17,7 @@ from toolfleet_modules.hosts.mcp.oauth.oauth_errors import AuthorizationAway, Au
 from toolfleet_modules.hosts.mcp.oauth.oauth_transport import OAuthTransport
 from toolfleet_modules.hosts.mcp.oauth.safe_addresses import is_same_origin
 from toolfleet_modules.hosts.mcp.options import HttpServer
+from toolfleet_modules.hosts.mcp.transports.call_spans import describe_call, note_result
 from toolfleet_modules.hosts.mcp.transports.exchanges import (
     Lost,
     Malformed,
@@ -80,7 +83,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """The server's answer, whole if it is no stream; or an error."""
-        identifier = _id_of(request)
+        identifier = _id_of(asked := _message_in(request))
+        describe_call(asked, request.headers)
         try:
             response = await self._sent(request)
         except (httpx2.TransportError, httpx2.InvalidURL, AuthorizationAway, AuthorizationRefused) as exc:
@@ -155,7 +159,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         answer = answer_to(known, found, is_alone=True)
         if answer is None:
             return None
-        said = self._requests.settle(known, outcome_of(answer))
+        note_result(get_current_span(), outcome := outcome_of(answer))
+        said = self._requests.settle(known, outcome)
         is_same = is_plain and answer is found and answer == said and type(answer["id"]) is type(known)
         return data if is_same else to_json(said)
 
@@ -247,10 +252,15 @@ def _unanswered(error: Exception) -> Unanswered:
             return Lost("the connection to its server ended in the middle")
 
 
-def _id_of(request: httpx2.Request) -> types.RequestId | None:
-    """The id of the request that a POST carries; None for notifications, streams and the session's end."""
+def _message_in(request: httpx2.Request) -> dict[str, Any]:
+    """The message that a POST carries."""
     sent = _found_in(request.content) if request.method == "POST" else None
-    return request_id(sent.get("id")) if isinstance(sent, dict) and "method" in sent else None
+    return sent if isinstance(sent, dict) else {}
+
+
+def _id_of(message: dict[str, Any]) -> types.RequestId | None:
+    """The id of a request; None for notifications and answers, streams and the session's end."""
+    return request_id(message.get("id")) if "method" in message else None
 
 
 def _found_in(body: bytes) -> object:
