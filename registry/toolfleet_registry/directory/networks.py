@@ -54,8 +54,8 @@ class ModuleNetworks:
         """Whether a module may be at this IP address that was added over HTTP: not on a machine or in a network that the setting does not name."""
         if self._allowed or not self.allows(address):
             return self.allows(address)
-        found = _plain(ip_address(address.partition("%")[0]))
-        return found.is_global and not found.is_multicast
+        found = _meant(ip_address(address.partition("%")[0]))
+        return all(each.is_global and not each.is_multicast for each in found)
 
     def allows_literal(self, url: str, *, public_only: bool = False) -> bool:
         """Whether a URL may be used as far as it can be judged without a name service: names are judged by their addresses."""

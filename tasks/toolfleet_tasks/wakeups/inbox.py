@@ -23,7 +23,7 @@ from toolfleet_tasks.redis.answers import answered
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.redis.script_runner import run
 from toolfleet_tasks.wakeups.outcomes import outcome_line
-from toolfleet_tasks.wakeups.stream_scripts import CARRY, DONE, TOLD
+from toolfleet_tasks.wakeups.stream_scripts import CARRY, DONE, REPORTED
 
 _Fields: TypeAlias = tuple[str, dict[bytes, bytes]]
 Entry: TypeAlias = tuple[str, WakeUp | int]
@@ -71,9 +71,9 @@ class CompletionInbox:
     async def follow(self) -> AsyncGenerator[Entry]:
         """All that are not confirmed, in order, and then those that come, for ever, also over losses of Redis. Ends when the fleet is left."""
         after = carried = "0-0"
-        told: _Lost | None = None
+        reported: _Lost | None = None
         while is_wanted():
-            page, lost = list[_Fields](), told
+            page, lost = list[_Fields](), reported
             try:
                 carried = await self._carry(carried)
                 page, lost = await asyncio.gather(self._read(self._stream, f"({after}", "+"), self._lost())
@@ -81,9 +81,9 @@ class CompletionInbox:
                 return
             except ResponseError as exc:
                 log.warning("completions_not_read", error=str(exc))
-            if lost is not None and lost != told and _order(lost.last) > _order(after):
-                yield lost.last, lost.count - (0 if told is None or told.count > lost.count else told.count)
-            told = lost
+            if lost is not None and lost != reported and _order(lost.last) > _order(after):
+                yield lost.last, lost.count - (0 if reported is None or reported.count > lost.count else reported.count)
+            reported = lost
             if not page:
                 await self._check_core()
                 await asyncio.sleep(_EVERY_SECONDS)
@@ -115,20 +115,20 @@ class CompletionInbox:
         if not here and any(self._own(fields) is not None for _, fields in there):
             return await self._confirm(self._old, "-", entry_id)
         is_handed_out = bool(here or not is_old) and bool(newest) and _order(entry_id) <= _order(newest[0][0].decode())
-        await self._note_told(entry_id, is_behind=is_handed_out)
+        await self._note_reported(entry_id, is_behind=is_handed_out)
         return await self._confirm(self._stream, "-", entry_id) if is_handed_out else 0
 
     async def _confirm_one(self, entry_id: str) -> bool:
         streams = (self._stream, self._old)
         confirmed = sum([await self._confirm(stream, entry_id, entry_id) for stream in streams])
-        return await self._note_told(entry_id, is_behind=confirmed > 0) or confirmed > 0
+        return await self._note_reported(entry_id, is_behind=confirmed > 0) or confirmed > 0
 
-    async def _note_told(self, entry_id: str, *, is_behind: bool) -> bool:
+    async def _note_reported(self, entry_id: str, *, is_behind: bool) -> bool:
         """Have what was lost not told again if this id confirms it, or `is_behind` it: its reader has heard of that before."""
         lost = await self._lost()
         if lost is None or not (entry_id == lost.last or (is_behind and _order(entry_id) > _order(lost.last))):
             return False
-        return bool(await run(self._connection, TOLD, TOLD.parameters(lost=self._lost_key, said=lost.said)))
+        return bool(await run(self._connection, REPORTED, REPORTED.parameters(lost=self._lost_key, said=lost.said)))
 
     async def _lost(self) -> "_Lost | None":
         found: Any = await self._connection.execute("GET", self._lost_key)

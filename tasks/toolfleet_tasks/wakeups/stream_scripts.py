@@ -18,7 +18,7 @@ KEEP = script("wakeups/keep")
 
 DONE, SKIP, LEAVE = script("wakeups/read"), script("wakeups/skip"), script("wakeups/leave")
 
-TOLD = script("wakeups/told")
+REPORTED = script("wakeups/reported")
 """Returns 1 if nobody was told of it before, and no more was trimmed since."""
 
 CARRY = script("wakeups/carry")

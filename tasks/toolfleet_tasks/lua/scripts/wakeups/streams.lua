@@ -1,5 +1,5 @@
--- `streams_of(all_key, users_key)`: the streams of a conversation's users behind the one that all users had before, and the id of the
--- last user that was added.
+-- `streams_of(all_key, users_key)`: the streams of a conversation's users behind the one that all users had before,
+-- and the id of the last user that was added.
 
 local function streams_of(all_key, users_key)
   local streams, known, last = {all_key}, {}, '0-0'
