@@ -21,7 +21,7 @@ from toolfleet_tasks.messages.signing import Seal
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.redis.durable_write import run_durably
 from toolfleet_tasks.wakeups.outcomes import outcome_line
-from toolfleet_tasks.wakeups.stream_scripts import DONE, KEEP, LEAVE, SKIP, TAKE, TOLD
+from toolfleet_tasks.wakeups.stream_scripts import DONE, KEEP, LEAVE, REPORTED, SKIP, TAKE
 
 log = get_logger(__name__)
 
@@ -131,7 +131,7 @@ class Reader:
         log.warning("completions_lost", conversation_id=self._conversation_id, count=count)
         if self._on_lost is not None:
             self._on_lost(count)
-        await run_durably(self._connection, TOLD, TOLD.parameters(lost=key, said=said))
+        await run_durably(self._connection, REPORTED, REPORTED.parameters(lost=key, said=said))
 
     async def _wait_for_more(self, blocking: PipelinedConnection, streams: list[bytes], after: list[bytes]) -> None:
         """Until there is an entry after these, or it is time to look for what dead readers have left."""
