@@ -44,6 +44,8 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.urls import check_broker_url, check_redis_url, is_http_url, is_redis_url, is_sentinel_url
 
 PREFIX = setting_sources.PREFIX
+NULL = "null"
+"""What says in the environment that a setting has no value, also where a `toolfleet.toml` has one; an empty text says nothing."""
 HARD_LIMIT_MARGIN = 10  # seconds from a call's limit to Celery's hard limit: time to report the soft one
 LONGEST_RETRY_DELAY = 30  # seconds: the longest Retry-After that is honoured
 SCHEDULING_MARGIN = 10  # seconds beyond the longest call, before its message may be taken for lost
@@ -79,6 +81,7 @@ class Settings(
         frozen=True,
         extra="forbid",
         env_ignore_empty=True,
+        env_parse_none_str=NULL,
         hide_input_in_errors=True,
         ser_json_inf_nan="strings",  # `inf`, in a run file or a child's environment
         defer_build=DEFERS_BUILD,  # as in its parts: once for the whole, when settings are read

@@ -4,38 +4,36 @@ import json
 import os
 
 from toolfleet_registry.headers.module_headers import headers_by_module
-from toolfleet_registry.settings import PREFIX, Settings
+from toolfleet_registry.settings import NULL, PREFIX, Settings
 
-SECRETS = frozenset(
-    {
-        "signing_key",
-        "signing_keys_old",
-        "require_signed_results",
-        "core_secret",
-        "core_url",
-        "registry_webhooks",
-        "registry_webhooks_secret",
-        "approvals",
-        "module_headers",
-        "gateway_key",
-    }
-)
+# An empty text would leave them to a `toolfleet.toml`, where the one may be without the other.
+_NOTHING = {
+    "signing_key": NULL,
+    "signing_keys_old": "[]",
+    "require_signed_results": "false",
+    "core_secret": NULL,
+    "core_url": NULL,
+    "registry_webhooks": "{}",
+    "registry_webhooks_secret": NULL,
+    "approvals": "{}",
+    "module_headers": "{}",
+    "gateway_key": NULL,
+}
+
+SECRETS = frozenset(_NOTHING)
 """Settings that sign, let in or wake, and those that are wrong without them: only who needs them has them."""
-
-# In the place of an empty text, which would leave it to a `toolfleet.toml`.
-_NONE = {"signing_keys_old": "[]", "require_signed_results": "false"}
 
 
 def no_secrets() -> dict[str, str]:
-    """Variables that take the `SECRETS` from a child, however those of this process write them."""
-    names = {f"{PREFIX}{name.upper()}": _NONE.get(name, "") for name in SECRETS}
+    """Variables that take the `SECRETS` from a child, however those of this process and its files write them."""
+    names = {f"{PREFIX}{name.upper()}": nothing for name, nothing in _NOTHING.items()}
     return {variable: names[variable.upper()] for variable in {*names, *os.environ} if variable.upper() in names}
 
 
 def flower_environment(settings: Settings) -> dict[str, str]:
     """All that Flower knows of the fleet: it reads no file."""
-    shown = {f"{PREFIX}{name}": "" for name in ("HOSTS", "SECRETS", "REGISTRY_URL")}
-    return {**environment_of(settings), **no_secrets(), **shown}
+    others = {f"{PREFIX}HOSTS": "{}", f"{PREFIX}SECRETS": "{}", f"{PREFIX}REGISTRY_URL": NULL}
+    return {**environment_of(settings), **no_secrets(), **others}
 
 
 def environment_of(settings: Settings) -> dict[str, str]:

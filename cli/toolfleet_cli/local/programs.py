@@ -15,16 +15,16 @@ from toolfleet_cli.local.redis_server import STOP_SECONDS, redis_command
 from toolfleet_cli.local.tcp_ports import LOOPBACK
 from toolfleet_modules.hosts.processes.fence import USER_VARIABLE
 from toolfleet_registry.directory.announcements import ANNOUNCE_VARIABLE, announce_keys
-from toolfleet_registry.settings import HARD_LIMIT_MARGIN, PREFIX, Settings
+from toolfleet_registry.settings import HARD_LIMIT_MARGIN, NULL, PREFIX, Settings
 from toolfleet_tasks.messages.signing import module_keys
 from toolfleet_tasks.queues import Lane
 
 # Python buffers what goes to a file: a log would lag behind, and lose its end in a crash.
 _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 # A child gets our whole environment, but what lets workers into modules is the business of workers.
-_NO_HEADERS = {f"{PREFIX}MODULE_HEADERS": ""}
+_NO_HEADERS = {f"{PREFIX}MODULE_HEADERS": "{}"}
 # The gateway's own key is the business of its clients.
-_NO_GATEWAY_KEY = {f"{PREFIX}GATEWAY_KEY": ""}
+_NO_GATEWAY_KEY = {f"{PREFIX}GATEWAY_KEY": NULL}
 _GATEWAY_GRACE_SECONDS = 5  # for closing what it has open, once its requests have ended
 _MODULE_GRACE_SECONDS = 5  # the workers have ended by then, so nobody waits for what a module still does
 

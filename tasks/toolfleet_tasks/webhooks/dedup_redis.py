@@ -6,7 +6,7 @@ from pathlib import Path
 
 from redis.asyncio.client import Pipeline
 
-from toolfleet_registry.errors import WakeLost
+from toolfleet_registry.errors import SettingsError, WakeLost
 from toolfleet_registry.once.port import Record
 from toolfleet_registry.once.redis import RedisStore
 from toolfleet_registry.redis.keys import Keys
@@ -22,19 +22,29 @@ _PATIENCE_SECONDS = 5.0
 class RedisSeen(RedisStore):
     """A `Seen` in Redis, which should keep what it has: without an append-only file a restart forgets, and acts may be repeated.
 
-    `receiver` tells cores apart that share a Redis. `remember_seconds` must exceed the fleet's `wake_give_up_seconds`. It keeps no
-    replies, and leases by Redis's own clock.
+    Without a `url` it is the fleet's Redis, as the settings have it, with its key prefix. `receiver` tells cores apart that share a
+    Redis. `remember_seconds` must exceed the fleet's `wake_give_up_seconds`. It keeps no replies, and leases by Redis's own clock.
+    Raises `SettingsError` where neither names a Redis.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         *,
         receiver: str = "core",
         remember_seconds: int = REMEMBERED_SECONDS,
         key_prefix: str = "",
         sentinel_master: str | None = None,
     ) -> None:
+        if url is None:
+            from toolfleet_registry.settings import load_settings  # noqa: PLC0415 - a core with a URL reads none
+
+            settings = load_settings()
+            if settings.redis_url is None:
+                raise SettingsError(
+                    "There is no Redis to remember in: give RedisSeen a URL, or set TOOLFLEET_REDIS_URL."
+                )
+            url, key_prefix, sentinel_master = settings.redis_url, settings.key_prefix, settings.sentinel_master
         super().__init__(url, master=sentinel_master, patience_seconds=_PATIENCE_SECONDS)
         self._receiver = receiver
         self._remember_seconds = remember_seconds

@@ -5,6 +5,7 @@ import os
 import secrets
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,13 +73,20 @@ def furnished(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """The fleet of root, whose key is in its file. No test ends it."""
+    """The fleet of root, whose key is in its file, as are addresses, whose secrets are in its environment. No test ends it."""
     folder = tmp_path_factory.mktemp("home")
     words = furnished(folder) | {"key": secrets.token_hex(32)}
     file = folder / "toolfleet.toml"
-    file.write_text(f'signing_key = "{words["key"]}"\n{file.read_text()}')
-    with up(folder) as fleet:
-        yield Watched(fleet, words | {"gateway": (folder / ".toolfleet" / "gateway-key").read_text().strip()})
+    webhooks = '[registry_webhooks]\n"http://127.0.0.1:1/a" = ["removed"]\n'
+    file.write_text(f'signing_key = "{words["key"]}"\ncore_url = "http://127.0.0.1:1"\n{webhooks}{file.read_text()}')
+    wakes = [f"whsec_{b64encode(secrets.token_bytes(32)).decode()}" for _ in range(2)]
+    words |= dict(zip(("core", "webhooks"), wakes, strict=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOOLFLEET_CORE_SECRET", wakes[0])
+        patch.setenv("TOOLFLEET_REGISTRY_WEBHOOKS_SECRET", wakes[1])
+        with up(folder) as fleet:
+            kept = {name: (folder / ".toolfleet" / name).read_text().strip() for name in ("gateway-key",)}
+            yield Watched(fleet, words | kept)
 
 
 @pytest.mark.parametrize("host", HOSTS)

@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
 
-from toolfleet_cli.local.environment import flower_environment, no_secrets
-from toolfleet_registry.settings import load_settings
+from toolfleet_cli.local.environment import SECRETS, flower_environment, no_secrets
+from toolfleet_registry.settings import Settings, load_settings
 
 KEY = "a secret of more than thirty-two characters"
 CODE = """
@@ -38,13 +39,23 @@ def test_flower_has_and_reads_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [name for name, value in env.items() if KEY in value] == []
 
 
-def test_nothing_is_left_of_secrets_in_a_childs_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child without a key is not asked for signatures either, whatever the environment of what starts it says."""
+WEBHOOKS = 'core_url = "http://127.0.0.1:1"\n[registry_webhooks]\n"http://127.0.0.1:1/a" = ["removed"]\n'
+
+
+@pytest.mark.parametrize("file", [FILE, "require_signed_results = true\n", WEBHOOKS])
+def test_nothing_is_left_of_secrets_in_a_childs_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """Nor of what is wrong without them, wherever either is set: a child that has no use for them starts."""
+    (tmp_path / "toolfleet.toml").write_text(file)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOOLFLEET_SIGNING_KEY", KEY)
-    monkeypatch.setenv("TOOLFLEET_REQUIRE_SIGNED_RESULTS", "true")
+    monkeypatch.setenv("TOOLFLEET_CORE_SECRET", f"whsec_{b64encode(b'c' * 32).decode()}")
+    monkeypatch.setenv("TOOLFLEET_REGISTRY_WEBHOOKS_SECRET", f"whsec_{b64encode(b'r' * 32).decode()}")
+    assert load_settings().signing_key == KEY
     for name, value in no_secrets().items():
         monkeypatch.setenv(name, value)
 
-    settings = load_settings()
-    assert (settings.signing_key, settings.require_signed_results) == (None, False)
+    assert load_settings().model_dump(include=set(SECRETS)) == Settings.model_construct().model_dump(
+        include=set(SECRETS)
+    )

@@ -247,6 +247,25 @@ async def test_what_is_not_the_fleets_is_refused(
     assert await redis.dbsize() == 0
 
 
+async def test_without_a_url_wake_ups_are_remembered_in_the_fleets_redis(
+    redis_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Under its key prefix; where the settings name none, that is said."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TOOLFLEET_REDIS_URL", raising=False)
+    with pytest.raises(SettingsError, match="give RedisSeen a URL"):
+        RedisSeen()
+    (tmp_path / "toolfleet.toml").write_text(f'redis_url = "{redis_url}"\nkey_prefix = "owls:"\n')
+    seen = RedisSeen()
+    async with WakeReceiver(SECRET, seen).receive(*sent("job-1")):
+        pass
+    await seen.aclose()
+
+    every, prefixed = set(await redis.keys()), set(await redis.keys("owls:*"))
+    await redis.flushdb()  # no key is left whose prefix other tests do not know
+    assert every == prefixed != set()
+
+
 async def test_secrets_are_changed_without_a_pause(memory: Memory) -> None:
     """A receiver that knows both takes what either signs."""
     both = WakeReceiver([OTHER_SECRET, SECRET], memory())
