@@ -6,6 +6,9 @@ import os
 from toolfleet_registry.headers.module_headers import headers_by_module
 from toolfleet_registry.settings import NULL, PREFIX, Settings
 
+FLOWER_LOGIN = "FLOWER_BASIC_AUTH"
+"""The variable with the names and passwords that Flower asks for; Flower takes an empty one for none."""
+
 # An empty text would leave them to a `toolfleet.toml`, where the one may be without the other.
 _NOTHING = {
     "signing_key": NULL,

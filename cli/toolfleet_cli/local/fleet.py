@@ -1,6 +1,7 @@
 """Runs a whole fleet on this machine: Redis, modules, workers, beat, Flower and a gateway, as children of ours."""
 
 import asyncio
+import os
 import secrets
 import time
 from base64 import b64encode
@@ -13,6 +14,7 @@ from kombu.utils.url import maybe_sanitize_url
 from redis.exceptions import RedisError
 
 from toolfleet_cli.local.child import Program
+from toolfleet_cli.local.environment import FLOWER_LOGIN
 from toolfleet_cli.local.examples import SLOW_EXAMPLES, Example, find_examples, find_examples_folder
 from toolfleet_cli.local.folder_lock import folder_lock
 from toolfleet_cli.local.host_users import HostUsers
@@ -31,7 +33,7 @@ from toolfleet_cli.local.redis_server import START_SECONDS, redis_url
 from toolfleet_cli.local.stop_signals import StopSignals, stop_signals
 from toolfleet_cli.local.supervisor import Supervisor
 from toolfleet_cli.local.tcp_ports import LOOPBACK, held_port, kept_port, named_port
-from toolfleet_gateway.auth.kept_key import kept_key
+from toolfleet_gateway.auth.kept_key import kept_key, kept_login
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.config.run_file import Process
 from toolfleet_registry.contracts.names import SCHEDULER
@@ -52,7 +54,8 @@ _REDIS_SECONDS = 5.0
 class LocalFleet:
     """A running fleet. `settings` are those to use it with; `flower_url` and `gateway_url` are `None` if it has none.
 
-    `gateway_key` is the one that its folder keeps, `None` if `settings` have one. `sources` are the folders of the modules that it serves itself, by process; `hosted` are the modules that hosts serve.
+    `flower_login` is the file with the name and password that Flower asks for, `None` if its variables say otherwise. `gateway_key` is the
+    one that its folder keeps, `None` if `settings` have one. `sources` are the folders of the modules that it serves itself, by process; `hosted` are the modules that hosts serve.
     """
 
     def __init__(
@@ -64,7 +67,8 @@ class LocalFleet:
         hosted: Sequence[HostedModule],
     ) -> None:
         self.settings = settings
-        self.flower_url, self.gateway_url, self.gateway_key = urls.flower, urls.gateway, urls.gateway_key
+        self.flower_url, self.flower_login = urls.flower, urls.flower_login
+        self.gateway_url, self.gateway_key = urls.gateway, urls.gateway_key
         self.sources = {**sources, **_sources(hosted)}
         self.hosted = list(hosted)
         self._start = start
@@ -159,6 +163,7 @@ class _Found:
     """Where people and clients find what was started for them."""
 
     flower: str | None
+    flower_login: Path | None
     gateway: str | None
     gateway_key: str | None
 
@@ -245,18 +250,21 @@ class _Start:
 
     def processes(self, settings: Settings, *, flower_port: int | None) -> "_Found":
         watchers = [beat_program(settings)]
-        flower_url, gateway_url = None, None
+        flower_url, login_file, gateway_url = None, None, None
         if flower_port is not None:
             port = self._port(flower_port)
             flower_url = f"http://{LOOPBACK}:{port}"
-            watchers.append(flower_program(settings, port))
+            if not any(os.environ.get(name) for name in (FLOWER_LOGIN, "FLOWER_AUTH")):
+                login_file = self._folder / "flower-auth"
+            login = None if login_file is None else kept_login(login_file)
+            watchers.append(flower_program(settings, port, login=login))
         # Flower must not miss a worker's first events, and workers end before both: they are the last group.
         workers = [worker_program(lane, settings) for lane in _lanes(settings)]
         if self._gateway_port is not None:
             gateway_url = f"http://{LOOPBACK}:{self._gateway_port}"
             workers.append(gateway_program(settings, self._gateway_port, settings.gateway_key or self._gateway_key))
         self._run(watchers, workers)
-        return _Found(flower_url, gateway_url, self._gateway_key)
+        return _Found(flower_url, login_file, gateway_url, self._gateway_key)
 
     def _run(self, *groups: list[Program], seconds: float = READY_SECONDS) -> None:
         children = [child for group in groups for child in self.supervisor.start(group)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from toolfleet_cli.local.child import Program
 from toolfleet_cli.local.commands import beat_command, flower_command, gateway_command, worker_command
-from toolfleet_cli.local.environment import environment_of, flower_environment, no_secrets
+from toolfleet_cli.local.environment import FLOWER_LOGIN, environment_of, flower_environment, no_secrets
 from toolfleet_cli.local.examples import Example, data_environment
 from toolfleet_cli.local.hosted_modules import HostedModule
 from toolfleet_cli.local.readiness import is_redis, says, serves
@@ -126,13 +126,13 @@ def beat_program(settings: Settings) -> Program:
     )
 
 
-def flower_program(settings: Settings, port: int) -> Program:
-    """Flower, for this machine only."""
+def flower_program(settings: Settings, port: int, *, login: str | None = None) -> Program:
+    """Flower, for this machine only. `login`: the name and password that it asks for, with a colon between; None: as its variables say."""
     return Program(
         "flower",
         flower_command(LOOPBACK, port),
         is_ready=serves(port, "/healthcheck"),
-        env={**flower_environment(settings), **_UNBUFFERED},
+        env={**flower_environment(settings), **({} if login is None else {FLOWER_LOGIN: login}), **_UNBUFFERED},
         is_optional=True,
     )
 

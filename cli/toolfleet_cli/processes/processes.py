@@ -38,9 +38,6 @@ LaneOption = Annotated[
 ConcurrencyOption = Annotated[int | None, typer.Option(metavar="N", min=1, help="Calls in flight at most.")]
 
 
-_PASSWORD = "FLOWER_BASIC_AUTH"  # noqa: S105 - the variable's name; Flower takes an empty one for none
-
-
 def register(app: typer.Typer) -> None:
     """Give the app the commands."""
     for command in (worker, beat, flower):
@@ -91,14 +88,14 @@ def flower(
 ) -> None:
     """Show calls, queues and workers in the browser. Takes Flower's own `FLOWER_…` variables as well."""
     need("flower")
-    settings = _settings()
-    if os.environ.get(_PASSWORD, "-").strip() == "":
-        raise SettingsError(
-            f"{_PASSWORD} is empty, and without it whoever reaches Flower sees every call: set it to user:password."
-        )
     from toolfleet_cli.local.commands import flower_command  # noqa: PLC0415 - only this command needs it
-    from toolfleet_cli.local.environment import flower_environment  # noqa: PLC0415 - as above
+    from toolfleet_cli.local.environment import FLOWER_LOGIN, flower_environment  # noqa: PLC0415 - as above
 
+    settings = _settings()
+    if os.environ.get(FLOWER_LOGIN, "-").strip() == "":
+        raise SettingsError(
+            f"{FLOWER_LOGIN} is empty, and without it whoever reaches Flower sees every call: set it to user:password."
+        )
     _become(flower_command(address, port), flower_environment(settings))
 
 

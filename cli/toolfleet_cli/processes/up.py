@@ -138,6 +138,8 @@ async def _introduce(fleet: LocalFleet, folder: Path) -> None:
     say("")
     say(f"Redis   {shown_url(str(fleet.settings.redis_url))}")
     say(f"Flower  {fleet.flower_url}")
+    if fleet.flower_login is not None:
+        say(f"        its name and password are in {fleet.flower_login}")
     if fleet.gateway_url is not None:
         say(f"Gateway {fleet.gateway_url}")
         say(f"Console {fleet.gateway_url}/console")

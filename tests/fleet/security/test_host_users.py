@@ -49,7 +49,7 @@ class Watched:
 
     def look(self, host: str) -> dict[str, Any]:
         folder = self.fleet.folder
-        files = ("toolfleet.toml", "mcp.json", "token", ".toolfleet/gateway-key", ".toolfleet/run.json")
+        files = ("toolfleet.toml", "mcp.json", "token", ".toolfleet/gateway-key", ".toolfleet/flower-auth")
         words = ",".join(word for name, word in self.words.items() if name != host)
         asked = [f"words={words}", f"files={','.join(str(folder / each) for each in files)}"]
         result = call(f"{host}.look", *asked, cwd=folder)["result"]
@@ -85,7 +85,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         patch.setenv("TOOLFLEET_CORE_SECRET", wakes[0])
         patch.setenv("TOOLFLEET_REGISTRY_WEBHOOKS_SECRET", wakes[1])
         with up(folder) as fleet:
-            kept = {name: (folder / ".toolfleet" / name).read_text().strip() for name in ("gateway-key",)}
+            kept = {name: (folder / ".toolfleet" / name).read_text().strip() for name in ("gateway-key", "flower-auth")}
             yield Watched(fleet, words | kept)
 
 

@@ -61,6 +61,21 @@ def test_nobody_else_may_look_into_its_folder(fleet: Up) -> None:
     assert (folder / ".gitignore").read_text() == "*\n!tools/\n!tools/**\n"
 
 
+def test_flower_asks_for_what_a_file_has(fleet: Up) -> None:
+    """Its pages and its API, which otherwise would send tasks for any page in a browser; no list of processes shows it."""
+    file = fleet.folder / ".toolfleet" / "flower-auth"
+    name, _, password = file.read_text().strip().partition(":")
+    url = f"{fleet.run_file().flower_url}/api/workers"
+    asked = [
+        httpx.get(url, auth=auth, timeout=10, verify=PLAIN).status_code
+        for auth in (None, (name, "x"), (name, password))
+    ]
+
+    assert asked == [401, 401, 200]
+    assert (file.stat().st_mode & 0o777, str(file) in fleet.said()) == (0o600, True)
+    assert [line for line in fleet.processes().values() if password in line] == []
+
+
 def test_it_says_what_runs_and_how_to_try_it(fleet: Up) -> None:
     """The addresses, the modules with their lanes, and a command to copy, which works."""
     said = fleet.said()
