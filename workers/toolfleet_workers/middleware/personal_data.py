@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from toolfleet_registry.agents.data_guards import counted
 from toolfleet_registry.agents.known_profiles import KnownProfiles
@@ -101,7 +101,7 @@ class PersonalDataGuard:
             asked = zip(question.requests.items(), hidden.value, strict=True)
             requests = {key: request.model_copy(update={"params": params}) for (key, request), params in asked}
             return dataclasses.replace(attempt, question=dataclasses.replace(question, requests=requests))
-        said = dict(zip((place, "hint"), hidden.value, strict=True))
+        said: dict[str, Any] = dict(zip((str(place), "hint"), hidden.value, strict=True))
         return dataclasses.replace(attempt, result=result.model_copy(update=said))
 
     def _screen_reports(self, specs: Sequence[PiiSpec]) -> None:

@@ -148,6 +148,9 @@ class _Relaxing:
     def _why_not_shown(self, keyword: str, inner: Any) -> str | None:
         if keyword == "$ref" and definition(inner, self._definitions) is None:
             return _TOO_MUCH if inner == TOO_MUCH else "leads out of the schema, or to nothing in it"
+        patterns = {"pattern": [inner], "patternProperties": inner}.get(keyword, ())
+        if not all(map(_PORTABLE.fullmatch, patterns)):
+            return "has a pattern that some engines refuse, and with it the whole request"
         if keyword == "format" and self._dialect.formats is not None and inner not in self._dialect.formats:
             return f"the format {inner!r} is not taken"
         if self._names and (keyword in _BY_NAME or keyword.startswith("unevaluated")):
@@ -212,6 +215,12 @@ class _Relaxing:
         return not self._notes.lost_since(mark) and (self._refs == refs or not self._loose)
 
 
+_ESCAPE = r"\\[dDwWsStnrfv]|\\[!-/:;=?@\[-`{-~]|\\x[0-9A-Fa-f]{2}"
+_CLASS = rf"\[\^?(?:(?:{_ESCAPE}|[^\\\[\]&~-])|-(?!-)|&(?!&)|~(?!~))+\]"
+_REPEAT = r"(?:[*+?]|\{(?:[0-9]{1,2}|[1-9][0-9]{2})(?:,(?:[0-9]{1,2}|[1-9][0-9]{2})?)?\})\??"
+# What engines of all kinds read: no look-around, back reference, named group, nested class, set operation or huge repeat.
+_ATOM = rf"(?:{_ESCAPE}|\\[bB]|{_CLASS}|[^\\\[\](){{}}*+?]|\))(?:{_REPEAT})?"
+_PORTABLE = re.compile(rf"(?:{_ATOM}|\((?:\?:)?(?![*+?]))*")
 _TOO_MUCH = "what it refers to would be too much to be shown, with all the others"
 
 
