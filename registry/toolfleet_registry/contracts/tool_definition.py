@@ -55,11 +55,11 @@ class ToolDefinition(ModuleMessage):
     """What a model is told of the tool."""
     title: str | None = None
     """What people are shown as its name; a model is told it where there is no description."""
-    icons: list[dict[str, Any]] = Field(default=[])
+    icons: list[dict[str, Any]] | None = None
     """Its icons, as the Model Context Protocol has them."""
     meta: dict[str, Any] | None = None
     """What it says beside that to clients of the Model Context Protocol, as `_meta`."""
-    is_foreign: bool = False
+    is_foreign: bool | None = None
     """Whether a server of that protocol describes it: clients are told of a repeat only what that server says."""
     parameters: list[ToolParameter] = Field(default=[])
     """The arguments in their flat form."""

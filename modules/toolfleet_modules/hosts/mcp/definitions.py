@@ -106,15 +106,12 @@ def _definition(name: str, tool: types.Tool, *, is_trusted: bool) -> ToolDefinit
     hints = {} if tool.annotations is None else tool.annotations.model_dump(by_alias=True, exclude_none=True)
     if not is_trusted:
         hints = {hint: value for hint, value in hints.items() if _CAREFUL.get(hint, value) is value}
+    shown = [icon for icon in tool.icons or () if _is_shown(icon)]
     return ToolDefinition(
         name=name,
         description=(tool.description or "")[:_LONGEST_DESCRIPTION].encode("utf-8", "replace").decode(),
         title=tool.title,
-        icons=[
-            icon.model_dump(mode="json", by_alias=True, exclude_none=True)
-            for icon in tool.icons or ()
-            if _is_shown(icon)
-        ],
+        icons=[icon.model_dump(mode="json", by_alias=True, exclude_none=True) for icon in shown] or None,
         meta=tool.meta if tool.meta and len(to_json(tool.meta, fallback=str)) <= _LARGEST_META else None,
         is_foreign=True,
         input_schema=tool.input_schema,

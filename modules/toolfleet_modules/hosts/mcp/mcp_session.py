@@ -213,18 +213,15 @@ class McpSession:
         """Have it end: requests that it has are lost."""
         self._stop.set()
 
-    async def ended(self) -> None:
-        """Return when it has ended by itself."""
-        await self.closed.wait()
-        await self.aclose()
-
     async def aclose(self) -> None:
         """End it, and whatever the server has started."""
         self.close()
         if self._task is not None:
             await _ended(self._task)
 
-    def _note_end(self, _: object) -> None:
+    def _note_end(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.debug("a session ended", exc_info=error)
         self.closed.set()
         self.over.set()
 
@@ -334,5 +331,3 @@ async def _ended(task: "asyncio.Task[None]") -> None:
     if not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=_CLOSE_SECONDS)
-    if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-        _log.debug("a session ended", exc_info=error)

@@ -97,7 +97,7 @@ class PassedRun(ServedRun[PassedTool]):
         self.check_begin()
         try:
             async with asyncio.timeout(_SECONDS), self.tool.sessions.taken(self.context.user_id) as connection:
-                return self._answer(await self._asked(connection, request))
+                return self._answer(await answer_of(connection, request))
         except ServerAway:
             raise ModuleBusy(RETURN_SECONDS) from None
         except ToolError as exc:
@@ -105,18 +105,20 @@ class PassedRun(ServedRun[PassedTool]):
         except TimeoutError:
             return Reply.failure(self.name, f"The server did not answer within {_SECONDS:g} s.", effect_state="none")
 
-    async def _asked(self, connection: McpSession, request: Any) -> dict[str, Any]:
-        try:
-            return {"result": await connection.request(request)}
-        except Refused as exc:
-            raise refused_call(exc.message) from None
-        except (Lost, NotTaken):  # whatever was begun only reads
-            raise ModuleBusy(RETURN_SECONDS) from None
-        except MCPError as exc:
-            return {"error": PassedError(exc.code, exc.message, exc.data).facts()}
-        except ValidationError:
-            message = "The server's answer is none of the protocol."
-            return {"error": {"code": types.INTERNAL_ERROR, "message": message}}
-
     def _answer(self, answer: dict[str, Any]) -> Reply:
         return self.tool.without_secrets(Reply.success(self.name, answer, most_bytes=self.most_bytes))
+
+
+async def answer_of(connection: McpSession, request: Any) -> dict[str, Any]:
+    """Return the server's `result`, or its `error`. Raises `ModuleBusy` and `ToolError` where it has none."""
+    try:
+        return {"result": await connection.request(request)}
+    except Refused as exc:
+        raise refused_call(exc.message) from None
+    except (Lost, NotTaken):  # whatever was begun only reads
+        raise ModuleBusy(RETURN_SECONDS) from None
+    except MCPError as exc:
+        return {"error": PassedError(exc.code, exc.message, exc.data).facts()}
+    except ValidationError:
+        message = "The server's answer is none of the protocol."
+        return {"error": {"code": types.INTERNAL_ERROR, "message": message}}

@@ -4,17 +4,15 @@ import asyncio
 import json
 from typing import Any, Protocol
 
-from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession
-from toolfleet_modules.hosts.mcp.passed_tool import FORMS
-from toolfleet_modules.hosts.mcp.server_away import ServerAway, refused_call
+from toolfleet_modules.hosts.mcp.passed_tool import FORMS, answer_of
+from toolfleet_modules.hosts.mcp.server_away import ServerAway
 from toolfleet_modules.hosts.mcp.sessions import McpSessions
-from toolfleet_modules.hosts.mcp.transports.exchanges import Lost, NotTaken, Refused
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.request import TooLarge, TooSlow, read_body
@@ -111,17 +109,12 @@ class Passthrough:
             return _refusal(504, f"The server did not answer within {_SECONDS:g} s.")
 
     async def _sent(self, connection: McpSession, request: Any) -> Response:
-        try:
-            result = await connection.request(request)
-        except Refused as exc:
-            raise refused_call(exc.message) from None
-        except (Lost, NotTaken):  # whatever was begun only reads
-            raise ModuleBusy from None
-        except MCPError as exc:
-            shown = {"code": exc.code, "message": self._host.secrets.hide(exc.message)[:4000]}
+        found = await answer_of(connection, request)
+        if "error" in found:
+            error = found["error"]
+            shown = {"code": error["code"], "message": self._host.secrets.hide(error["message"])}
             return JSONResponse({"error": shown}, 502)
-        except ValidationError:
-            return _refusal(502, "The server's answer is none of the protocol.")
+        result = found["result"]
         if result.get("resultType", "complete") != "complete":
             return _refusal(502, "The server asks for input, which nobody here can give.")
         answer = PassedAnswer(result=result).model_dump()

@@ -38,25 +38,6 @@ class McpSessions(Protocol):
         ...
 
 
-class RetiredSessions:
-    """Sessions that take no more calls, until those that run in them have ended."""
-
-    def __init__(self) -> None:
-        self._ending = dict[McpSession, asyncio.Task[None]]()
-
-    def add(self, connection: McpSession) -> None:
-        """Keep a session until it has ended by itself."""
-        task = self._ending[connection] = asyncio.ensure_future(connection.ended())
-        task.add_done_callback(lambda _: self._ending.pop(connection, None))
-
-    async def aclose(self) -> None:
-        """End all."""
-        ending = list(self._ending.values())
-        for connection in list(self._ending):
-            connection.close()
-        await asyncio.gather(*ending, return_exceptions=True)
-
-
 class SharedSession:
     """One session, as long as the host runs. `began` runs with each one while it lasts, `failed` is called with the reason where there is none."""
 
@@ -65,7 +46,7 @@ class SharedSession:
         self._refusal: str | None = None
         self._name, self._connect, self._began, self._failed = name, connect, began, failed
         self._attempt = asyncio.Event()  # set when it was tried to make the next session
-        self._retired = RetiredSessions()
+        self._retired: list[McpSession] = []
         self._supervising = asyncio.ensure_future(self._supervise())
 
     @asynccontextmanager
@@ -87,7 +68,7 @@ class SharedSession:
         await asyncio.gather(self._supervising, return_exceptions=True)
         if self.connection is not None:
             await self.connection.aclose()
-        await self._retired.aclose()
+        await asyncio.gather(*(each.aclose() for each in self._retired))
 
     async def _supervise(self) -> None:
         """Have one session; when it ends, make another, after a pause that grows."""
@@ -106,7 +87,7 @@ class SharedSession:
             self._attempt = asyncio.Event()
             if connection is not None:
                 await self._lasting(connection)
-                self._retired.add(connection)
+                self._retired = _running(self._retired, connection)
                 _log.warning("%s lost its server; it is started or reached anew.", self._name)
             pause = _BACK_OFF_SECONDS[0] if loop.time() - began > _LASTING_SECONDS else pause
             await asyncio.sleep(pause * randomness.uniform(0.5, 1))  # not all that fail together start together
@@ -147,7 +128,7 @@ class UserSessions:
         self._connect, self._most, self._idle_seconds = connect, most, idle_seconds
         self._sessions: dict[str, _UserSession] = {}
         self._ending = set[asyncio.Task[None]]()
-        self._retired = RetiredSessions()
+        self._retired: list[McpSession] = []
         self._sweeping = asyncio.ensure_future(self._sweep())
 
     @asynccontextmanager
@@ -176,7 +157,7 @@ class UserSessions:
         for user_id in list(self._sessions):
             self._end(user_id)
         await asyncio.gather(*self._ending, return_exceptions=True)
-        await self._retired.aclose()
+        await asyncio.gather(*(each.aclose() for each in self._retired))
 
     @asynccontextmanager
     async def _used(self, user_id: str) -> AsyncGenerator[McpSession]:
@@ -232,6 +213,11 @@ class UserSessions:
         with contextlib.suppress(ServerAway):
             connection = await starting
             if connection.is_retired:
-                self._retired.add(connection)
+                self._retired = _running(self._retired, connection)
             else:
                 await connection.aclose()
+
+
+def _running(retired: list[McpSession], other: McpSession) -> list[McpSession]:
+    """The sessions that take no more calls, as far as calls still run in them."""
+    return [each for each in (*retired, other) if not each.closed.is_set()]

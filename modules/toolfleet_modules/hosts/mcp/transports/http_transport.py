@@ -96,7 +96,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             return self._ended(identifier, Lost("its server's answer is compressed"))
         if is_stream and response.is_success:
             response.request = request
-            events = _Events(response, lambda data: self._screened(identifier, data), self._doubt)
+            events = _Events(response, lambda data: self._screened(identifier, data))
             return httpx2.Response(response.status_code, headers=response.headers, stream=events)
         if identifier is None:
             return response
@@ -121,9 +121,6 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
                 request.method, target, headers=request.headers, stream=request.stream, extensions=request.extensions
             )
         return await self._inner.handle_async_request(request)
-
-    def _doubt(self) -> None:
-        self._requests.is_doubtful = True
 
     def _ended(self, identifier: types.RequestId | None, answer: MCPError) -> httpx2.Response:
         """Note how a request has ended, and return an answer that has the SDK end it."""
@@ -193,21 +190,10 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 class _Events(httpx2.AsyncByteStream):
     """The events of a stream, each with its data as `screen` gives them; without those that it leaves out."""
 
-    def __init__(
-        self, response: httpx2.Response, screen: Callable[[bytes], bytes | None], on_end: Callable[[], None]
-    ) -> None:
-        self._response, self._screen, self._on_end = response, screen, on_end
+    def __init__(self, response: httpx2.Response, screen: Callable[[bytes], bytes | None]) -> None:
+        self._response, self._screen = response, screen
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            async for written in self._written():
-                yield written
-        except httpx2.TransportError:
-            self._on_end()
-            raise
-        self._on_end()
-
-    async def _written(self) -> AsyncIterator[bytes]:
         async for event in httpx2.EventSource(self._response, max_event_size=_MOST_BYTES):
             data: bytes | None = event.data.encode()
             if data and event.event == "message":
