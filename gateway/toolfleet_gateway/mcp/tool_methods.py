@@ -9,6 +9,7 @@ from mcp.shared.exceptions import MCPError
 
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_gateway.mcp.calls.call_keys import WrongKey
+from toolfleet_gateway.mcp.calls.call_results import ERROR
 from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION
 from toolfleet_gateway.mcp.calls.client_kinds import in_its_place, kinds_of, takes_forms
 from toolfleet_gateway.mcp.calls.followed_calls import FollowedCalls
@@ -21,7 +22,7 @@ from toolfleet_gateway.mcp.listing import McpListing
 from toolfleet_gateway.mcp.log_levels import LogLevels
 from toolfleet_gateway.mcp.meta_tools import CALL, META_TOOLS, MetaTools
 from toolfleet_gateway.mcp.task_methods import capabilities_of
-from toolfleet_gateway.mcp.view import ASK, BEGAN, McpView
+from toolfleet_gateway.mcp.view import ASK, BEGAN, END, IS_CANCELLED, McpView
 from toolfleet_registry.contracts.inputs.messages import PendingInput
 from toolfleet_tasks.messages.following_tools import FOLLOWING_TOOLS
 
@@ -88,7 +89,12 @@ class ToolMethods:
             notification = _NOTIFICATIONS[method].model_validate({"method": method, "params": note})
             await context.session.send_notification(notification, related_request_id=context.request_id)
 
-        return await self.run(self._view_of(context), asked, report)
+        answer = await self.run(self._view_of(context), asked, report)
+        scope = {} if context.request is None else context.request.scope
+        error = answer.get("_meta", {}).get(ERROR, {})
+        if error.get("error_code") == "cancelled" and IS_CANCELLED in scope and await scope[IS_CANCELLED]():
+            await scope[END]()  # without an answer, as the protocol has it: what is written now goes nowhere
+        return answer
 
     async def run(self, view: McpView, asked: McpCall, report: Report) -> dict[str, Any]:
         """As `call`. Raises `MCPError`, where the protocol wants an error and no result."""

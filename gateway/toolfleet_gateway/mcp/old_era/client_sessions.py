@@ -70,9 +70,19 @@ class ClientSessions:
         return ClientSession(session_id, *facts[:_FACTS]) if holder == _holder(view) else None
 
     async def note_call(self, session: ClientSession, request_id: str | int, call_id: str) -> None:
-        """Remember which call a request has become, for its client to take it back at any gateway. Without Redis nobody can."""
+        """Remember which call a request has become, for its client to take it back at any gateway. Without Redis nobody can.
+
+        No call: its client has taken it back, and wants no answer.
+        """
         with contextlib.suppress(RedisError, OSError):
             await self._redis.set(self._keys.mcp_request(session.id, request_id), call_id, px=self._ms)
+
+    async def is_cancelled(self, session: ClientSession, request_id: Any) -> bool:
+        """Whether a request's client wants no answer to it any more. Fails open: without Redis it gets one."""
+        try:
+            return await self.called(session, request_id) == ""
+        except FleetUnavailable:
+            return False
 
     async def called(self, session: ClientSession, request_id: str | int) -> str | None:
         """The call that a request has become. Raises `FleetUnavailable`."""

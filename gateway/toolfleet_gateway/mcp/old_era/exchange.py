@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from toolfleet_gateway.http.streams import RETRY_MS
 from toolfleet_gateway.mcp.old_era.client_questions import ClientQuestions
 from toolfleet_gateway.mcp.old_era.client_sessions import ClientSession
-from toolfleet_gateway.mcp.view import ASK
+from toolfleet_gateway.mcp.view import ASK, END
 from toolfleet_registry.system.loggers import get_logger
 
 log = get_logger(__name__)
@@ -56,6 +56,7 @@ class Exchange:
         async with transport.connect() as (reads, writes):
             if session is not None:
                 scope[ASK] = functools.partial(self._questions.ask, session, writes)
+                scope[END] = transport.terminate
             ready.set()
             dispatcher: JSONRPCDispatcher[TransportContext] = JSONRPCDispatcher(
                 reads,

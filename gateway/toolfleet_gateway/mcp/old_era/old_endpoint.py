@@ -21,7 +21,7 @@ from toolfleet_gateway.mcp.old_era.client_sessions import ClientSession, ClientS
 from toolfleet_gateway.mcp.old_era.exchange import Exchange
 from toolfleet_gateway.mcp.old_era.session_stream import SessionStreams
 from toolfleet_gateway.mcp.replay import again, whole_body
-from toolfleet_gateway.mcp.view import BEGAN, KEEP_LOG_LEVEL, LOG_LEVEL, SESSION, McpView
+from toolfleet_gateway.mcp.view import BEGAN, IS_CANCELLED, KEEP_LOG_LEVEL, LOG_LEVEL, SESSION, McpView
 
 SESSION_HEADER: Final = "mcp-session-id"
 
@@ -90,6 +90,7 @@ class OldEndpoint:
         elif session is not None:
             await self._heed(view, session, asked)
             request.scope[BEGAN] = self._noting(session, asked.get("id"))
+            request.scope[IS_CANCELLED] = functools.partial(self._sessions.is_cancelled, session, asked.get("id"))
             request.scope[SESSION] = session
             request.scope[LOG_LEVEL] = session.log_level
             request.scope[KEEP_LOG_LEVEL] = functools.partial(self._sessions.keep_log_level, session, view)
@@ -103,7 +104,8 @@ class OldEndpoint:
         request_id = params.get("requestId") if isinstance(params, dict) else None
         if asked.get("method") != "notifications/cancelled" or not isinstance(request_id, str | int):
             return
-        if (call_id := await self._sessions.called(session, request_id)) is not None:
+        if call_id := await self._sessions.called(session, request_id):
+            await self._sessions.note_call(session, request_id, "")
             self._abandoned.take_back(call_id, owner_of(view.who))
 
     def _noting(self, session: ClientSession, request_id: Any) -> Callable[[str], Awaitable[None]] | None:

@@ -112,6 +112,25 @@ async def test_a_client_that_gives_up_cancels_its_call(owls: ModuleServer, one: 
         await wait_until(lambda: not owls.running, "it is interrupted")
 
 
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])
+async def test_a_request_that_its_client_has_cancelled_gets_no_answer(
+    owls: ModuleServer, here: httpx.AsyncClient, version: str
+) -> None:
+    """Its stream ends without one, and the session goes on."""
+    session = await OldSession.open(here, "/mcp", version)
+    params = {"name": "owls.nap", "arguments": {"seconds": 60}}
+    body = {"jsonrpc": "2.0", "id": "nap", "method": "tools/call", "params": params}
+    calling = asyncio.create_task(here.post("/mcp", json=body, headers=session.headers))
+    await wait_until(lambda: owls.running, "the call is in its module")
+    over = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "nap"}}
+    taken = await here.post("/mcp", json=over, headers=session.headers)
+    answer = await calling
+
+    assert (taken.status_code, answer.status_code) == (202, 200)
+    assert "jsonrpc" not in answer.text, answer.text
+    assert (await session.ask(here, "tools/call", name="owls.echo", arguments={"text": "hoo"}))["result"]
+
+
 @pytest.mark.parametrize("padding", ["", "  ", "\t"])
 async def test_spaces_around_a_header_are_no_part_of_it(one: Gateway, padding: str) -> None:
     """A name that is compared with the body's is the same with them: HTTP has them stripped before a value is looked at."""
