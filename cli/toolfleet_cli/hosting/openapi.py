@@ -16,6 +16,8 @@ from toolfleet_registry.config.host_specs import NAME_FORM, OpenApiSpec
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
 
+_FIELD = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_FORBIDDEN = frozenset({"host", "connection", "content-length", "content-type", "transfer-encoding", "cookie"})
 _PLACE = re.compile(rf"\$\{{({NAME_FORM})\}}")
 
 
@@ -26,7 +28,8 @@ def openapi_host(settings: Settings, name: str, spec: OpenApiSpec, *, folder: Pa
     """
     document = spec.document if is_url(spec.document) else str((folder / spec.document).absolute())
     _check(name, spec, document)
-    named = dict.fromkeys([*spec.secrets, *(place for text in spec.auth.values() for place in _PLACE.findall(text))])
+    filled = [*spec.auth.values(), *spec.headers.values()]
+    named = dict.fromkeys([*spec.secrets, *(place for text in filled for place in _PLACE.findall(text))])
     return OpenApiHost(
         OpenApiOptions(
             check_host_name(name),
@@ -41,6 +44,7 @@ def openapi_host(settings: Settings, name: str, spec: OpenApiSpec, *, folder: Pa
             refresh_seconds=spec.refresh_seconds,
             checks_results=spec.checks_results,
             slashes=spec.slashes,
+            headers=spec.headers,
             longest_call_seconds=settings.max_timeout,
         ),
         listener=ChangeNotice(settings),
@@ -62,12 +66,17 @@ def _check(name: str, spec: OpenApiSpec, document: str) -> None:
     if is_url(document):
         if fault := base_fault(document.partition("?")[0]):
             raise SettingsError(f"The document of {name!r} {fault}.")
-        if spec.auth and spec.base is None:
+        if (spec.auth or any(map(_PLACE.search, spec.headers.values()))) and spec.base is None:
             raise SettingsError(f"{name!r} needs a base: secrets are not sent to where a document on a server says.")
     elif not Path(document).is_file():
         raise SettingsError(f"There is no document {document}.")
     if spec.base is not None and (fault := base_fault(spec.base)):
         raise SettingsError(f"The base of {name!r} {fault}.")
+    for field, text in spec.headers.items():
+        if not _FIELD.fullmatch(field) or field.lower() in _FORBIDDEN or not text.isprintable():
+            raise SettingsError(
+                f"{name!r} cannot send the header {field[:80]!r}: its name, or its value, is no header's."
+            )
     if plain := [scheme for scheme, text in spec.auth.items() if not _PLACE.search(text)]:
         raise SettingsError(
             f"What is sent for {plain[0]!r} has no ${{SECRET}}: name a secret there, in single quotes in a shell."

@@ -277,6 +277,8 @@ class OpenApiSpec(HostBase):
     """Only operations whose path matches one of these patterns (`/owls/*`), if any are named."""
     auth: dict[str, str] = {}
     """The document's security schemes by name, each with what is sent for it; `${NAME}` stands for the secret of this name."""
+    headers: dict[str, str] = {}
+    """Header fields of each request to the service, such as a version; `${NAME}` as in `auth`. No model writes them."""
     refresh_seconds: Seconds = 300
     """The pause between two looks at a document that has a URL; a file is read again when it changes."""
     checks_results: bool = True

@@ -62,7 +62,7 @@ class _Building:
     def __init__(self, document: OpenApiDocument, options: OpenApiOptions, sender: HttpSender) -> None:
         self._document, self._options, self._sender = document, options, sender
         self._inputs, self._outputs = SchemaTranslator(document, "input"), SchemaTranslator(document, "output")
-        self._credentials = Credentials(document, options.auth, options.secrets)
+        self._credentials = Credentials(document, options.auth, options.secrets, options.headers)
         self._found = DocumentTools()
         self._labels: dict[str, str] = {}
 

@@ -12,6 +12,7 @@ class OpenApiOptions(HostOptions):
 
     `refresh_seconds`: between two looks at a document that has a URL. `checks_results`: what the service returns is held
     against the document. `slashes`: parameters of paths that may have `/`, as `get_content.path`.
+    `headers`: fields of each request, filled in as `auth` is.
     """
 
     document: str
@@ -22,3 +23,4 @@ class OpenApiOptions(HostOptions):
     refresh_seconds: float = 300
     checks_results: bool = True
     slashes: Sequence[str] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)

@@ -216,3 +216,21 @@ async def test_schemes_that_a_secret_is_not_enough_for_are_named(service: BirdSe
     ) as birds:
         assert birds.errors() == {f"auth {name}": "SchemeUnknown" for name in auth}
         assert "no secret named 'MISSING'" in [each.message for each in birds.errors_listed()][-1]
+
+
+async def test_fixed_headers_are_sent_with_each_request(service: BirdService, tmp_path: Path) -> None:
+    """No model writes them, a secret in one is hidden, and a credential counts more."""
+    paths = {
+        "/echo": {"get": operation("echo", parameter("Bird-Version", "header"), parameter("authorization", "header"))},
+        "/own": {"get": operation("own", security=[{"bearer": []}])},
+    }
+    headers = {"bird-version": "2026-01-01", "Authorization": "Token ${KEY}"}
+    secrets = Secrets({"KEY": PLAIN, "OTHER": "another-secret-0123"})
+    options: dict[str, Any] = {"auth": {"bearer": "${OTHER}"}, "headers": headers, "secrets": secrets}
+    async with hosted_document(tmp_path, secured(paths), base=service.url, **options) as birds:
+        echoed, own = await birds.call("echo"), await birds.call("own")
+
+        assert birds.input_schema("echo")["properties"] == {}
+        assert echoed.result["headers"]["bird-version"] == own.result["headers"]["bird-version"] == "2026-01-01"
+        assert echoed.result["headers"]["authorization"] == "Token [secret KEY]"
+        assert own.result["headers"]["authorization"].startswith("Bearer [secret")

@@ -30,7 +30,9 @@ class Credentials:
     the document are sent, also those that it has no secret for: a service may take any of them.
     """
 
-    def __init__(self, document: OpenApiDocument, auth: Mapping[str, str], secrets: Secrets) -> None:
+    def __init__(
+        self, document: OpenApiDocument, auth: Mapping[str, str], secrets: Secrets, headers: Mapping[str, str]
+    ) -> None:
         self.faults: dict[str, str] = {}
         self._found: dict[str, Credential] = {}
         sent = dict[str, str]()
@@ -42,14 +44,21 @@ class Credentials:
                 continue
             self._found[scheme] = credential
             sent[f"of {scheme}"] = credential.value.removeprefix("Basic ").removeprefix("Bearer ")
+        self._fixed = [Credential("header", name, secrets.fill(text)) for name, text in headers.items()]
         self.hidden = secrets.with_values(sent)
         schemes = [each for each in document.security_schemes.values() if isinstance(each, dict)]
         keys = [(str(each.get("in")), str(each.get("name"))) for each in schemes if each.get("type") == "apiKey"]
-        sent_in = [(each.place, each.name) for each in self._found.values()]
+        sent_in = [(each.place, each.name) for each in (*self._found.values(), *self._fixed)]
         self.places = frozenset(place_of(*each) for each in (*keys, *sent_in))
 
     def of(self, security: Sequence[Mapping[str, Any]]) -> Sequence[Credential]:
-        """What is sent for the first alternative that can be met; one that wants nothing comes last. Raises `OperationUnusable`."""
+        """Return what is sent: for the first alternative that can be met, and the fixed headers. Raises `OperationUnusable`."""
+        found = self._of_first(security)
+        own = {place_of(each.place, each.name) for each in found}
+        return [*found, *(each for each in self._fixed if place_of(each.place, each.name) not in own)]
+
+    def _of_first(self, security: Sequence[Mapping[str, Any]]) -> Sequence[Credential]:
+        """Alternatives that want nothing come last."""
         if not security:
             return ()
         for schemes in sorted(security, key=lambda each: not each):
