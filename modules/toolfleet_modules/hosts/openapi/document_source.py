@@ -12,7 +12,7 @@ from watchfiles import Change, awatch
 
 from toolfleet_modules.hosts.openapi.calls.http_sender import origin_of
 from toolfleet_modules.hosts.openapi.documents.document import DocumentWrong
-from toolfleet_modules.hosts.openapi.documents.document_text import MOST_BYTES
+from toolfleet_modules.hosts.openapi.documents.document_text import MOST_SELECTED_BYTES
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
 from toolfleet_registry.system.http_bodies import BodyReader
 
@@ -85,7 +85,7 @@ class FileSource:
 
     def _content(self) -> bytes:
         with self._file.open("rb") as opened:
-            return opened.read(MOST_BYTES + 1)
+            return opened.read(MOST_SELECTED_BYTES + 1)
 
     def _is_ours(self, change: Change, path: str) -> bool:
         del change
@@ -155,7 +155,7 @@ class UrlSource:
     async def _body(self, response: httpx.Response) -> bytes:
         said = response.headers
         reader = BodyReader(
-            MOST_BYTES, encoding=said.get("content-encoding", ""), announced=said.get("content-length", "")
+            MOST_SELECTED_BYTES, encoding=said.get("content-encoding", ""), announced=said.get("content-length", "")
         )
         async for chunk in response.aiter_raw():
             reader.feed(chunk)

@@ -54,7 +54,8 @@ class OpenApiHost(Host[OperationTool]):
                 data = await self._source.read()
                 if data is None:
                     return False
-                document = await document_of(data)
+                is_selected = bool(self._options.tags or self._options.paths)
+                document = await document_of(data, is_selected=is_selected)
                 self._take(await asyncio.to_thread(tools_of, document, self._options, self._sender))
             except DocumentWrong as exc:
                 fault = OperationFault("", "DocumentWrong", str(exc))

@@ -187,6 +187,29 @@ async def test_what_is_no_document_is_one_clear_error(tmp_path: Path, text: str,
         await birds.wait_for_tools("owls")
 
 
+@pytest.mark.parametrize(
+    ("more", "is_yaml", "chosen", "is_served"),
+    [
+        (9, False, {"paths": ["/owls"]}, True),
+        (9, False, {"tags": ["night"]}, True),
+        (9, False, {}, False),
+        (9, True, {"paths": ["/owls"]}, False),
+        (33, False, {"paths": ["/owls"]}, False),
+    ],
+)
+async def test_a_large_document_is_read_where_something_is_chosen(
+    tmp_path: Path, more: int, chosen: dict[str, Any], *, is_yaml: bool, is_served: bool
+) -> None:
+    """In JSON only, up to 32 MiB; the error says so."""
+    text = json.dumps(document({"/owls": {"get": operation("owls", tags=["night"])}}))
+    text = f"# {'x' * more * 2**20}\n{text}" if is_yaml else f"{text}{' ' * more * 2**20}"
+    async with hosted_document(tmp_path, text, base=BASE, **chosen) as birds:
+        assert set(birds.host.tools) == ({"birds.owls"} if is_served else set())
+        messages = [each.message for each in birds.errors_listed()]
+        assert bool(messages) is not is_served
+        assert is_served or more == 33 or "33554432 with tags or paths" in messages[0]
+
+
 async def test_operations_that_cannot_be_tools_are_listed(tmp_path: Path) -> None:
     """Each with its reason; the others are served."""
     reference = {"schema": {"$ref": "other.json#/x"}}

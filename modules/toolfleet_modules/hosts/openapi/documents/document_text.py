@@ -11,14 +11,20 @@ from toolfleet_registry.system.http_bodies import loads_strict
 MOST_BYTES = 8 * 2**20
 """Of a document."""
 
+MOST_SELECTED_BYTES = 32 * 2**20
+"""Of a document in JSON of which only some operations are served."""
+
 _YAML_SECONDS = 60.0
 
 
-async def document_of(data: bytes) -> OpenApiDocument:
-    """The document that a text is. Raises `DocumentWrong`."""
-    if len(data) > MOST_BYTES:
-        raise DocumentWrong(f"It has more than {MOST_BYTES} bytes.")
-    if data.lstrip()[:1] != b"{":
+async def document_of(data: bytes, *, is_selected: bool = False) -> OpenApiDocument:
+    """Return the document that a text is. `is_selected`: only some of its operations are served. Raises `DocumentWrong`."""
+    is_json = data.lstrip()[:1] == b"{"
+    most = MOST_SELECTED_BYTES if is_json and is_selected else MOST_BYTES
+    if len(data) > most:
+        way_out = f"; JSON may have {MOST_SELECTED_BYTES} with tags or paths" if most == MOST_BYTES else ""
+        raise DocumentWrong(f"It has more than {most} bytes{way_out}.")
+    if not is_json:
         data = await _json_of(data)
     try:
         root = await asyncio.to_thread(loads_strict, data)
