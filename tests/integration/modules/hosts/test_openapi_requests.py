@@ -265,7 +265,7 @@ async def test_an_argument_adds_no_header(service: BirdService, tmp_path: Path) 
     """Line ends in one are refused; names that are the connection's close the tool."""
     paths = {
         "/a": {"get": operation("a", parameter("X-Owl", "header", {"type": "string"}))},
-        "/b": {"get": operation("b", parameter("Host", "header", {"type": "string"}))},
+        "/b": {"get": operation("b", parameter("Host", "header", {"type": "string"}, required=True))},
         "/c": {"get": operation("c", parameter("Authorization", "header", {"type": "string"}))},
     }
     async with hosted_document(tmp_path, document(paths), base=service.url) as birds:
