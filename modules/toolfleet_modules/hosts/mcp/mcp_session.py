@@ -220,8 +220,7 @@ class McpSession:
             await _ended(self._task)
 
     def _note_end(self, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.debug("a session ended", exc_info=error)
+        _log_end(task)
         self.closed.set()
         self.over.set()
 
@@ -331,3 +330,10 @@ async def _ended(task: "asyncio.Task[None]") -> None:
     if not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=_CLOSE_SECONDS)
+    if task.done():
+        _log_end(task)
+
+
+def _log_end(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.debug("a session ended", exc_info=error)
