@@ -112,8 +112,10 @@ class CompletionInbox:
             self._read(self._stream, entry_id, entry_id),
             self._read(self._old, entry_id, entry_id),
         )
-        if not here and any(self._own(fields) is not None for _, fields in there):
-            return await self._confirm(self._old, "-", entry_id)
+        if any(self._own(fields) is not None for _, fields in there):
+            return (
+                0 if here else await self._confirm(self._old, "-", entry_id)
+            )  # in both: of which it is cannot be told
         is_handed_out = bool(here or not is_old) and bool(newest) and _order(entry_id) <= _order(newest[0][0].decode())
         await self._note_reported(entry_id, is_behind=is_handed_out)
         return await self._confirm(self._stream, "-", entry_id) if is_handed_out else 0

@@ -13,7 +13,7 @@ from support.gateways.gateway_process import gateway_process
 from support.gateways.mcp_requests import TASKS, asked
 from support.module_server import ModuleServer, Request, holding, serve
 from support.servers import redis_snapshot
-from support.waiting import wait_until_answered
+from support.waiting import wait_until, wait_until_answered
 from support.worker_process import WorkerProcess
 from toolfleet import (
     Approver,
@@ -286,8 +286,9 @@ async def test_a_gateway_keeps_and_logs_nothing(bed: TestBed, module: ModuleServ
                 assert EMAILS[5] not in kept
             assert "[EMAIL]" in kept
             assert (await client.post(f"/conversations/{EMAILS[12]}/completions/none/ack")).status_code >= 400
+            route = "/conversations/{conversation_id}/completions/{completion_id}/ack"
+            await wait_until(lambda: route in gateway.process.said(), "the log has the last request")
         said = gateway.process.said()
-    assert "/conversations/{conversation_id}/completions/{completion_id}/ack" in said
     assert "user='[user_id:" in said.replace("user=[", "user='[")
     assert [mail for mail in EMAILS if mail in said] == []
 

@@ -106,7 +106,7 @@ def test_tools_list_is_a_line_a_tool(run: Run, two_modules: ModuleServer) -> Non
 
 def test_tools_list_is_that_of_the_caller(run: Run, two_modules: ModuleServer) -> None:
     """`--permission` and `--modules` say in whose name it asks."""
-    guest = json.loads(run("tools", "list", "--permission", "guest", "--json").out)
+    guest = json.loads(run("tools", "list", "--permission", "guest", "--modules", "*", "--json").out)
     stranger = run("tools", "list", "--modules", "dead")
 
     assert "owls.admin_only" not in {tool["name"] for tool in guest}

@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from redis.asyncio import Redis
 
+from support.waiting import wait_until_answered
 from support.workers.wakes import complete, wake
 from toolfleet import Caller, Settings, SettingsError, ToolFleet
 from toolfleet_registry.contracts.jobs import WakeUp
@@ -127,10 +128,40 @@ async def test_what_older_processes_have_written_is_read(fleet: ToolFleet, redis
     assert await redis.ttl(OF_ADA) > 0
 
 
+async def later_than_all(redis: Redis) -> None:
+    """Return once entries get ids that are in none of the streams yet: they begin with Redis's milliseconds."""
+    newest: Any = await redis.xrevrange(OF_ADA, count=1)
+    last = int(newest[0][0].partition("-")[0])
+
+    async def has_passed() -> bool:
+        seconds, microseconds = await redis.time()
+        return seconds * 1000 + microseconds // 1000 > last
+
+    await wait_until_answered(has_passed, "a millisecond has passed")
+
+
+async def test_an_id_that_is_in_both_streams_confirms_nothing(fleet: ToolFleet, redis: Redis) -> None:
+    """Whether an older gateway has shown it, or this one, cannot be told: what nobody has seen is never removed."""
+    await complete(redis, "newer")
+    (entry_id, _), *_ = cast("list[tuple[str, Any]]", await redis.xrange(OF_ADA))
+    await complete(redis, "older", is_older=True)
+    (_, fields), *_ = cast("list[tuple[str, Any]]", await redis.xrange(OF_ALL))
+    await redis.delete(OF_ALL)
+    await redis.xadd(OF_ALL, fields, id=entry_id)
+    await redis.expire(OF_ALL, 60)
+    inbox = await fleet.wakeups.inbox("talk-1", ADA)
+
+    assert await inbox.confirm_up_to(entry_id) == 0
+    assert sorted(str(entry) for _, entry in await entries_of(inbox, 2)) == sorted(
+        map(str, map(wake, ("newer", "older")))
+    )
+
+
 async def test_an_older_gateways_id_confirms_what_that_has_shown(fleet: ToolFleet, redis: Redis) -> None:
     """It has shown nothing of a user's own stream: what lies there comes, whatever its id is, and what cannot be told comes again."""
     await complete(redis, "older-1", is_older=True)
     await complete(redis, "newer")
+    await later_than_all(redis)
     await complete(redis, "older-2", is_older=True)
     await complete(redis, "older-3", is_older=True)
     lying: Any = await redis.xrange(OF_ALL)

@@ -163,12 +163,6 @@ def test_a_permission_that_an_earlier_process_has_made_up_is_a_guests() -> None:
             json_text.load(PublishedCall, wrong)
 
 
-def test_a_wrong_permission_is_one_clear_error() -> None:
-    """Where a caller is made: it names the field and what there is."""
-    with pytest.raises(ValueError, match=r"permission\n.*'guest', 'user', 'admin' or 'owner'"):
-        Caller.model_validate({"permission": "emperor"})
-
-
 def test_a_result_that_nobody_has_seen_is_written_without_an_audit() -> None:
     """As earlier readers expect it; to whoever holds one, its audit is there all the same."""
     result = ToolResult.ok("owls.count", 7)
