@@ -92,11 +92,12 @@ class Execute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         came_at = fleet_clock.suspend_aware()
-        request = Request(scope, receive)
+        request, name = Request(scope, receive), ""
         try:
             caller = self._callers.verify(request.headers)  # first: nobody else has us read what they send
             call = await Call.of(request, most_bytes=self._limits.request_bytes)
-            note_call(scope, call.tool_name, call.call_id, call.attempt)
+            name = call.tool_name
+            note_call(scope, name, call.call_id, call.attempt)
             permission = self._callers.permission(
                 caller, tool=call.tool_name, sub=call.user_id or "", jti=call.call_id or ""
             )
@@ -115,7 +116,7 @@ class Execute:
         except RunRefused as exc:
             response = _refusal(409, str(exc))
         except ModuleBusy as exc:
-            response = _busy(exc, call.tool_name)
+            response = _busy(exc, name)
         except ClientDisconnect:
             response = Response(status_code=_CLIENT_CLOSED_REQUEST)
         if response is not None:
