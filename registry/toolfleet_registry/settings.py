@@ -45,7 +45,7 @@ from toolfleet_registry.redis.urls import check_broker_url, check_redis_url, is_
 
 PREFIX = setting_sources.PREFIX
 NULL = "null"
-"""What says in the environment that a setting has no value, also where a `toolfleet.toml` has one; an empty text says nothing."""
+"""The text of a variable for a setting without a value, also where a `toolfleet.toml` has one. An empty variable counts as unset."""
 HARD_LIMIT_MARGIN = 10  # seconds from a call's limit to Celery's hard limit: time to report the soft one
 LONGEST_RETRY_DELAY = 30  # seconds: the longest Retry-After that is honoured
 SCHEDULING_MARGIN = 10  # seconds beyond the longest call, before its message may be taken for lost

@@ -45,7 +45,7 @@ class RedisApprovals:
     def approved(
         self, approval_id: str, arguments: dict[str, Any] | None, reason: str, seen: str | None
     ) -> "ShownApproval":
-        """The same, approved by whoever types, who has `seen` the call of this binding."""
+        """Approve the call in the name of the operator at this terminal, who has `seen` this binding."""
         from toolfleet_tasks.approvals.shown import shown  # noqa: PLC0415 - as above
 
         async def ask(approvals: "FleetApprovals") -> "ShownApproval":

@@ -1,4 +1,4 @@
-"""Keeps credentials that are made for a fleet at its start, each in a file that nobody else reads."""
+"""Keeps credentials that are made for a fleet at its start, each in a file that only its owner reads."""
 
 import os
 import secrets

@@ -26,13 +26,13 @@ REFUSED: dict[ErrorCode, int] = {
 """Of a call that is in no queue. Any other end of a call, also a tool's failure, is a 200 with its result."""
 
 _TELLING: Final = frozenset[ErrorCode | None]({"permission_denied", "unknown_module", "unknown_tool"})
-"""What tells whether there is a tool."""
+"""Codes that would tell whether a tool exists."""
 
 _SOON_SECONDS = 1.0
 
 
 async def absence_for(fleet: ToolFleet, who: Identity, refusal: ToolResult) -> ToolResult | None:
-    """What a key is told in the place of a refusal: of a tool that it does not reach, what it is told of one that does not exist.
+    """Return the answer in place of a refusal about a tool that the key does not reach: the one about a tool that does not exist.
 
     `None`: the refusal as it is, which operators always get.
     """
@@ -50,7 +50,7 @@ async def unknown_tool(fleet: ToolFleet, who: Identity, name: str) -> Problem:
 
 
 async def problem_for(fleet: ToolFleet, who: Identity, refusal: ToolResult) -> Problem | None:
-    """As `problem_of_refusal`, of a refusal as this key may know it."""
+    """Return the problem of a refusal, as far as this key may know it; see `problem_of_refusal`."""
     absence = await absence_for(fleet, who, refusal)
     return problem_of_refusal(refusal) if absence is None else _absent(absence)
 

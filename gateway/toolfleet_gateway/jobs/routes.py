@@ -163,7 +163,7 @@ class _AboutJobs:
         return json_answer(CancelledJobs(cancelled=await self._jobs.cancel_workflow(_workflow_id(request), caller)))
 
     async def _refused(self, who: Identity, result: ToolResult) -> Problem:
-        """What is wrong with the job itself is 422; else it is as with a call."""
+        """Return the problem of a refused job: that of its call, or 422 for the job itself."""
         problem = await problem_for(self._fleet, who, result)
         return problem or Problem(
             422, result.error_code or "internal", result.error or "The job is refused.", hint=result.hint

@@ -162,7 +162,7 @@ class Operator:
         await self._registrar.rejudge(self._registry, tool_name.partition(".")[0], registers=True)
 
     async def differences(self, module: str | None = None) -> list[Difference]:
-        """What one module, or all, offer otherwise than it is in effect, or was accepted, by tool name."""
+        """Return the tools whose offered definition differs from the one in effect, or from the accepted one, by name."""
         if module is not None:
             self._check_known(module)
         cached = await self._cache.load(self._modules if module is None else [module])

@@ -52,7 +52,7 @@ _WIDE = {Path(each) for each in ("/", "/home", "/mnt", "/opt", "/srv", "/var", "
 
 
 class Places(NamedTuple):
-    """Where a host's programs are at work, and what else they read."""
+    """The folders that a host's programs work in, and the files that they read."""
 
     writable: tuple[Path, ...] = ()
     readable: tuple[Path, ...] = ()
@@ -90,7 +90,7 @@ class FencedSpec(HostBase):
     """Environment variables that its process gets; of all others it sees none."""
 
     def places(self, beside: Path) -> Places | None:
-        """Where its programs are at work; relative paths are in `beside`. None: it has no programs."""
+        """Return the folders of its programs, relative paths from `beside`; None for a host without programs."""
         raise NotImplementedError
 
 

@@ -47,7 +47,7 @@ def find_toml(start: Path) -> Path | None:
 
 
 def private_places(beside: Path, sources: Mapping[str, SecretSource]) -> tuple[Path, ...]:
-    """What no host's program reads in the folder of `toolfleet.toml`: the settings, other hosts', the fleet's own data, and secrets."""
+    """Files next to `toolfleet.toml` that no host's program reads: settings, other hosts' settings, the fleet's data, and secrets."""
     files = [each.file for each in sources.values() if each.file is not None]
     return tuple((beside / each).absolute() for each in (Path(TOML_NAME), Path(MCP_FILE), Path(FOLDER), *files))
 

@@ -186,7 +186,7 @@ class ToolResult(Message):
     effect_state: EffectState = "unknown"
     """Whether the effect has happened: `none`, `done`, or `unknown` where nobody can know."""
     hint: str | None = None
-    """What the model may do next, in one sentence; of a success, what it may need beside the result, such as a `Link` to the next page."""
+    """What the model may do next, in one sentence; for a success, what it may need in addition to the result, such as a `Link` to the next page."""
     files: Annotated[tuple[ResultFile, ...], Since(2)] = ()
     """The images and other files of the result, in the order of their labels."""
     ends_run: Annotated[bool, Since(3)] = False

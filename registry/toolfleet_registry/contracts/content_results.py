@@ -39,6 +39,6 @@ def text_in(blocks: Iterable[Mapping[str, Any]]) -> str:
 
 
 def foreign_meta(meta: object) -> dict[str, Any]:
-    """Return what a server says beside a result, without the names that belong to the fleet and the protocol."""
+    """Return a server's `_meta`, without the names that belong to the fleet and the protocol."""
     found = meta if isinstance(meta, dict) else {}
     return {name: value for name, value in found.items() if not name.startswith(_OWN) and value is not None}

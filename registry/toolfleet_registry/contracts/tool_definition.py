@@ -43,7 +43,7 @@ class ToolAnnotations(ModuleMessage):
     openWorldHint: bool | None = None  # noqa: N815 - as above
     """Whether it deals with what lies outside of it, such as the web."""
     title: str | None = None
-    """What people are shown as its name."""
+    """The name that is shown to people."""
 
 
 class ToolDefinition(ModuleMessage):
@@ -54,11 +54,11 @@ class ToolDefinition(ModuleMessage):
     description: str = ""
     """What a model is told of the tool."""
     title: str | None = None
-    """What people are shown as its name; a model is told it where there is no description."""
+    """The name that is shown to people; a model gets it if there is no description."""
     icons: list[dict[str, Any]] | None = None
     """Its icons, as the Model Context Protocol has them."""
     meta: dict[str, Any] | None = None
-    """What it says beside that to clients of the Model Context Protocol, as `_meta`."""
+    """Its `_meta` for clients of the Model Context Protocol."""
     is_foreign: bool | None = None
     """Whether a server of that protocol describes it: clients are told of a repeat only what that server says."""
     parameters: list[ToolParameter] = Field(default=[])
@@ -126,7 +126,7 @@ class ModuleManifest(ModuleMessage):
     retries_undeclared: bool | None = None
     """Whether its tools without an effect are tried once more when they answer that they failed."""
     on_change: Literal["shown", "withheld"] | None = None
-    """What becomes of a tool whose definition changes: it is served, and shown as changed until an operator accepts it; or it is
+    """The rule for a tool whose definition changes: it is served, and shown as changed until an operator accepts it; or it is
     withheld, as in a module that an operator has pinned. `None`: it takes effect as its version says."""
     load_errors: list[ToolLoadError] | None = None
     """Which files of a tool folder, or operations of a document, are not served as they stand; `None` where there are none."""

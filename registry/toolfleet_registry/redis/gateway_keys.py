@@ -22,7 +22,7 @@ class GatewayKeys:
         return f"{self._begin}streams:{_digest(holder)}"
 
     def console_signed_out(self, csrf: str) -> str:
-        """That somebody has signed out of this session of the console. Expires after the session's twelve hours."""
+        """Marks a session of the console as signed out. Expires after the session's twelve hours."""
         return f"{self.keys.prefix}{OURS}console-signed-out:{_digest(csrf)}"
 
     def mcp_followers(self, call_id: str) -> str:

@@ -72,7 +72,7 @@ class ListedApproval:
     request: AskedApproval
     """What people are asked."""
     effect: Effect | None
-    """What repeating the call would do, as its tool says it."""
+    """The effect of the call, as its tool declares it."""
     arguments_left_out: bool
     """Whether the arguments are not here, as they are large."""
     state: ApprovalState

@@ -37,7 +37,7 @@ class AskedApproval(Message):
 
 
 class ApprovalSummary(Message):
-    """What lists, streams and notices show of an approval: `request`, without its arguments where those are large (`arguments_left_out`)."""
+    """An approval as lists, streams and notices show it: `request`, without its arguments where those are large (`arguments_left_out`)."""
 
     request: AskedApproval
     effect: Effect | None = None

@@ -181,11 +181,11 @@ class Session:
         return None if isinstance(usable, ToolResult) else usable
 
     def reaches(self, name: str, caller: Caller) -> bool:
-        """As `FleetBegunCalls.reaches`."""
+        """Implements `FleetBegunCalls.reaches`."""
         return self._catalog.reaches(name, caller)
 
     def absence(self, name: str, caller: Caller) -> ToolResult:
-        """As `FleetBegunCalls.absence`."""
+        """Implements `FleetBegunCalls.absence`."""
         return self._catalog.absence(name, caller)
 
     async def search(self, text: str, caller: Caller, *, tags: Sequence[str], limit: int) -> list[ToolDefinition]:

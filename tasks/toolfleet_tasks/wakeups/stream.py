@@ -134,7 +134,7 @@ class Reader:
         await run_durably(self._connection, REPORTED, REPORTED.parameters(lost=key, said=said))
 
     async def _wait_for_more(self, blocking: PipelinedConnection, streams: list[bytes], after: list[bytes]) -> None:
-        """Until there is an entry after these, or it is time to look for what dead readers have left."""
+        """Return once there is an entry after these, or when entries of dead readers are due to be checked."""
         await self._check_core()
         try:
             await blocking.execute("XREAD", "COUNT", 1, "BLOCK", _BLOCK_MS, "STREAMS", *streams, *after)

@@ -19,7 +19,7 @@ KEEP = script("wakeups/keep")
 DONE, SKIP, LEAVE = script("wakeups/read"), script("wakeups/skip"), script("wakeups/leave")
 
 REPORTED = script("wakeups/reported")
-"""Returns 1 if nobody was told of it before, and no more was trimmed since."""
+"""Returns 1 if it was not reported before, and nothing was trimmed since."""
 
 CARRY = script("wakeups/carry")
 """Returns 1 if the entry was there."""

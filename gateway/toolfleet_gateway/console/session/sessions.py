@@ -80,6 +80,6 @@ class ConsoleSessions:
             return bool(await self._redis.exists(self._keys.console_signed_out(session.csrf)))
 
     async def end(self, session: ConsoleSession) -> None:
-        """End it at every gateway, whoever has a copy of its cookie. Raises `FleetUnavailable`: then it has not ended."""
+        """End a session at every gateway, also for copies of its cookie. Raises `FleetUnavailable` if it has not ended."""
         async with answering(self._redis, seconds=_SECONDS):  # for all its hours: clocks of gateways differ
             await self._redis.set(self._keys.console_signed_out(session.csrf), 1, ex=LASTS_SECONDS)

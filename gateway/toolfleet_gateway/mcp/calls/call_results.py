@@ -55,7 +55,7 @@ def _of_blocks(result: ToolResult) -> dict[str, Any] | None:
 
 
 def _beside(value: object) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Structured content and `_meta` that an MCP server has given beside the content or the words of a failure."""
+    """Structured content and `_meta` that an MCP server has given with the content, or with the words of a failure."""
     if not isinstance(value, dict) or not value.keys() <= {"content", "structured", "_meta"}:
         return {}, {}
     structured = {"structuredContent": value["structured"]} if "structured" in value else {}

@@ -41,7 +41,7 @@ OnChanged = Callable[[types.ServerNotification], None]
 
 
 class McpSession:
-    """One session. `closed` is set at its end, `over` before: once it takes no more calls. `is_suspect`: nobody knows whether the server still answers.
+    """A session with a server. `over` is set once it takes no more calls, `closed` at its end. `is_suspect`: the server may not answer any more.
 
     `has_listed`: its tools were listed in it, which the SDK must see before it sends an argument as a header.
     `turns`: what its calls take, where an older server may ask.

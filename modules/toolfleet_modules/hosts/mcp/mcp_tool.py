@@ -180,7 +180,7 @@ class McpRun(ServedRun[McpTool]):
             return self._unknown(f"its server asks what cannot be passed on: {exc}")
 
     def _failure_of(self, error: MCPError) -> Reply:
-        """What an error comes to, by its class: a server's own is a plain one. Raises `ModuleBusy` where nothing was begun, and may be later."""
+        """Return the reply for an error, by its class: a server's own error is a plain `MCPError`. Raises `ModuleBusy` if nothing was started."""
         match error:
             case Refused():
                 return Reply.failure(self.name, f"{self.name} was refused: {error.message}", effect_state="none")

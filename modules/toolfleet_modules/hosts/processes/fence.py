@@ -91,7 +91,7 @@ class Fence:
         return [part for each in path.iterdir() for part in self._shown(each)]
 
     def paths(self, folder: Path) -> list[str]:
-        """What `enclose` takes, for a process whose own folder that is."""
+        """Return the arguments of `enclose` for a process that works in this folder."""
         if self.user is None:
             return []
         self._make_readable()
@@ -109,6 +109,6 @@ class Fence:
 
 
 def python_paths() -> list[Path]:
-    """Where this Python and what it imports lie."""
+    """Return the folders of this Python and of the packages that it imports."""
     found = {Path(each).absolute() for each in (sys.prefix, sys.base_prefix, *sys.path) if each}
     return sorted(each for each in found if each.exists() and each != Path.cwd())

@@ -24,7 +24,7 @@ _MODE = 0o755
 _USERS_SECONDS = 10  # for the process that holds a namespace, should nobody end it
 
 OWN, WORK, READ, HIDE = "o", "w", "r", "-"
-"""What a path is to the user: it becomes its owner, it works there as the owner does, it reads, it finds nothing."""
+"""A user's access to a path: as its new owner, as the owner is (idmapped), read only, or none."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -140,7 +140,7 @@ class Secrets:
 
     @cached_property
     def forms(self) -> tuple[tuple[str, str], ...]:
-        """What is searched for, each with its secret's name: values, what they decode to, their lines, and all that in base64."""
+        """The texts that are searched for, each with its secret's name: values, their decoded forms, their lines, and all of these in base64."""
         found = dict[str, str]()
         passing = ((name, value) for name, values in self._passing.items() for value in values)
         for name, value in (*self._values.items(), *passing):

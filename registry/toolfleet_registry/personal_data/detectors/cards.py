@@ -9,7 +9,7 @@ from toolfleet_registry.personal_data.searched_texts import SearchedTexts
 
 
 class CardDetector:
-    """Of 12 to 19 digits: alone, or in the groups that stand on a card, with the same blank, dash, point, slash or `_` between them.
+    """A card number of 12 to 19 digits: without separators, or in the groups that stand on a card, with the same blank, dash, point, slash or `_` between them.
 
     One of ten numbers of that length with such a beginning is right by chance; no text says which.
     """

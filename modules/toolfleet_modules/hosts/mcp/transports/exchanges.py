@@ -139,7 +139,7 @@ def read_json(data: bytes) -> tuple[Any, bool]:
 
 
 def is_answer(message: Mapping[str, Any]) -> bool:
-    """Whether a message is an answer, of whatever form: it is no request and no notification."""
+    """Return whether a message is an answer in any form, that is, neither a request nor a notification."""
     return "method" not in message or "result" in message or "error" in message
 
 

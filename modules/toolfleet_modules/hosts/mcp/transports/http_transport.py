@@ -164,7 +164,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     def _failure(
         self, identifier: types.RequestId, request: httpx2.Request, response: httpx2.Response, body: bytes
     ) -> MCPError:
-        """What an HTTP status comes to. Only what is documented for each says that the server has not begun."""
+        """Return the error for an HTTP status. Only the documented statuses say that the server has not started."""
         status, words = response.status_code, words_of(_found_in(body), response.headers.get("content-type", ""))
         retry_after = response.headers.get("retry-after")
         challenge = Challenge.of(response)
@@ -210,7 +210,7 @@ class _Events(httpx2.AsyncByteStream):
 
 
 def _redirect(request: httpx2.Request, response: httpx2.Response) -> httpx2.URL | None:
-    """Where an answer points."""
+    """Return the address that a redirect points to."""
     location = response.headers.get("location")
     if location is None or not response.has_redirect_location:
         return None

@@ -12,7 +12,7 @@ MOST_BYTES = 8 * 2**20
 """Of a document."""
 
 MOST_SELECTED_BYTES = 32 * 2**20
-"""Of a document in JSON of which only some operations are served."""
+"""The largest JSON document, in bytes, of which only some operations are served."""
 
 _YAML_SECONDS = 60.0
 

@@ -14,7 +14,7 @@ _EMPTY = frozenset({"204", "205"})
 
 @dataclass(frozen=True, slots=True)
 class DescribedAnswer:
-    """What a document says of answers with one status: whether they are JSON, or empty, and their headers in lower case."""
+    """A document's description of answers with one status: whether they are JSON, or empty, and their headers in lower case."""
 
     is_json: bool
     is_empty: bool
