@@ -44,8 +44,8 @@ class ConnectionLimits:
         """Return the address whose silent connections are counted together; empty for a trusted proxy's, which has many clients."""
         try:
             address = ip_address((client or ("",))[0].partition("%")[0])
-        except ValueError:  # no address of a network: they are counted as one
-            return "local"
+        except ValueError:  # a socket of this machine, behind which a proxy may be
+            return ""
         address = getattr(address, "ipv4_mapped", None) or address
         if any(address in network for network in self.trusted_proxies):
             return ""

@@ -46,6 +46,7 @@ _log = logging.getLogger("toolfleet.host")
 _LIST_SECONDS = 30.0  # for a server to list its tools
 _LIST_WAIT_SECONDS = 1.0  # after its handshake, for a server to list its tools before the module is served
 _MOST_FAULTS = 1000  # in a manifest
+_LONGEST_REASON = 500  # characters of why there is no session
 _LONGEST_MESSAGE = 1000
 
 
@@ -128,9 +129,13 @@ class McpHost(Host[McpTool | PassedTool | WatchTool]):
         seconds = self._options.handshake_seconds
         log = ServerLog(self.name, self._options.secrets)
         transport = partial(self._transport, log)
-        return await McpSession.open(
-            transport, on_changed, log.say_message, seconds=seconds, is_legacy=is_legacy, may_ask=may_ask
-        )
+        try:
+            return await McpSession.open(
+                transport, on_changed, log.say_message, seconds=seconds, is_legacy=is_legacy, may_ask=may_ask
+            )
+        except ServerAway as exc:  # its words go to logs, lists and models
+            said = self._options.secrets.hide(str(exc))[:_LONGEST_REASON]
+            raise ServerAway(said, has_answered=exc.has_answered, is_refused=exc.is_refused) from None
 
     @asynccontextmanager
     async def _transport(self, log: ServerLog) -> AsyncGenerator[MessageStreams]:

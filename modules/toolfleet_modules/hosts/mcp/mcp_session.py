@@ -197,8 +197,12 @@ class McpSession:
             async with self._checking:
                 if self._requests.is_doubtful and self.is_usable:
                     self._requests.is_doubtful = False
-                    if not await self.answers(_PING_SECONDS):
-                        self.retire()
+                    try:
+                        if not await self.answers(_PING_SECONDS):
+                            self.retire()
+                    except BaseException:  # its call was cancelled: the next one checks again
+                        self._requests.is_doubtful = True
+                        raise
                     self._requests.is_doubtful = False
         return self.is_usable
 

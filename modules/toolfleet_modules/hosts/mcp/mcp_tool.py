@@ -34,6 +34,7 @@ from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import InputRequired, ModuleBusy, ToolError
 from toolfleet_registry.functions.passed_errors import PassedError
 
+_LONGEST_WORDS = 1000  # characters of a server's about a failure
 _LONGEST_WAIT = 300.0  # seconds that a server may have its callers wait
 
 
@@ -74,7 +75,7 @@ class McpRun(ServedRun[McpTool]):
         try:
             return self.tool.without_secrets(await self._run())
         except ToolError as exc:
-            return Reply.failure(self.name, str(exc), effect_state=exc.effect_state)
+            return Reply.failure(self.name, self.tool.secrets.hide(str(exc)), effect_state=exc.effect_state)
 
     async def _run(self) -> Reply:
         if (task := self._task) is not None:
@@ -181,24 +182,27 @@ class McpRun(ServedRun[McpTool]):
 
     def _failure_of(self, error: MCPError) -> Reply:
         """Return the reply for an error, by its class: a server's own error is a plain `MCPError`. Raises `ModuleBusy` if nothing was started."""
+        message = self.tool.secrets.hide(error.message)[
+            :_LONGEST_WORDS
+        ]  # hidden first: a value that is cut is not found
         match error:
             case Refused():
-                return Reply.failure(self.name, f"{self.name} was refused: {error.message}", effect_state="none")
+                return Reply.failure(self.name, f"{self.name} was refused: {message}", effect_state="none")
             case NotTaken():
                 seconds = RETURN_SECONDS if error.retry_after_seconds is None else error.retry_after_seconds
                 raise ModuleBusy(min(seconds, _LONGEST_WAIT))
             case Lost():
-                return self._unknown(error.message, is_lost=True)
+                return self._unknown(message, is_lost=True)
             case StatusFailed(status=status) if status < HTTPStatus.INTERNAL_SERVER_ERROR:
-                return Reply.failure(self.name, f"{self.name} failed: {error.message}", effect_state=self._effect_state)
+                return Reply.failure(self.name, f"{self.name} failed: {message}", effect_state=self._effect_state)
             case Unanswered():
-                return self._unknown(error.message, is_lost=isinstance(error, StatusFailed))
+                return self._unknown(message, is_lost=isinstance(error, StatusFailed))
             case _:
                 return Reply.failure(
                     self.name,
-                    f"{self.name} failed: {self.tool.secrets.hide(error.message)}",  # before it is cut
+                    f"{self.name} failed: {message}",
                     effect_state=self._effect_state,
-                    result=PassedError(error.code, error.message, error.data).worded(),
+                    result=PassedError(error.code, message, error.data).worded(),
                 )
 
     def _unknown(self, why: str, *, is_lost: bool = False) -> Reply:

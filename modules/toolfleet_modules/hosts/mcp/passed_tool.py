@@ -101,7 +101,7 @@ class PassedRun(ServedRun[PassedTool]):
         except ServerAway:
             raise ModuleBusy(RETURN_SECONDS) from None
         except ToolError as exc:
-            return Reply.failure(self.name, str(exc), effect_state="none")
+            return Reply.failure(self.name, self.tool.secrets.hide(str(exc)), effect_state="none")
         except TimeoutError:
             return Reply.failure(self.name, f"The server did not answer within {_SECONDS:g} s.", effect_state="none")
 

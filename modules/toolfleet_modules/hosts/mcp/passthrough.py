@@ -104,7 +104,7 @@ class Passthrough:
         except (ModuleBusy, ServerAway):
             return _away()
         except ToolError as exc:
-            return _refusal(403, str(exc))
+            return _refusal(403, self._host.secrets.hide(str(exc)))
         except TimeoutError:
             return _refusal(504, f"The server did not answer within {_SECONDS:g} s.")
 

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from toolfleet_modules.hosts.mcp.transports.exchanges import Malformed, words_of
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.contracts.content_results import foreign_meta, text_in
+from toolfleet_registry.contracts.content_results import content_blocks, foreign_meta, text_in
 from toolfleet_registry.functions.files import Audio, File, Image
 
 _PLAIN = {"type", "text"}
@@ -30,10 +30,15 @@ def reply_of(tool: ToolDefinition, answer: object, *, most_bytes: int) -> Reply:
     parts = [_part_of(block) for block in (content if isinstance(content, list) else [content]) if block is not None]
     structured = {} if structure is None else {"structured": structure}
     meta = {"_meta": found} if (found := foreign_meta(answer.get("_meta"))) else {}
-    if answer.get("isError") in {True, "true"}:
+    if answer.get("isError") is True or answer.get("isError") == "true":
         return _failure(tool, parts, {**structured, **meta})
     is_text = len(parts) == 1 and parts[0].keys() == _PLAIN and not meta
-    if structured and not meta and (not parts or (is_text and _is_same(parts[0]["text"], structure))):
+    if (
+        structured
+        and not meta
+        and content_blocks(structure) is None
+        and (not parts or (is_text and _is_same(parts[0]["text"], structure)))
+    ):
         return Reply.success(tool.name, structure, most_bytes=most_bytes)
     if not structured and (is_text or not (parts or meta)):
         return Reply.success(tool.name, text_in(parts), most_bytes=most_bytes)

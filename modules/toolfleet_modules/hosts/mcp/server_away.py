@@ -40,8 +40,8 @@ def _worded(error: BaseException | None) -> str:
         case None | Lost():
             return "it ended in the handshake"
         case MCPError() | RuntimeError() | OSError():
-            return f"{getattr(error, 'message', None) or error}"[:500]
+            return f"{getattr(error, 'message', None) or error}"
         case ValidationError():
             return "its answer to the handshake is none of the protocol"
         case _:
-            return f"{type(error).__name__}: {error}"[:500]
+            return f"{type(error).__name__}: {error}"

@@ -14,6 +14,7 @@ from toolfleet_modules.hosts.mcp.mcp_session import McpSession
 from toolfleet_modules.hosts.mcp.results import reply_of
 from toolfleet_modules.hosts.mcp.sessions import McpSessions
 from toolfleet_modules.hosts.mcp.transports.exchanges import Malformed
+from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.status import StatusAnswer
 from toolfleet_registry.contracts import EffectState, ToolDefinition
@@ -36,6 +37,11 @@ class FollowedTool(Protocol):
     @property
     def sessions(self) -> McpSessions:
         """The sessions with its server."""
+        ...
+
+    @property
+    def secrets(self) -> Secrets:
+        """The secrets of its server's host."""
         ...
 
     @property
@@ -145,7 +151,9 @@ class TaskFollower:
         """What it asks that nobody was asked yet. Without that it waits for what it was answered before, and goes on."""
         if not (new := known.new(_requests_in(state))):
             return StatusAnswer.running(
-                None, str(state.get("statusMessage") or ""), poll_after_seconds=poll_seconds(state)
+                None,
+                tool.secrets.hide(str(state.get("statusMessage") or "")),
+                poll_after_seconds=poll_seconds(state),
             )
         effect_state: EffectState = "none" if tool.definition.effect == "read" else "unknown"
         try:
@@ -159,7 +167,7 @@ class TaskFollower:
     def _judged(self, state: Mapping[str, Any], tool: FollowedTool, task: ServerTask) -> StatusAnswer:
         match state.get("status"):
             case "working":
-                message = str(state.get("statusMessage") or "")
+                message = tool.secrets.hide(str(state.get("statusMessage") or ""))
                 return StatusAnswer.running(None, message, poll_after_seconds=poll_seconds(state))
             case "completed":
                 return self._completed(state.get("result"), tool)
@@ -198,7 +206,7 @@ async def _is_delivered(session: McpSession, task: ServerTask, responses: Mappin
     except MCPError as exc:
         if exc.code != types.INVALID_PARAMS:
             raise
-        _log.warning("%s: its server refuses an answer: %s", task.tool_name, exc.message)
+        _log.warning("%s: its server refuses an answer (error %d)", task.tool_name, exc.code)
         return False
     return True
 

@@ -84,9 +84,10 @@ class Fence:
 
     def _shown(self, path: Path) -> list[Path]:
         """The parts of a path that nothing private is in. What comes into a folder later is not seen if something in it is private."""
-        if path in self.private:
+        private = {form for each in self.private for form in (each, each.resolve())}
+        if path in private:
             return []
-        if not any(each.is_relative_to(path) for each in self.private) or not path.is_dir():
+        if not any(each.is_relative_to(path) for each in private) or not path.is_dir():
             return [path]
         return [part for each in path.iterdir() for part in self._shown(each)]
 

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolfleet_modules.hosts.openapi.calls.answer_reply import reply_of
+from toolfleet_modules.hosts.openapi.calls.http_sender import ServiceAnswer
 from toolfleet_modules.hosts.serving.secrets import Secrets, SecretUnknown
 
 VALUE = 'gh/"p\\ ü-0123456789'
@@ -189,3 +191,22 @@ def test_what_is_no_secret_here_is_refused() -> None:
         Secrets({"TOKEN": "s3cr3t"})
     assert "s3cr3t" not in str(caught.value)
     assert VALUE not in repr(Secrets({"TOKEN": VALUE}))
+
+
+@pytest.mark.parametrize("at", [0, 1400, 1480, 1499])
+def test_a_value_is_hidden_before_a_header_is_cut(at: int) -> None:
+    """A service may repeat the credential in the address of its next page."""
+    value = "sk-abcdefghijklmnopqrstuvwxyz"
+    answer = ServiceAnswer(200, {"link": f"<https://a.example/{'.' * at}?api_key={value}>"}, b"")
+    reply = reply_of(
+        "owls.list",
+        answer,
+        described={},
+        is_checked=False,
+        is_repeatable=True,
+        most_bytes=10_000,
+        secrets=Secrets({"KEY": value}),
+    )
+
+    assert "Link: " in reply.body
+    assert "sk-" not in reply.body

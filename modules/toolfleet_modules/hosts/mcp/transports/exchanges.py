@@ -16,7 +16,6 @@ from pydantic_core import from_json, to_json
 
 from toolfleet_registry.system.http_bodies import without_lone_surrogates
 
-_LONGEST_WORDS = 1000  # characters of a server's that are shown of an answer that is none
 _MOST_READ = 8000  # characters of an answer, for its words
 _LARGEST_CODE = 2**31
 _BLANKS = re.compile(r"\s+")
@@ -132,10 +131,11 @@ def read_json(data: bytes) -> tuple[Any, bool]:
         return from_json(data), True
     except ValueError:
         try:
-            found = json.loads(data.decode("utf-8-sig", "replace"), strict=False)
-            return without_lone_surrogates(found), False
+            found = without_lone_surrogates(json.loads(data.decode("utf-8-sig", "replace"), strict=False))
+            to_json(found, inf_nan_mode="constants")  # what is nested too deep to be passed on cannot be read
         except RecursionError:
             raise ValueError("nested too deep") from None
+        return found, False
 
 
 def is_answer(message: Mapping[str, Any]) -> bool:
@@ -155,12 +155,14 @@ def request_id(identifier: object) -> types.RequestId | None:
 def answer_to(identifier: types.RequestId, found: object, *, is_alone: bool) -> dict[str, Any] | None:
     """Return the message in `found`, alone or in a batch, that answers a request.
 
-    `is_alone`: only the request's own answer can stand there, so that one without an id is it.
+    `is_alone`: only the request's own answer can stand there, so that a result or an error without an id is it.
     """
     for each in found if isinstance(found, list) else [found]:
         if not isinstance(each, dict) or not is_answer(each):
             continue
-        if request_id(each.get("id")) == identifier or (is_alone and each.get("id") is None):
+        if request_id(each.get("id")) == identifier or (
+            is_alone and each.get("id") is None and each.keys() & {"result", "error"}
+        ):
             return each
     return None
 
@@ -174,7 +176,10 @@ def outcome_of(message: Mapping[str, Any]) -> dict[str, Any] | MCPError:
 
 
 def words_of(said: object, media_type: str = "") -> str:
-    """Return what a server has said in a few words: text as it is, without markup, and anything else as JSON."""
+    """Return what a server has said: text as it is, without markup, and anything else as JSON; at most 8,000 characters.
+
+    Secrets are not hidden yet, so it is cut to a few words only where that is done.
+    """
     if (
         isinstance(said, dict)
         and isinstance(error := said.get("error"), dict)
@@ -187,7 +192,7 @@ def words_of(said: object, media_type: str = "") -> str:
     text = text[:_MOST_READ]
     if "html" in media_type:
         text = _MARKUP.sub(" ", text)
-    return _BLANKS.sub(" ", text).strip()[:_LONGEST_WORDS]
+    return _BLANKS.sub(" ", text).strip()
 
 
 def _error_of(error: object) -> MCPError:

@@ -122,10 +122,11 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             )
         return await self._inner.handle_async_request(request)
 
-    def _ended(self, identifier: types.RequestId | None, answer: MCPError) -> httpx2.Response:
+    def _ended(self, identifier: types.RequestId | None, answer: MCPError | dict[str, Any]) -> httpx2.Response:
         """Note how a request has ended, and return an answer that has the SDK end it."""
         said = self._requests.settle(identifier or 0, answer)
-        return httpx2.Response(HTTPStatus.BAD_GATEWAY, headers=_JSON, content=to_json(said))
+        status = HTTPStatus.OK if isinstance(answer, dict) else HTTPStatus.BAD_GATEWAY
+        return httpx2.Response(status, headers=_JSON, content=to_json(said))
 
     def _whole(self, identifier: types.RequestId, response: httpx2.Response, body: bytes | None) -> httpx2.Response:
         """An answer with all of its body, if that answers this request."""
@@ -163,8 +164,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
     def _failure(
         self, identifier: types.RequestId, request: httpx2.Request, response: httpx2.Response, body: bytes
-    ) -> MCPError:
-        """Return the error for an HTTP status. Only the documented statuses say that the server has not started."""
+    ) -> MCPError | dict[str, Any]:
+        """Return the error for an HTTP status, or the result that stands in the answer all the same. Only the documented statuses say that the server has not started."""
         status, words = response.status_code, words_of(_found_in(body), response.headers.get("content-type", ""))
         retry_after = response.headers.get("retry-after")
         challenge = Challenge.of(response)
@@ -179,6 +180,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         answer = answer_to(identifier, _found_in(body), is_alone=not is_session_gone)
         outcome = None if answer is None else outcome_of(answer)
         if isinstance(outcome, MCPError) and not isinstance(outcome, Unanswered):
+            return outcome
+        if isinstance(outcome, dict) and request_id((answer or {}).get("id")) == identifier:
             return outcome
         if is_session_gone:
             self._requests.on_lost()

@@ -59,7 +59,7 @@ def reply_of(  # noqa: PLR0913 - what an answer is judged by
         why = (
             "its body is not what the document says" if said else f"the document does not describe the status {status}"
         )
-        note = _note_of(answer, said or default or _NOTHING)
+        note = _note_of(answer, said or default or _NOTHING, secrets)
         return Reply.success(
             name, result, most_bytes=most_bytes, note=note, unchecked=why if is_checked and not is_as_said else None
         )
@@ -89,11 +89,11 @@ def _result(
     return _file(data, media_type, _file_name(answer.headers.get("content-disposition", ""))), False
 
 
-def _note_of(answer: ServiceAnswer, said: DescribedAnswer) -> str:
+def _note_of(answer: ServiceAnswer, said: DescribedAnswer, secrets: Secrets) -> str:
     """Return what an answer says in its headers that a model may need to go on."""
     names = sorted(((_TELLING | said.headers) - _KEPT_BACK) & answer.headers.keys())
     shown = [
-        f"{name.title()}: {answer.headers[name][:_MOST_SHOWN]}" for name in names if answer.headers[name].isprintable()
+        f"{name.title()}: {secrets.hide(answer.headers[name])}" for name in names if answer.headers[name].isprintable()
     ]
     return "\n".join(shown)[:_MOST_SHOWN]
 

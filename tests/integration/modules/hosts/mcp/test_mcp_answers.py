@@ -6,12 +6,14 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from support.hosts.mcp_server import hosted_server
+from support.hosts.mcp_server import HostedServer, hosted_server
 from support.hosts.odd_server import JSON, Answer, odd_http, odd_program
-from support.waiting import wait_until
+from support.waiting import wait_until, wait_until_answered
+from toolfleet_modules.hosts.serving.secrets import Secrets
 
 pytestmark = pytest.mark.asyncio
 
@@ -209,3 +211,71 @@ async def test_an_id_that_is_ours_ends_its_call(tmp_path: Path, transport: str) 
                 assert ended.status == 200, (name, ended)
                 assert shown in str(ended.result if ended.success else ended.error), (name, ended)
                 assert ended.success == (not shown.startswith(("nest.", NONE))), (name, ended)
+
+
+FINE = '{"jsonrpc": "2.0", "id": %d, "result": {"content": [{"type": "text", "text": "fine"}]}}'
+
+
+@pytest.mark.parametrize("kind", ["http", "program"])
+async def test_an_answer_that_is_nested_too_deep_ends_its_own_call_only(tmp_path: Path, kind: str) -> None:
+    """Also where one library reads what another one cannot write: calls before and after it in the session are answered."""
+    depths = (150, 201, 256, 300, 900, 5000)
+    lines = {f"deep{depth}": FINE.replace('"fine"', "[" * depth + "]" * depth) for depth in depths}
+    lines |= {
+        f"error{depth}": error(5).replace('"the card was charged"', "[" * depth + "]" * depth) for depth in depths
+    }
+    lines["fine"] = FINE
+    with odd_http({name: Answer(200, line) for name, line in lines.items()}) as (odd, server):
+        async with hosted_server(
+            server if kind == "http" else odd_program(tmp_path, lines), tmp_path / "notes"
+        ) as served:
+            for name in lines:
+                ended, fine = await served.call(name), await served.call("fine")
+                assert (ended.status, fine.result) == (200, "fine"), (name, ended, fine)
+                assert ended.effect_state != "none" or ended.success, (name, ended)
+        executed = odd.executed if kind == "http" else json.loads((tmp_path / "executed").read_text())
+    assert {name: executed[name] for name in lines if name != "fine"} == dict.fromkeys(lines.keys() - {"fine"}, 1)
+
+
+async def test_a_result_under_the_calls_own_id_is_its_end_whatever_the_status_says(tmp_path: Path) -> None:
+    """Also at 404, which would otherwise say that the session is gone."""
+    with odd_http({"lay": Answer(404, FINE)}) as (odd, server):
+        async with hosted_server(server, tmp_path / "notes") as served:
+            ended = [await served.call("lay"), await served.call("lay")]
+
+    assert [(each.success, each.result) for each in ended] == [(True, "fine")] * 2
+    assert (odd.executed["lay"], odd.session) == (2, 1)
+
+
+async def test_a_heartbeat_in_the_stream_of_a_call_is_not_its_answer(tmp_path: Path) -> None:
+    """It has neither a result nor an error."""
+    beats = "".join(f"data: {beat}\n\n" for beat in ("{}", '{"type": "ping"}', FINE))
+    with odd_http({"lay": Answer(200, beats, EVENTS)}) as (_, server):
+        async with hosted_server(server, tmp_path / "notes") as served:
+            ended = await served.call("lay")
+
+    assert (ended.success, ended.result) == (True, "fine")
+
+
+@pytest.mark.parametrize("at", [0, 490, 980, 3980, 7980])
+async def test_no_part_of_a_secret_is_left_where_words_are_cut(tmp_path: Path, at: int) -> None:
+    """In the words of a status, of an error, and of a refused handshake: a value is hidden before anything is cut."""
+    secrets = Secrets({"KEY": "sk-abcdefghijklmnopqrstuvwxyz0123456789"})
+    words = "." * at + " sk-abcdefghijklmnopqrstuvwxyz0123456789"
+    gone, unwanted = Answer(404), Answer(401, words, TEXT)
+    answers = {"status": Answer(400, words, TEXT), "error": Answer(200, error(5, words)), "fine": Answer(200, FINE)}
+    with odd_http(answers) as (odd, server):
+        async with hosted_server(server, tmp_path / "notes", secrets=secrets) as served:
+            ended = [await served.call("status"), await served.call("error")]
+            refusing = patch.object(
+                odd, "answer", lambda asked, _: gone if asked["method"] == "tools/call" else unwanted
+            )
+            with refusing:
+                await wait_until_answered(lambda: refused(served, ended), "the handshake is refused")
+
+    assert [each for each in ended if "sk-a" in f"{each.error} {each.result}"] == []
+
+
+async def refused(served: HostedServer, ended: list[Any]) -> bool:
+    ended.append(await served.call("fine"))
+    return "cannot be used" in str(ended[-1].error)

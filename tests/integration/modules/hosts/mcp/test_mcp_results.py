@@ -40,6 +40,10 @@ FIXED: Mapping[str, Mapping[str, Any]] = {
     "beside": {"content": [text("the file")], "structuredContent": {"name": "a.txt"}},
     "list": {"content": [text('[{"a":1}]')], "structuredContent": {"entities": [{"a": 1}]}},
     "image": {"content": [IMAGE]},
+    "like-blocks": {
+        "content": [text('{"content":[{"type":"text","text":"inner"}]}')],
+        "structuredContent": {"content": [text("inner")]},
+    },
     "image-beside": {"content": [IMAGE], "structuredContent": {"content": [IMAGE]}},
     "order": {"content": [text("one"), IMAGE, text("two"), {"type": "audio", "data": WAV, "mimeType": "audio/wav"}]},
     "notes": {"content": [text("hoot", annotations=NOTES, _meta=META), {**IMAGE, "annotations": NOTES}]},
@@ -79,6 +83,7 @@ READ: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
         {"content": [text("42")], "structuredContent": None, "isError": None, "_meta": None},
         {"content": [text("42")]},
     ),
+    "odd-error": ({"content": [text("42")], "isError": []}, {"content": [text("42")]}),
     "null-notes": ({"content": [text("42", annotations=None)]}, {"content": [text("42")]}),
     "unknown-block": (
         {"content": [text("words"), {"type": "blob", "data": "AAAA"}, "bare", 5]},
