@@ -173,6 +173,8 @@ async def _refused(
             await fleet.approvals.approve(call_id, approver, arguments=decision.arguments, reason=reason, seen=seen)
         else:
             await fleet.approvals.reject(call_id, approver, reason=reason, seen=seen)
-    except (ApprovalNotTaken, ValueError) as exc:
+    except ApprovalNotTaken as exc:
+        return " ".join(filter(None, (str(exc), exc.hint)))
+    except ValueError as exc:
         return str(exc)
     return None

@@ -243,7 +243,7 @@ class ApprovalService:
         if refusal is not None:
             raise ApprovalNotTaken(found.approval_id, "forbidden", refusal)
         edits = [line for line in found.journal if line.what == "edited"]
-        if seen is None and (edits or any(rule.quorum > 1 for rule in request.rules)):
+        if seen is None and (edits or len(request.rules) > 1 or any(rule.quorum > 1 for rule in request.rules)):
             raise ApprovalNotTaken(found.approval_id, "unseen")
         if seen not in {None, request.binding}:
             raise _changed(request, edits, seen)

@@ -5,6 +5,7 @@ or of another version, and looked at again; after days it is taken out of the wa
 Redis does not do what it is asked.
 """
 
+import asyncio
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -36,6 +37,7 @@ from toolfleet_tasks.results.verifier import Verifier
 log = get_logger(__name__)
 
 _FIELDS = ("spec", "at", "told", "end", "end_signature")
+_READ_AT_ONCE = 50  # records, whose answers may be large
 _BY = 8  # hex digits: among the changes from one place
 _UNREAD_REST = 60.0  # seconds, until a record that could not be read is looked at again: by a worker that can, perhaps
 
@@ -225,8 +227,11 @@ class JobRecords:
         return self._keys.wake(event.wake_id)
 
     async def _get_many(self, ids: Iterable[str]) -> list[Found]:
-        ask = self._connection.read
-        found = [await self._read(one, await ask("HMGET", self._keys.job(one), *_FIELDS), 0.0) for one in list(ids)]
+        ask, names, found = self._connection.read, list(ids), list[Found | None]()
+        for start in range(0, len(names), _READ_AT_ONCE):
+            some = names[start : start + _READ_AT_ONCE]
+            answers = await asyncio.gather(*(ask("HMGET", self._keys.job(one), *_FIELDS) for one in some))
+            found += [await self._read(one, answer, 0.0) for one, answer in zip(some, answers, strict=True)]
         return [job for job in found if job is not None]
 
     async def _viewed(self, view: list[Any], server_now: float) -> Found | None:

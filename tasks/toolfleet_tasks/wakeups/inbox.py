@@ -121,7 +121,11 @@ class CompletionInbox:
         return await self._confirm(self._stream, "-", entry_id) if is_handed_out else 0
 
     async def _confirm_one(self, entry_id: str) -> bool:
+        """Confirm the entry of an id. Of one that is in both streams its reader has seen one, and which cannot be told: both come again."""
         streams = (self._stream, self._old)
+        here, there = [await self._read(stream, entry_id, entry_id) for stream in streams]
+        if here and any(self._own(fields) is not None for _, fields in there):
+            return False
         confirmed = sum([await self._confirm(stream, entry_id, entry_id) for stream in streams])
         return await self._note_reported(entry_id, is_behind=confirmed > 0) or confirmed > 0
 

@@ -152,6 +152,7 @@ async def test_an_id_that_is_in_both_streams_confirms_nothing(fleet: ToolFleet, 
     inbox = await fleet.wakeups.inbox("talk-1", ADA)
 
     assert await inbox.confirm_up_to(entry_id) == 0
+    assert not await inbox.confirm(entry_id)
     assert sorted(str(entry) for _, entry in await entries_of(inbox, 2)) == sorted(
         map(str, map(wake, ("newer", "older")))
     )

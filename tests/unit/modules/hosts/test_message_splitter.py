@@ -44,7 +44,7 @@ def split(*pieces: bytes) -> tuple[list[dict[str, object]], int]:
     """The objects in it, and how many bytes were refused."""
 
     async def run() -> tuple[list[dict[str, object]], int]:
-        splitter = MessageSplitter(ServerLog("owls", Secrets({})))
+        splitter = MessageSplitter(ServerLog("owls", Secrets({})), lambda number: number in {3, FIRST_ID})
         return [found for piece in pieces for found, _ in splitter.feed(piece)], splitter.refused
 
     return asyncio.run(run())
@@ -69,7 +69,7 @@ def test_objects_are_found_however_they_are_cut(cuts: list[int]) -> None:
         (b'{"jsonrpc": "2.0", "result": {"deep": ' + b"[" * 5000 + b'}, "id": %d}', True),
         (b'Got {"id": %d, "method": "tools/call", "params": {"result": 1}}', False),
         (b'handles "id": %d', False),
-        (b'{"id": 7, "result": {"a": 1,}}', False),
+        (b'{"id": 7, "result": {"a": 1,}}', False),  # of no open request
     ],
 )
 def test_a_line_that_cannot_be_read_ends_the_call_whose_id_it_has(line: bytes, is_end: bool) -> None:
@@ -79,6 +79,13 @@ def test_a_line_that_cannot_be_read_ends_the_call_whose_id_it_has(line: bytes, i
 
     assert found == ([{"id": FIRST_ID, "result": written.decode()}] if is_end else [])
     assert bool(refused) != is_end
+
+
+def test_a_line_that_cannot_be_read_ends_any_open_request() -> None:
+    """Also one that is no call, such as a list."""
+    found, _ = split(b'{"id": 3, "result": {"tools": oops}}\n')
+
+    assert found == [{"id": 3, "result": '{"id": 3, "result": {"tools": oops}}'}]
 
 
 @pytest.mark.parametrize("form", [b'{"id": %d, "result": {"text": "%s"}}', b'{"result": {"text": "%s"}, "id": %d}'])

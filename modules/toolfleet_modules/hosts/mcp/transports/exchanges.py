@@ -98,10 +98,13 @@ class SentRequests:
         finally:
             del self._open[identifier]
 
+    def __contains__(self, identifier: types.RequestId) -> bool:
+        return identifier in self._open
+
     def known_id(self, message: Mapping[str, Any]) -> types.RequestId | None:
         """Return the id of the open request that a message answers, or None."""
         identifier = request_id(message.get("id")) if is_answer(message) else None
-        return identifier if identifier in self._open else None
+        return identifier if identifier is not None and identifier in self else None
 
     def settle(self, identifier: types.RequestId, answer: dict[str, Any] | MCPError) -> dict[str, Any]:
         """Note what has become of a request, and return the message that tells the SDK so."""
@@ -114,12 +117,12 @@ class SentRequests:
         return {"jsonrpc": "2.0", "id": identifier, **said}
 
 
-def unread_answer(line: bytes, least_id: int, why: str = "") -> dict[str, Any] | None:
-    """Return what a line that cannot be read says of a request with an id of `least_id` or more: that it has ended, in these words."""
+def unread_answer(line: bytes, is_open: Callable[[int], bool], why: str = "") -> dict[str, Any] | None:
+    """Return the end of a request for a line that cannot be read and has its id: `why`, and the line. `is_open` knows the ids."""
     if not _HAS_END.search(line) or _ASKS.search(line):  # a server may print what it is asked
         return None
-    found = [number for number in map(int, _ID.findall(line)) if number >= least_id]
-    return {"id": found[0], "result": why + line.decode("utf-8", "replace")} if found else None
+    found = next((number for number in map(int, _ID.findall(line)) if is_open(number)), None)
+    return None if found is None else {"id": found, "result": why + line.decode("utf-8", "replace")}
 
 
 def read_json(data: bytes) -> tuple[Any, bool]:

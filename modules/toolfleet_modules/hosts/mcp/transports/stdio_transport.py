@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -77,10 +77,13 @@ async def stdio_transport(server: StdioServer, log: ServerLog) -> AsyncGenerator
 
 
 class MessageSplitter:
-    """Divides what a program writes into objects of JSON, one a line. `refused` counts bytes that are no messages."""
+    """Divides the output of a program into objects of JSON, one a line. `refused` counts bytes that are no messages.
 
-    def __init__(self, log: ServerLog) -> None:
-        self._log = log
+    A line that cannot be read and has the id of a request that `is_open` ends this request.
+    """
+
+    def __init__(self, log: ServerLog, is_open: Callable[[int], bool]) -> None:
+        self._log, self._is_open = log, is_open
         self._held = bytearray()
         self._edges: bytes | None = None  # of a line that is too long
         self.refused = 0
@@ -93,7 +96,7 @@ class MessageSplitter:
             start = end + 1
             if self._edges is not None:
                 written, self._edges = self._edges[:_EDGE_BYTES] + (self._edges + written)[-_EDGE_BYTES:], None
-                found = [unread_answer(written, FIRST_ID, f"a line of more than {MOST_BYTES} bytes: ")]
+                found = [unread_answer(written, self._is_open, f"a line of more than {MOST_BYTES} bytes: ")]
             elif self._held:
                 written, self._held = bytes(self._held + written), bytearray()
                 found = self._objects_in(written)
@@ -130,7 +133,7 @@ class MessageSplitter:
         try:
             found, _ = read_json(written)
         except ValueError:
-            if (ended := unread_answer(written, FIRST_ID)) is not None:
+            if (ended := unread_answer(written, self._is_open)) is not None:
                 return [ended]
             if written.strip():
                 self.refuse(len(written))
@@ -147,7 +150,7 @@ async def _read(
     process: ServerProcess, to_session: ToSession, lane: CallLane, requests: SentRequests, log: ServerLog
 ) -> None:
     """Give the session what the program writes, and the lane what is a call's, until it writes no more."""
-    splitter = MessageSplitter(log)
+    splitter = MessageSplitter(log, lambda number: number >= FIRST_ID or number in requests)
     unasked, refused, pace = Allowance(*_UNASKED), Allowance(*_REFUSED_BYTES), Allowance(*_READ_BYTES)
     with to_session, contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
         while data := await process.stdout.read(_CHUNK_BYTES):
