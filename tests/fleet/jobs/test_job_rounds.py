@@ -186,7 +186,7 @@ async def test_each_round_of_a_recurring_job_is_called_once_and_told_once(
         assert waiting.due_at is not None
         assert waiting.due_at % 60 == 0
         assert began_at < waiting.due_at <= time.time() + 60
-    entries: Any = await store.xrange(KEYS.completions("c-rounds"))
+    entries: Any = await store.xrange(KEYS.completions_of("c-rounds", owner.user_id))
     async with aclosing(fleet.wakeups.completions("c-rounds")) as news, asyncio.timeout(20):
         wakes = [await anext(news) for _ in range(2)]
     await fleet.jobs.cancel(job.job_id, owner)
