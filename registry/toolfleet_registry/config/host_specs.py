@@ -45,10 +45,12 @@ class SecretSource(BaseModel):
 
 # Folders that are no program's own, also if an argument names a file there.
 _SYSTEM = {"bin", "boot", "dev", "etc", "lib", "lib64", "proc", "run", "sbin", "sys", "usr"}
-_WIDE = {Path(each) for each in ("/", "/home", "/mnt", "/opt", "/srv", "/var", "/var/lib")} | {
-    Path.home(),
-    Path(tempfile.gettempdir()),
-}
+_WIDE = {Path(each) for each in ("/", "/home", "/mnt", "/opt", "/srv", "/var", "/var/lib")}
+
+
+def _wide() -> set[Path]:
+    """Return folders of many programs. Not kept: the folder for temporary files is fixed for a process once it was asked for."""
+    return {*_WIDE, Path.home(), Path(tempfile.gettempdir())}
 
 
 class Places(NamedTuple):
@@ -240,14 +242,14 @@ class McpSpec(FencedSpec):
             is_own = folder == path or not beside.is_relative_to(
                 folder
             )  # else it is the fleet's, if nobody says otherwise
-            if is_own and folder not in _WIDE and folder.parts[1] not in _SYSTEM:
+            if is_own and folder not in _wide() and folder.parts[1] not in _SYSTEM:
                 found.append(folder)
             elif os.path.isfile(path):  # noqa: PTH113 - as above
                 read.append(path)
         program = shutil.which(self.command[0] if "/" not in self.command[0] else beside / self.command[0])
         for path in () if program is None else {Path(program).absolute(), Path(program).resolve()}:
             whole = path.parents[1] if path.parent.name in {"bin", ".bin", "shims"} else path.parent
-            read.append(path.parent if whole in _WIDE else whole)
+            read.append(path.parent if whole in _wide() else whole)
         return Places(writable=tuple(found), readable=tuple(read))
 
     @model_validator(mode="after")
