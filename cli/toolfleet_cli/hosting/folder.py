@@ -70,7 +70,7 @@ def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path | N
 
 
 def fence_of(spec: FencedSpec, name: str, sources: Mapping[str, SecretSource], *, beside: Path | None = None) -> Fence:
-    """The fence around a host's processes; relative paths are in `beside`. Raises `SettingsError` for a variable that is not set, or that holds a secret."""
+    """Return the fence around a host's processes; relative paths start at the folder `beside`. Raises `SettingsError` for a variable that is not set, or that holds a secret."""
     hidden = {(sources.get(each) or SecretSource(variable=each)).variable for each in spec.secrets}
     if shown := [each for each in spec.variables if each in hidden]:
         raise SettingsError(

@@ -92,7 +92,7 @@ class FencedSpec(HostBase):
     """Environment variables that its process gets; of all others it sees none."""
 
     def places(self, beside: Path) -> Places | None:
-        """Return the folders of its programs, relative paths from `beside`; None for a host without programs."""
+        """Return the folders of its programs, relative paths start at `beside`; None for a host without programs."""
         raise NotImplementedError
 
 

@@ -123,7 +123,7 @@ class Caller(Message):
     user_id: str | None = None
     """The user's id, which modules are told, at most 256 characters; it wins over the call's own."""
     permission: Level = "guest"
-    """What this caller may do: tools that ask for a higher level are neither listed nor run. Any other word counts as `guest`."""
+    """The caller's level: tools that ask for a higher level are neither listed nor run. Any other word counts as `guest`."""
     allowed_modules: frozenset[str] | Literal["*"] | None = None
     """The modules that this caller reaches: their names, or `"*"` for all. `None`: all that the permission allows, and for a guest `default_guest_modules`."""
     agent: Annotated[str | None, Since(3)] = None

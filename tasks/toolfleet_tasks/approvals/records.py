@@ -109,7 +109,7 @@ class StoredApproval(ListedApproval):
     call: PublishedCall
     """The call as it would be published now."""
     origin: TraceContext | None = None
-    """Where the call was made in a trace; `None`: in none."""
+    """The place of the call in a trace, or None."""
 
 
 @dataclass(frozen=True, slots=True)

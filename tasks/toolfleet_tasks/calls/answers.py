@@ -27,7 +27,7 @@ HideInput = Callable[[str, Caller, Any], Any]
 
 
 class InputAnswers:
-    """Those of one session, as their tools may be told them. Where the ledger's Redis has the queues, an answer and the call's message are one step in it."""
+    """The answers to tools' questions of one session, with personal data hidden. Where the ledger's Redis has the queues, an answer and the call's message are one step in it."""
 
     def __init__(self, ledger: Ledger, publisher: Publisher, settings: Settings, hide: HideInput) -> None:
         self._asked, self._publisher, self._hide = ledger.asked, publisher, hide

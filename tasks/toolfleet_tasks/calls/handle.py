@@ -46,7 +46,7 @@ class CallHandle:
 
     @property
     def approval_expires_at(self) -> float | None:
-        """Until when people may approve a call that needs that, in seconds since the epoch; it waits without its handle too. `None` for others."""
+        """The time until which people may approve the call, in seconds since the epoch; None for a call without approval. It waits without its handle too."""
         return None if self._follow is None else self._follow.expires_at
 
     async def cancel(self) -> None:

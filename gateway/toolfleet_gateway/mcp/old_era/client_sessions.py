@@ -70,7 +70,7 @@ class ClientSessions:
         return ClientSession(session_id, *facts[:_FACTS]) if holder == _holder(view) else None
 
     async def note_call(self, session: ClientSession, request_id: str | int, call_id: str) -> None:
-        """Remember which call a request has become, for its client to take it back at any gateway. Without Redis nobody can.
+        """Remember which call a request has become, so that its client can cancel it at any gateway. This needs Redis.
 
         No call: its client has taken it back, and wants no answer.
         """

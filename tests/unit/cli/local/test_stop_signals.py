@@ -32,10 +32,10 @@ def test_a_signal_strikes_no_task(caplog: pytest.LogCaptureFixture) -> None:
 
     async def signalled() -> None:
         signal.raise_signal(signal.SIGINT)
-        await asyncio.sleep(600)
+        await asyncio.Event().wait()
 
     async def work() -> None:
-        await asyncio.gather(signalled(), asyncio.sleep(600))
+        await asyncio.gather(signalled(), asyncio.Event().wait())
 
     with stop_signals() as signals, signals.interrupts(), pytest.raises(StopRequested):
         asyncio.run(work())
