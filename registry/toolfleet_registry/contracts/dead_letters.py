@@ -52,3 +52,5 @@ class DeadLetter(Message):
     """What its tool was told by its agent, beside the arguments."""
     tool_version: Annotated[str | None, Since(2)] = None
     """The version of the tool that it named; a replay names it as well."""
+    asked_by: Annotated[tuple[str, ...], Since(4)] = ()
+    """The API key or token that asked for it in the name of another user, and its own user: they do not approve a replay."""

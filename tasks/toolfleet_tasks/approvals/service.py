@@ -54,7 +54,6 @@ class ApprovalService:
         call: PublishedCall,
         rules: Sequence[ApprovalRule],
         conversation_id: str | None,
-        asked_by: tuple[str, ...],
     ) -> "Asked":
         """Have a call wait for people. Returns what they are asked, or the refusal of a call that does not wait."""
         now = fleet_clock.now()
@@ -72,19 +71,19 @@ class ApprovalService:
             requested_at=now,
             expires_at=now + min(rule.expires_seconds for rule in rules),
             conversation_id=conversation_id,
-            asked_by=asked_by,
+            asked_by=call.asked_by,
         )
         intention = self._admission.intention_of(call) if call.idempotency_key else None
         return request, await self.records.request(call, request, intention=intention)
 
-    async def ask_for_step(self, call: PublishedCall, asked_by: tuple[str, ...]) -> ToolResult | Refusal | None:
+    async def ask_for_step(self, call: PublishedCall) -> ToolResult | Refusal | None:
         """As `ask`, of a job's step, for whose end nobody waits here. As `Dispatcher.detach` it returns and raises."""
         rules = self.rules_of(call)
         if not rules:
             return approval_results.changed(call.tool_name, "changed: its agent's profile is another one now")
         try:
             async with asyncio.timeout(_SECONDS):
-                _, refusal = await self.ask(call, rules, None, asked_by)
+                _, refusal = await self.ask(call, rules, None)
         except (TimeoutError, OSError, ResponseError) as exc:
             raise PublishUnconfirmed(str(exc) or "Redis does not answer") from exc
         if refusal is None or refusal.kind == "joined":

@@ -12,7 +12,6 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.admission.control import refused
 from toolfleet_tasks.admission.refusal import Refusal
 from toolfleet_tasks.approvals.service import ApprovalService
-from toolfleet_tasks.calls.asked_by import asked_by_here
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
 from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.messages import approval_results, fleet_results
@@ -51,7 +50,7 @@ class CallsToApprove:
             async with asyncio.timeout(min(_ASK_SECONDS, max(call.deadline_at - fleet_clock.now(), 0))):
                 await self._listening(call.call_id)
                 self._before(followed)
-                request, refusal = await self._service.ask(call, rules, conversation_id, asked_by_here(call.user_id))
+                request, refusal = await self._service.ask(call, rules, conversation_id)
         except (TimeoutError, RedisConnectionLost, ResponseError, NotPublished) as exc:
             pending.give_up()  # it may wait all the same
             return fleet_results.fleet_unavailable(call.tool_name, str(exc) or "Redis does not answer")

@@ -55,7 +55,7 @@ class Circumstances:
     """What an agent knows of a call beside it: the `context`, `terms` beside those of the tool, the `tag` that it came by.
 
     `raw_arg` is what stood after that tag. `gate` is asked in the place of the agent's own. What the profile of its caller's
-    agent adds: its `terms`, too, `fails_closed` if no call may pass that no gate has approved, where it counts, and its retries.
+    agent adds: its `terms`, too, `fails_closed` if no call may pass that no gate has approved, where it counts, and its retries. `asked_by`: the credentials that have asked for the call that a replay repeats.
     """
 
     context: ToolContext | None = None
@@ -66,6 +66,7 @@ class Circumstances:
     fails_closed: bool = False
     within: Within = NOWHERE
     retry: RetryTerms | None = None
+    asked_by: tuple[str, ...] = ()
 
 
 First: TypeAlias = Callable[[float], Awaitable[ToolResult | None]]

@@ -123,6 +123,7 @@ class CallPreparation:
             refusal = await self._gate_refusal(call, judged, user_id, around, left)
         if refusal is not None:
             return self._trail.refused(call, caller, refusal, noted, tool)
+        asked_by = tuple(dict.fromkeys((*asked_by_here(user_id), *around.asked_by)))
         published = PublishedCall(
             call_id=new_call_id() if step is None else step.call_id,
             arguments=arguments,
@@ -133,10 +134,10 @@ class CallPreparation:
             replay_of=replay_of,
             decisions=noted,
             job_id=None if step is None else step.job_id,
-            asked_by=asked_by_here(user_id) if tool.name == ADD_JOB else (),
+            asked_by=asked_by if tool.name == ADD_JOB else (),
             **self._facts_of(tool, arguments, limit, around, asked=call, is_step=step is not None),
         )
-        return with_approval(published, judged)
+        return with_approval(published, judged, asked_by)
 
     def facts_of(self, caller: Caller, user_id: str | None, conversation: Conversation | None) -> dict[str, str]:
         """Return what is known of a call before anything is decided, as its audit line may have it."""

@@ -1,7 +1,7 @@
 """Runs a dead letter again: as a new call, judged anew, that names the old one."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolResult
@@ -28,14 +28,16 @@ class Replay:
     caller: Caller
     conversation: Conversation
     context: ToolContext | None = None
+    asked_by: tuple[str, ...] = ()
 
     @property
     def around(self) -> Circumstances:
         """What its agent knew of the old call: as a gate is told it, with the user."""
         if self.context is None:
-            return NOTHING_MORE
+            return replace(NOTHING_MORE, asked_by=self.asked_by) if self.asked_by else NOTHING_MORE
         user = self.caller.user_id or self.call.user_id or ""
-        return Circumstances(self.context.model_copy(update={"user": user}), raw_arg=self.context.raw_arg)
+        context = self.context.model_copy(update={"user": user})
+        return Circumstances(context, raw_arg=self.context.raw_arg, asked_by=self.asked_by)
 
 
 def replay_of(letter: Kept, given: Mapping[str, Any], caller: Caller | None = None) -> Replay | ToolResult:
@@ -52,7 +54,7 @@ def replay_of(letter: Kept, given: Mapping[str, Any], caller: Caller | None = No
         return _incomplete(letter, missing)
     arguments, version = {**kept, **given}, letter.tool_version
     call = ToolCall(tool_name=letter.tool_name, arguments=arguments, user_id=letter.user_id, tool_version=version)
-    return Replay(call, caller or letter.caller, _conversation_in(call.arguments), letter.context)
+    return Replay(call, caller or letter.caller, _conversation_in(call.arguments), letter.context, letter.asked_by)
 
 
 async def run_replay(

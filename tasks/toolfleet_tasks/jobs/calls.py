@@ -87,7 +87,7 @@ class JobSteps:
     async def _publish(self, call: PublishedCall, asked_by: tuple[str, ...]) -> ToolResult | JobCallState | None:
         try:
             if call.approval is not None:
-                answer = await self._approvals.ask_for_step(call, asked_by)
+                answer = await self._approvals.ask_for_step(call.model_copy(update={"asked_by": asked_by}))
             else:
                 answer = await self._dispatcher.detach(call, most_waiting=_MOST_WAITING)
         except BegunBefore:

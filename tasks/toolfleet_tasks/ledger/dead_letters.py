@@ -71,6 +71,7 @@ def dead_letter(
         replay_of=call.replay_of,
         context=_kept_context(call, most=_MOST_BYTES - (_size(kept) or 0)),
         tool_version=call.tool_version and call.tool_version[:_LONGEST_TEXT],
+        asked_by=call.asked_by,
     )
     try:
         return json_text.dump(letter)

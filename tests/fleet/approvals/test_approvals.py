@@ -26,7 +26,10 @@ from toolfleet import (
 from toolfleet_cli.local.commands import beat_command
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.approvals.settling import settle_due
+from toolfleet_tasks.calls.asked_by import set_credential
 from toolfleet_tasks.client.session import Session
+from toolfleet_tasks.ledger.dead_letters import dead_letter
+from toolfleet_tasks.messages.signing import seal_of
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*", agent="production")
 FEED = ToolCall(tool_name="owls.feed", arguments={"n": 1})
@@ -279,3 +282,28 @@ async def job_end(fleet: ToolFleet, job_id: str) -> Job:
 
     await wait_until_answered(is_over, "the job is over", seconds=40)
     return found[0]
+
+
+async def test_a_replay_is_no_way_around_whose_call_it_is(bed: TestBed) -> None:
+    """A replay waits as asked for by its own credential and by the one of the first call: neither of them approves it."""
+    async with ToolFleet(settings=bed.settings) as fleet, session_of(bed) as session:
+        set_credential("key k1", "dave")
+        approval_id = await waiting(fleet)
+        found = await fleet.approvals.show(approval_id)
+        call = found.call
+        assert call.asked_by == found.request.asked_by == ("key k1", "user dave")
+
+        lost = ToolResult.failed(call.tool_name, "outcome_unknown", "Nobody saw its end.", effect_state="unknown")
+        keys, letters = bed.settings.keys, seal_of(bed.settings, purpose="dead letter")
+        letter = letters.sign(dead_letter(call, lost, died_at=1.0))
+        await session.dead.calls._store.ask("HSET", keys.dead, approval_id, letter)
+        await session.dead.calls._store.ask("ZADD", keys.dead_order, 1, approval_id)
+        await fleet.approvals.reject(approval_id, BOSS)
+        set_credential("key k2", "eve")
+        replay = asyncio.create_task(fleet.dead_letters.replay(approval_id))
+        request = (await some(fleet)).request
+        assert request.asked_by == ("key k2", "user eve", "key k1", "user dave")
+        with pytest.raises(ApprovalNotTaken, match="of their own"):
+            await fleet.approvals.approve(request.approval_id, Approver("key k1", "dave", "admin", "k1"))
+        await fleet.approvals.reject(request.approval_id, BOSS)
+        assert (await replay).error_code == "approval_denied"

@@ -13,7 +13,9 @@ def approval_rules(tool: ToolDefinition, reach: Reach) -> tuple[ApprovalRule, ..
     return tuple(approval_rule(spec) for spec in specs)
 
 
-def with_approval(call: PublishedCall, judged: Judged) -> PublishedCall:
-    """The call with what people have to approve of it, if they have to."""
+def with_approval(call: PublishedCall, judged: Judged, asked_by: tuple[str, ...]) -> PublishedCall:
+    """The call with what people have to approve of it, if they have to, and by which credentials it was asked for."""
     rules = approval_rules(judged.tool, judged.reach)
-    return call.model_copy(update={"approval": terms_of_approval(call, judged.tool, rules)}) if rules else call
+    if not rules:
+        return call
+    return call.model_copy(update={"approval": terms_of_approval(call, judged.tool, rules), "asked_by": asked_by})

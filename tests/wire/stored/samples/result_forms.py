@@ -94,7 +94,7 @@ RESULT_FORMS: tuple[StoredForm, ...] = (
         "dead letter",
         {
             "plain": DeadLetter(**_LETTER, caller=PLAIN_ADA),
-            "filled": DeadLetter(**_LETTER, caller=ADA, context=CALL.context, tool_version="1.2"),
+            "filled": DeadLetter(**_LETTER, caller=ADA, context=CALL.context, tool_version="1.2", asked_by=("key k1",)),
         },
     ),
     message_form(
