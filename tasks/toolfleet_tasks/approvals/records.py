@@ -1,5 +1,6 @@
 """Stores approvals in Redis, sealed where the fleet signs. What nobody of the fleet has written counts for nothing."""
 
+import asyncio
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -58,6 +59,7 @@ SETTLED_KEPT = 10_000
 _MARGIN_SECONDS = 60
 _MOST_READ = 1_000  # approvals that one script looks at for a list
 _AT_ONCE = 100  # summaries in one answer: 2 MB, as a connection that subscribes is cut for much more
+_SUMMARISED_AT_ONCE = 8  # each is read whole, over one connection
 
 Place = Literal["", "published", "begun", "done"]
 """Where the call is: it waits, may begin, was begun, or has ended."""
@@ -344,8 +346,9 @@ class ApprovalRecords:
             ids=ids,
         )
         start, skip, stale, found = await run(self._connection, LIST_APPROVALS, parameters, reads=True)
-        for name, revision in stale:
-            await self._summarise(name.decode(), revision.decode())
+        for k in range(0, len(stale), _SUMMARISED_AT_ONCE):
+            some = stale[k : k + _SUMMARISED_AT_ONCE]
+            await asyncio.gather(*(self._summarise(name.decode(), revision.decode()) for name, revision in some))
         read = [self._listed_of([*map(_text, each)]) for each in found]
         return start, skip, [each for each in read if each is not None]
 

@@ -227,7 +227,10 @@ class JobRecords:
         return self._keys.wake(event.wake_id)
 
     async def _get_many(self, ids: Iterable[str]) -> list[Found]:
-        ask, names, found = self._connection.read, list(ids), list[Found | None]()
+        names, found = list(ids), list[Found | None]()
+        ask = (
+            self._connection.read if len(names) > 1 else self._connection.execute
+        )  # many may be too much for a connection
         for start in range(0, len(names), _READ_AT_ONCE):
             some = names[start : start + _READ_AT_ONCE]
             answers = await asyncio.gather(*(ask("HMGET", self._keys.job(one), *_FIELDS) for one in some))

@@ -117,10 +117,22 @@ class Reader:
     async def _take(self) -> Any:
         while True:
             try:
-                turn, lost = next(self._turns), self._lost_key
-                return await self._run(
-                    TAKE, **self._all, lost=lost, consumer=self._consumer, idle_ms=_DEAD_AFTER_MS, turn=turn
-                )
+                turn, lost, names, ids = next(self._turns), self._lost_key, list[bytes](), list[bytes]()
+                known: dict[str, Part] = {
+                    **self._all,
+                    "lost": lost,
+                    "consumer": self._consumer,
+                    "idle_ms": _DEAD_AFTER_MS,
+                    "turn": turn,
+                }
+                for page in itertools.count():
+                    what, *found = await self._run(TAKE, **known, page=page)
+                    if what != _NOTHING:
+                        return [what, *found]
+                    names += found[0]
+                    ids += found[1]
+                    if not found[2]:
+                        return [what, names, ids]
             except ResponseError as exc:  # the stream went just then, or is none
                 log.warning("completions_not_read", error=str(exc))
                 await asyncio.sleep(_PAUSE_SECONDS)

@@ -189,6 +189,18 @@ async def test_approvals_of_older_processes_are_listed(records: ApprovalRecords,
     assert await records.listed("a-4") is None
 
 
+async def test_many_approvals_of_older_processes_are_listed(records: ApprovalRecords, redis: Redis) -> None:
+    """Each answer of Redis names at most twenty of them, and the list is complete and in order all the same."""
+    names = [f"a-{k}" for k in range(45)]
+    for name in names:
+        assert await ask(records, name, user=name) is None
+        await redis.hdel(records.keys.approval(name), *SUMMARY_FIELDS)
+    _, _, first = await records._listed(most=len(names), want=len(names))
+    assert first == []
+    assert sum([await redis.hexists(records.keys.approval(name), "summary") for name in names]) == 20
+    assert await page(records, limit=len(names)) == names
+
+
 async def test_a_summary_of_another_call_is_not_shown(records: ApprovalRecords, redis: Redis) -> None:
     """Where somebody has written to Redis: what a list shows of an approval is that approval's."""
     for k in range(2):

@@ -18,7 +18,7 @@ from toolfleet_tasks.jobs import scripts
 from toolfleet_tasks.jobs.completion import EndNote, JobEvent
 from toolfleet_tasks.jobs.positions import JobPosition
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
 
 KEY = "0123456789abcdef0123456789abcdef"
 WAITING = JobPosition(state="waiting", due_at=1.0)
@@ -41,6 +41,32 @@ async def records(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterat
     """Every fact holds as well when each script is sent twice, its first answer being lost."""
     async with job_records(redis_url, RepeatingConnection if request.param else PipelinedConnection) as records:
         yield records
+
+
+class LosingConnection(PipelinedConnection):
+    """A line that loses the first answer of each reading command."""
+
+    async def send(self, *command: Part) -> Any:  # type: ignore[override] # it is awaited only
+        """As every line's."""
+        answer = await super().send(*command)
+        if command[0] == "HMGET" and command not in self._lost:
+            self._lost.append(command)
+            raise RedisConnectionLost("lost", sent=True)
+        return answer
+
+    _lost: list[tuple[Part, ...]] = []  # noqa: RUF012 - of one test
+
+
+async def test_one_job_is_read_though_a_connection_is_lost(redis_url: str) -> None:
+    """Its answer is small, so the command is sent again; a page of jobs is not, as its answer may be what Redis cut it for."""
+    async with job_records(redis_url, LosingConnection) as records:
+        await made(records)
+        await made(records, make_spec("k"))
+        found = await records.get("j")
+        assert found is not None
+        assert found.spec.job_id == "j"
+        with pytest.raises(RedisConnectionLost):
+            await records.of_user("ada", ended=False, limit=10)
 
 
 async def made(

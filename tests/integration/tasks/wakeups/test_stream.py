@@ -381,6 +381,20 @@ async def test_who_has_many_holds_up_nobody(fleet: ToolFleet, redis: Redis) -> N
     assert "ada-1" in [one.wake_id for one in await read(fleet, 3)]
 
 
+async def test_a_conversation_of_many_users_is_visited_by_pages(fleet: ToolFleet, redis: Redis) -> None:
+    """No run of the script visits more than a hundred streams, and an entry in the last of them is found."""
+    for k in range(250):
+        await complete(redis, f"job-{k}", user_id=f"user-{k}")
+        await redis.delete(Keys().completions_of("talk-1", f"user-{k}"))
+    for k in range(2):  # `read` leaves the second one
+        await complete(redis, f"job-last-{k}", user_id="user-last")
+    await redis.config_resetstat()
+    assert [one.wake_id for one in await read(fleet, 1)] == ["job-last-0"]
+    stats = await redis.info("commandstats")
+    assert stats["cmdstat_exists"]["calls"] > 200
+    assert stats["cmdstat_exists"]["calls"] <= 100 * stats["cmdstat_evalsha"]["calls"]
+
+
 async def test_a_reader_is_told_once_what_was_trimmed(fleet: ToolFleet, redis: Redis) -> None:
     """How many entries of a user's were dropped before anybody has read them; more of them are told of as they come."""
     lost = list[int]()

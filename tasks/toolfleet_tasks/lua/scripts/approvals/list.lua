@@ -4,7 +4,7 @@
 -- approvals, calls: what stands before an id in the names of keys. viewer: words, one of which must be among those of the approval;
 --   none: all are seen. conversation: such a word, '' for any.
 -- Returns the next rank, -1 at the end; how many are still to be left out; the ids and revisions of those without a summary of
--- their revision, as older processes leave them; and what was found before the first of these.
+-- their revision, as older processes leave them, at most 20; and what was found before the first of these.
 -- keys: index
 -- args: start, descending, most, skip, want, approvals, calls, conversation, viewer..., ids...
 -- include: approvals/place
@@ -27,6 +27,7 @@ for i, id in ipairs(ids) do
   if facts[1] and facts[1] ~= facts[2] then
     if #stale == 0 then next_rank = start + i - 1 end
     stale[#stale + 1] = {id, facts[1]}
+    if #stale == 20 then break end
   elseif facts[1] and #stale == 0 and is_seen(facts[3]) then
     if skip > 0 then
       skip = skip - 1
