@@ -10,7 +10,13 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.agents.approval_rules import approval_fault, terms_of_approval
 from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolResult
 from toolfleet_registry.contracts.approvals.terms import ApprovalRule, ApprovedCall
-from toolfleet_registry.errors import ApprovalNotTaken, BegunBefore, FleetUnavailable, PublishUnconfirmed
+from toolfleet_registry.errors import (
+    ApprovalNotTaken,
+    BegunBefore,
+    FleetUnavailable,
+    PersonalDataBlocked,
+    PublishUnconfirmed,
+)
 from toolfleet_registry.policy.redaction import redacted
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
@@ -123,7 +129,7 @@ class ApprovalService:
 
         def make(found: StoredApproval) -> ApprovalChange:
             self._check(found, approver, seen)
-            return self._approval(found, approver, arguments, reason)
+            return self._approval(found, approver, arguments, self._hidden(found, reason))
 
         return await self._decide(approval_id, make)
 
@@ -134,7 +140,7 @@ class ApprovalService:
 
         def make(found: StoredApproval) -> ApprovalChange:
             self._check(found, approver, seen, rejects=True)
-            return self._rejection(found, approver, reason)
+            return self._rejection(found, approver, self._hidden(found, reason))
 
         return await self._decide(approval_id, make)
 
@@ -228,6 +234,13 @@ class ApprovalService:
         votes = [*found.votes, _vote(found.request, approver, "reject", reason, now)]
         line = _decided("rejected", approver, reason, now)
         return ApprovalChange("rejected", found.request, found.call, votes, [*found.journal, line])
+
+    def _hidden(self, found: StoredApproval, reason: str) -> str:
+        """Return a person's reason without the personal data that the profile hides: no reason keeps a decision from being taken."""
+        try:
+            return str(self._preparation.hidden_input(found.request.tool_name, found.call.caller, reason))
+        except PersonalDataBlocked:
+            return "(left out: it has personal data)"
 
     def _check(self, found: StoredApproval, approver: Approver, seen: str | None, *, rejects: bool = False) -> None:
         """Raise `ApprovalNotTaken` for a decision that is not theirs, or is about another call than they have seen: for all ways in.

@@ -318,6 +318,18 @@ async def test_an_approvers_edit_is_hidden_before_it_is_stored(
         assert (await fleet.approvals.show(waiting.audit.call_id)).state == "waiting"
 
 
+async def test_an_approvers_reason_is_hidden_before_it_is_stored(bed: TestBed, worker: WorkerProcess) -> None:
+    """It is what the model and other approvers read; where the profile blocks, the decision counts without its reason."""
+    boss = Approver("command line", "bob", "admin")
+    async with ToolFleet(settings=bed.settings) as fleet:
+        for agent, said in (("watched", "ask [EMAIL]"), ("cautious", "(left out: it has personal data)")):
+            caller = ADA.model_copy(update={"agent": agent})
+            waiting = await fleet.call(ToolCall(tool_name="owls.told", arguments={"mail": "nobody"}), caller)
+            decided = await fleet.approvals.reject(waiting.audit.call_id, boss, reason=f"ask {EMAILS[6]}")
+            assert (decided.state, decided.journal[-1].reason, decided.votes[-1].reason) == ("rejected", said, said)
+        assert EMAILS[6] not in redis_snapshot.take(bed.redis_url)
+
+
 async def lines_of(bed: TestBed, *call_ids: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
 
