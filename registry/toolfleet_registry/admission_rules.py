@@ -88,8 +88,9 @@ def _schema(name: str, value: Any) -> Any:
 def _check_tool_names(manifest: ModuleManifest) -> None:
     seen = set[str]()
     for tool in manifest.tools:
-        if not _belongs_to(manifest.module_name, tool.name):
-            raise ManifestRefused(f"tool {_shown(tool.name)} is not named '{manifest.module_name}.<method>'")
+        for name in tool.names:
+            if not _belongs_to(manifest.module_name, name):
+                raise ManifestRefused(f"tool {_shown(name)} is not named '{manifest.module_name}.<method>'")
         if tool.name in seen:
             raise ManifestRefused(f"tool {_shown(tool.name)} is listed twice")
         seen.add(tool.name)

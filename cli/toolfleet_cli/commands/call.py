@@ -24,6 +24,7 @@ from toolfleet_cli.remote.caller import refuse_caller_options
 from toolfleet_cli.remote.fleet_options import over_fleet
 from toolfleet_cli.remote.gateway import Gateway
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolResult
+from toolfleet_registry.contracts.tool_definition import tool_named
 
 if TYPE_CHECKING:
     from toolfleet import CallHandle, ToolFleet
@@ -115,7 +116,7 @@ async def _run(  # noqa: PLR0913 - as above
     from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
 
     async with ToolFleet() as fleet:
-        tool = next((tool for tool in await fleet.tools(caller) if tool.name == name), None)
+        tool = tool_named(name, await fleet.tools(caller))
         asked = ToolCall(tool_name=name, arguments=read_arguments(*said, tool), tool_version=version)
         return await result_of(fleet, asked, caller, seconds, shows=shows, where=where)
 

@@ -12,6 +12,7 @@ from toolfleet_cli.console.arguments import read_arguments
 from toolfleet_cli.console.output import fail, progress
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.dead_letters import DeadLetter
+from toolfleet_registry.contracts.tool_definition import tool_named
 from toolfleet_registry.errors import NoSuchDeadLetter, NotReplayable
 from toolfleet_registry.settings import load_settings
 
@@ -115,7 +116,7 @@ class RedisLetters:
             async with ToolFleet() as fleet, self._changes() as changes:
                 letter = await fleet.dead_letters.show(call_id)
                 tools = await fleet.tools(letter.caller) if isinstance(letter, DeadLetter) else []
-                tool = next((tool for tool in tools if tool.name == getattr(letter, "tool_name", None)), None)
+                tool = tool_named(getattr(letter, "tool_name", ""), tools)
                 arguments = read_arguments(words, whole, tool)
                 if not isinstance(arguments, dict):
                     raise typer.BadParameter("--args must be a JSON object.")

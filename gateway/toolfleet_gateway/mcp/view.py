@@ -5,7 +5,7 @@ from typing import Final
 
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.formats.providers.tool_names import offered_name
+from toolfleet_registry.formats.providers.tool_names import meant_tool, offered_name
 
 VIEW: Final = "toolfleet.mcp_view"
 """Where the view lies in a request's scope."""
@@ -52,4 +52,5 @@ class McpView:
             return f"{self.module}.{shown}" if shown else None
         if "." in shown:
             return shown
-        return next((tool.name for tool in tools if offered_name(tool.name, "mcp", dotted=True) == shown), None)
+        found = meant_tool(shown, tools)
+        return None if found is None else found.name

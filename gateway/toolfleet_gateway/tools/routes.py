@@ -9,6 +9,7 @@ from toolfleet_gateway.rights.roles import require_role
 from toolfleet_gateway.tools.answers import LoadErrorList, ReloadReport, ShownLoadError, ShownTool, ToolPage, shown_tool
 from toolfleet_gateway.tools.listing import ToolPages, ToolQuery
 from toolfleet_gateway.tools.why import why_route
+from toolfleet_registry.contracts.tool_definition import tool_named
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.operations.tool_reload import reload_tools
@@ -81,11 +82,11 @@ class _AboutTools:
 
     async def one(self, request: RouteRequest[None, None]) -> Response:
         name = request.path["name"]
-        tool = next((tool for tool in await self._fleet.tools(request.who.caller) if tool.name == name), None)
+        tool = tool_named(name, await self._fleet.tools(request.who.caller))
         if tool is None:
             raise await unknown_tool(self._fleet, request.who, name)
         statuses = await self._fleet.modules.statuses()
-        places = (place for status in statuses.values() for place in status.sources if place.tool_name == name)
+        places = (place for status in statuses.values() for place in status.sources if place.tool_name == tool.name)
         return json_answer(shown_tool(tool, next(places, None)))
 
     async def errors(self, request: RouteRequest[None, None]) -> Response:

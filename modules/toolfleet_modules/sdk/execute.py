@@ -30,6 +30,7 @@ from toolfleet_modules.sdk.reply_wait import ClientWatches, ReplyWait
 from toolfleet_modules.sdk.served_tool import ServedTool
 from toolfleet_modules.sdk.tool import in_words
 from toolfleet_modules.sdk.tool_run import RunMeans
+from toolfleet_registry.contracts.tool_definition import by_any_name
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import Threads
@@ -132,7 +133,7 @@ class Execute:
 
     async def _late(self, call: Call, begin_by: float | None) -> Response | None:
         """The response to an attempt that comes too late: after a later one, or after its end. `None` if it does not."""
-        tool = self._offer().get(call.tool_name)
+        tool = self._tool(call)
         is_harmless = tool is not None and tool.definition.effect == "read"
         if not await self._runs.admits(call.key, call.attempt, is_harmless=is_harmless):
             return self._counted(overtaken(call.tool_name))
@@ -144,7 +145,7 @@ class Execute:
         self, call: Call, permission: str | None, begin_by: float | None, request: Request, send: Send
     ) -> Response | None:
         """The response, or `None` if it was streamed. Raises what it is not answered with."""
-        tool = self._offer().get(call.tool_name)
+        tool = self._tool(call)
         if tool is None:
             known = ", ".join(sorted(self._offer())) or "no tools"
             text = f"Unknown tool: {call.tool_name[:100]!r}. This module has {known}."
@@ -161,6 +162,11 @@ class Execute:
         work.join(call.attempt, begin_by)
         async with work.attended(call.seconds):
             return await self._attend(work, call, request, send)
+
+    def _tool(self, call: Call) -> ServedTool | None:
+        tools = self._offer()
+        found = tools.get(call.tool_name)
+        return by_any_name(tools, lambda tool: tool.definition).get(call.tool_name) if found is None else found
 
     def _work_for(self, call: Call, run: Runnable, context: Context) -> Work:
         """The work of this call id in this process, which is begun if there is none. Raises `KeyReused`, `ModuleBusy`."""

@@ -29,8 +29,8 @@ class ServedRun(Generic[RunTool]):
 
     @property
     def name(self) -> str:
-        """The tool's name."""
-        return self.tool.definition.name
+        """The tool's name as the call has it, which may be a former one."""
+        return self.context.tool_name
 
     @property
     def is_repeatable(self) -> bool:

@@ -224,7 +224,7 @@ def _of_profiles(tool: ToolDefinition, named: Sequence[NamedProfile]) -> Iterato
 
 
 def _counts(spec: MiddlewareBase, tool: ToolDefinition) -> bool:
-    return not isinstance(spec, HumanInTheLoopSpec) or selects(spec.approve_tools, tool.name, tool.tags)
+    return not isinstance(spec, HumanInTheLoopSpec) or selects(spec.approve_tools, tool.names, tool.tags)
 
 
 def _said(name: str, spec: MiddlewareBase) -> str:

@@ -68,7 +68,7 @@ def rules_of(profiles: Sequence[NamedProfile], tool: ToolDefinition) -> ToolRule
         approvals=tuple(
             spec
             for spec in _specs(profiles, HumanInTheLoopSpec, tool)
-            if selects(spec.approve_tools, tool.name, tool.tags)
+            if selects(spec.approve_tools, tool.names, tool.tags)
         ),
         own=tuple(_specs(profiles, OwnMiddlewareSpec, tool)),
     )
@@ -76,7 +76,7 @@ def rules_of(profiles: Sequence[NamedProfile], tool: ToolDefinition) -> ToolRule
 
 def selected(named: NamedProfile, tool: ToolDefinition) -> list[MiddlewareBase]:
     """What stands around calls of the tool by one profile, the outermost first."""
-    return [spec for spec in named.profile.middleware if selects(spec.tools, tool.name, tool.tags)]
+    return [spec for spec in named.profile.middleware if selects(spec.tools, tool.names, tool.tags)]
 
 
 def _specs(profiles: Sequence[NamedProfile], kind: type[S], tool: ToolDefinition) -> list[S]:

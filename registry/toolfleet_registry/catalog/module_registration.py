@@ -73,7 +73,9 @@ def kept_in_effect(registry: ToolRegistry, modules: Sequence[str]) -> dict[str, 
     found = {module: cached for module, cached in read.items() if cached is not None}
     if not found:
         return {}
-    names = {module: [tool.name for tool in cached.manifest.tools] for module, cached in found.items()}
+    names = {
+        module: [each for tool in cached.manifest.tools for each in tool.names] for module, cached in found.items()
+    }
     registrations, pins = registry.get_many([name for each in names.values() for name in each]), registry.pins()
     return {
         module: in_effect(cached, {name: registrations[name] for name in names[module] if name in registrations}, pins)

@@ -1,6 +1,7 @@
 """Does what an operator decides: disables, pins and approves tools, and shows what modules offer that is not in effect."""
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from redis.asyncio import Redis
 from toolfleet_registry.catalog.batch_registration import asked
 from toolfleet_registry.catalog.registration import Registrar
 from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.contracts.tool_definition import tool_named
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import OperationRefused
@@ -110,7 +112,7 @@ class Operator:
     async def approve(self, tool_name: str, *, digest: str | None = None) -> Difference:
         """Accept what a module offers of a tool; with a `digest`, or its beginning, only if it is that. It takes effect, if it did not yet."""
         module = tool_name.partition(".")[0]
-        found = next((one for one in await self.differences(module) if one.tool_name == tool_name), None)
+        found = next((one for one in await self.differences(module) if tool_name in one.offered.names), None)
         if found is None:
             raise OperationRefused(
                 f"There is nothing to approve of {tool_name!r}: `toolfleet tools diff` shows what is."
@@ -119,7 +121,7 @@ class Operator:
             raise OperationRefused(
                 f"Tool {tool_name!r} is offered with the digest {found.digest} by now, not {digest}: look at it again."
             )
-        await self._cache.accept({tool_name: found.digest})
+        await self._cache.accept({found.tool_name: found.digest})
         if found.kind == "changed":
             return found
         try:
@@ -157,7 +159,9 @@ class Operator:
 
     async def forget(self, tool_name: str) -> None:
         """Let the registry know nothing of the tool: offered again it is a new one, enabled, whatever its content."""
-        await asked(lambda: self._registry.remove(tool_name))
+        offered = await self._offered(tool_name)
+        for name in offered.names if offered is not None and offered.name == tool_name else (tool_name,):
+            await asked(functools.partial(self._registry.remove, name))
         await self._cache.forget_accepted(tool_name)
         await self._registrar.rejudge(self._registry, tool_name.partition(".")[0], registers=True)
 
@@ -194,10 +198,8 @@ class Operator:
         return await self._cache.counted()
 
     async def _set_enabled(self, tool_name: str, *, enabled: bool) -> ToolRegistration:
-        module = tool_name.partition(".")[0]
-        cached = (await self._cache.load([module])).get(module)
-        tools = () if cached is None else cached.manifest.tools
-        offered = next((tool for tool in tools if tool.name == tool_name), None)
+        offered = await self._offered(tool_name)
+        tool_name = tool_name if offered is None else offered.name
         try:
             registration = await asked(lambda: self._switch(tool_name, offered, enabled=enabled))
         except KeyError as exc:
@@ -206,8 +208,13 @@ class Operator:
             raise OperationRefused(
                 f"What is stored for tool {tool_name!r} cannot be read: `toolfleet tools forget {tool_name}` removes it."
             ) from exc
-        await self._registrar.rejudge(self._registry, module)
+        await self._registrar.rejudge(self._registry, tool_name.partition(".")[0])
         return registration
+
+    async def _offered(self, tool_name: str) -> ToolDefinition | None:
+        """Return the tool that a module offers under this name, or under another one that it has got since."""
+        cached = (await self._cache.load([module := tool_name.partition(".")[0]])).get(module)
+        return None if cached is None else tool_named(tool_name, cached.manifest.tools)
 
     async def _manifest(self, module: str) -> CachedManifest:
         self._check_known(module)
@@ -238,6 +245,9 @@ class Operator:
 
     def _switch(self, tool_name: str, offered: ToolDefinition | None, *, enabled: bool) -> ToolRegistration:
         """What is offered and was never registered, as it is withheld, is registered to be disabled: still nobody has it."""
+        for former in offered.former_names if enabled and offered is not None else ():
+            with contextlib.suppress(KeyError):
+                self._registry.set_enabled(former, enabled)
         try:
             return self._registry.set_enabled(tool_name, enabled)
         except KeyError:

@@ -88,7 +88,7 @@ def take_in(offers: list[Offer], known: Known, fault_of: FaultOf) -> Registratio
         name, present = offer.spec.tool_name, known.registrations.get(offer.spec.tool_name)
         if broken := broken_because(offer.definition.required_permission):
             # Nothing to register or compare: what was registered before is what it is compared with when it is mended.
-            verdicts[name] = ToolOverride(is_disabled=present is not None and not present.enabled, fault=broken)
+            verdicts[name] = ToolOverride(is_disabled=_is_disabled(offer, known), fault=broken)
             continue
         registered = None if present is None else digest_of(present.spec)
         verdict = _verdict(offer, present, registered, known, fault_of)
@@ -117,7 +117,7 @@ def take_in(offers: list[Offer], known: Known, fault_of: FaultOf) -> Registratio
 def _verdict(
     offer: Offer, present: ToolRegistration | None, registered: str | None, known: Known, fault_of: FaultOf
 ) -> ToolOverride:
-    is_disabled = present is not None and not present.enabled
+    is_disabled = _is_disabled(offer, known)
     has_drifted = present is not None and present.spec.version == offer.spec.version and registered != offer.digest
     stays = has_drifted or _is_held_back(offer, present)
     if _is_withheld(offer, registered, known, stays=stays):
@@ -131,6 +131,12 @@ def _verdict(
             is_disabled=is_disabled, fault="what is registered is no tool of a module", digest=offer.digest
         )
     return ToolOverride(is_disabled=is_disabled, kept=kept, fault=fault_of(kept), digest=offer.digest)
+
+
+def _is_disabled(offer: Offer, known: Known) -> bool:
+    """Whether an operator has disabled the tool under any of its names: a new name enables nothing."""
+    found = (known.registrations.get(name) for name in offer.definition.names)
+    return any(registration is not None and not registration.enabled for registration in found)
 
 
 def _is_held_back(offer: Offer, present: ToolRegistration | None) -> bool:
@@ -150,9 +156,17 @@ def _is_withheld(offer: Offer, registered: str | None, known: Known, *, stays: b
     approved = None if known.pins is None else known.pins.get(name)
     if known.pins is None or approved == offer.digest:
         return False
+    if approved is None and any(_was_pinned_as(former, offer, known.pins) for former in offer.definition.former_names):
+        return False
     before = known.verdicts.get(name, _NOTHING)
     had_drifted = before.kept is not None and before.digest == offer.digest
     return not (stays and had_drifted and approved is not None and approved == registered)
+
+
+def _was_pinned_as(former: str, offer: Offer, pins: Mapping[str, str]) -> bool:
+    """Whether what was approved under a former name is what is offered, but for the name."""
+    before = offer.definition.model_copy(update={"name": former, "former_names": []})
+    return former in pins and pins[former] == digest_of(spec_of(before))
 
 
 def _forgotten(gone: list[ToolRegistration]) -> list[str]:

@@ -6,7 +6,8 @@ from itertools import islice
 
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.names import ToolName
-from toolfleet_registry.manifests.overrides import SeenTool
+from toolfleet_registry.contracts.tool_definition import by_any_name
+from toolfleet_registry.manifests.overrides import SeenTool, definition_of
 from toolfleet_registry.permissions import Modules, Permission, denial, level_of_caller
 
 _MOST_LISTINGS = 256  # kinds of callers; each listing holds a reference for every tool
@@ -20,6 +21,7 @@ class ToolSet:
 
     def __init__(self, tools: Iterable[SeenTool] = ()) -> None:
         self._by_name = {tool.definition.name: tool for tool in tools}
+        self._by_any_name = by_any_name(self._by_name, definition_of)
         listed = sorted(name for name, tool in self._by_name.items() if tool.definition.listed)
         self._sorted = [(self._by_name[name].access, described(self._by_name[name])) for name in listed]
         self._listings: dict[tuple[Permission, Modules], tuple[ToolDefinition, ...]] = {}
@@ -32,8 +34,8 @@ class ToolSet:
         return self._by_name.values()
 
     def find(self, name: str) -> SeenTool | None:
-        """The tool of this name, whoever may use it."""
-        return self._by_name.get(name)
+        """The tool that has this name or had it, whoever may use it."""
+        return self._by_any_name.get(name)
 
     def usable(self, permission: str, modules: Modules) -> tuple[ToolDefinition, ...]:
         """The tools that a caller with `permission` may use in `modules`, sorted by name, but for those that are not listed."""

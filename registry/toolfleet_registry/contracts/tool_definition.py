@@ -1,11 +1,14 @@
 """Describes a module's tools as its manifest has them: read leniently, for modules are deployed at other times than we are."""
 
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
 from toolfleet_registry.contracts.load_errors import ToolLoadError
 from toolfleet_registry.contracts.message import ModuleMessage
+
+T = TypeVar("T")
 
 Effect = Literal["read", "idempotent", "once"]
 """What repeating a call would do: nothing, nothing more, or the thing once more. Absent: nobody said."""
@@ -51,6 +54,8 @@ class ToolDefinition(ModuleMessage):
 
     name: str = Field(min_length=3, max_length=256)
     """`module.method`."""
+    former_names: list[str] = Field(default=[], max_length=8)
+    """Names of the tool that are not listed any more; calls, profiles, pins and settings may use them as its name."""
     description: str = ""
     """What a model is told of the tool."""
     title: str | None = None
@@ -99,6 +104,26 @@ class ToolDefinition(ModuleMessage):
     """The tool to use instead of a deprecated one."""
     code_digest: str | None = None
     """Names the code behind the tool, where its module says that: in a pinned module, other code waits for an approval. Workers say it of local tools, hosts of files."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tool's name, then its former names."""
+        return self.name, *self.former_names
+
+
+def by_any_name(tools: Mapping[str, T], definition_of: Callable[[T], ToolDefinition]) -> Mapping[str, T]:
+    """Return the tools by their former names, too. Each lookup of a name that a caller or an operator has written uses this.
+
+    A name that a tool has now counts more than one that another tool had. Calls are published, counted and approved under the
+    name of the definition that is found.
+    """
+    former = {name: tool for tool in tools.values() for name in definition_of(tool).former_names}
+    return {**former, **tools} if former else tools
+
+
+def tool_named(name: str, tools: Iterable[ToolDefinition]) -> ToolDefinition | None:
+    """Return the tool that has this name, or else the one that had it."""
+    return by_any_name({tool.name: tool for tool in tools}, lambda tool: tool).get(name)
 
 
 class ToolSource(ModuleMessage):

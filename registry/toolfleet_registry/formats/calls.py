@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from toolfleet_registry.contracts import ToolCall, ToolDefinition
+from toolfleet_registry.contracts.names import provider_name
 from toolfleet_registry.contracts.spoken_names import Spoken
 from toolfleet_registry.formats.offers import shown_schema, strict_form
 from toolfleet_registry.formats.providers.dialects import Format, dialect_of
@@ -43,7 +44,8 @@ def to_call(
         near = near_names(name, offered, format, dotted=dotted)
         return ToolCall(tool_name=name, arguments=arguments, spoken=Spoken(format, name, None, near))
     # Who calls a tool by its own name was offered that, as by `tools_to_openai_format(dotted=True)`.
-    known_as = name if name == tool.name else offered_name(tool.name, format, dotted=dotted)
+    is_offered = name != tool.name and name == provider_name(tool.name)
+    known_as = offered_name(tool.name, format, dotted=dotted) if is_offered else name
     spoken = Spoken(format, known_as, tool)
     return ToolCall(tool_name=tool.name, arguments=_restored(arguments, tool, format), spoken=spoken)
 

@@ -100,6 +100,24 @@ async def test_a_public_document_is_called(fleet: Up) -> None:
         assert "There is no pet" in str(gone.error)
 
 
+async def test_a_former_name_is_the_tools_name(fleet: Up) -> None:
+    """It is listed nowhere; a call by it is published under the present name, and shares keys with calls by that."""
+    async with agent(fleet) as client:
+        await lists(client, "petstore.find_pet_by_id")
+        names = [each.name for each in await client.tools(ANYBODY)]
+        made = await call(client, "petstore.addPet", name="Errol")
+        asked = [
+            ToolCall(tool_name=name, arguments={"id": made.result["id"]}, idempotency_key="errol")
+            for name in ("petstore.find_pet_by_id", "petstore.find_pet_by_id-x376f88fb")
+        ]
+        first, second = [await client.call(each, ANYBODY) for each in asked]
+
+        assert "petstore.find_pet_by_id-x376f88fb" not in names
+        assert first.result == made.result
+        assert (second.tool_name, second.result) == (first.tool_name, first.result)
+        assert second.audit.call_id == first.audit.call_id
+
+
 async def test_a_changed_document_is_seen_by_agents(fleet: Up) -> None:
     """Without a restart of anything; one that breaks is shown, and leaves the tools."""
     file = fleet.folder / "openapi.json"

@@ -39,6 +39,10 @@ def test_a_manifest_without_tools_comes_in() -> None:
         (manifest_of("Git", "push"), "is that of module 'Git', not of 'git'"),
         ({"module_name": "git", "tools": [tool("mail.send")]}, "tool 'mail.send' is not named 'git.<method>'"),
         ({"module_name": "git", "tools": [tool("git2.push")]}, "tool 'git2.push' is not named"),
+        (
+            {"module_name": "git", "tools": [{**tool("git.push"), "former_names": ["mail.send"]}]},
+            "tool 'mail.send' is not named",
+        ),
         ({"module_name": "git", "tools": [tool("gitpush")]}, "tool 'gitpush' is not named"),
         ({"module_name": "git", "tools": [tool("git. push")]}, "tool 'git. push' is not named"),
         ({"module_name": "git", "tools": [tool("git.\x1b[2J")]}, r"tool 'git.\x1b[2J' is not named"),

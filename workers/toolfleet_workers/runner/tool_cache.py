@@ -1,7 +1,7 @@
 """Knows the modules' tools, and what operators have decided about them: from Redis and the registry, read aside."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextvars import Context
 
 from toolfleet_registry.agents.known_profiles import KnownProfiles
@@ -10,12 +10,13 @@ from toolfleet_registry.catalog.batch_registration import asked
 from toolfleet_registry.catalog.manifest_fetcher import ManifestFetcher
 from toolfleet_registry.catalog.manifest_reader import ManifestReader
 from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.contracts.tool_definition import by_any_name
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.manifests.definitions import spec_of
 from toolfleet_registry.manifests.digests import digest_of
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache
-from toolfleet_registry.manifests.overrides import SeenTool, seen_tools
+from toolfleet_registry.manifests.overrides import SeenTool, definition_of, seen_tools
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
@@ -60,7 +61,7 @@ class ToolCache:
         self._profiles = KnownProfiles(settings) if profiles is None else profiles
         self._known = KnownModules(settings) if known is None else known
         self._clock = clock or machine_clock.monotonic
-        self._modules: dict[str, dict[str, SeenTool]] = {}
+        self._modules: dict[str, Mapping[str, SeenTool]] = {}
         self._read = dict[str, CachedManifest]()
         self._revision: int | None = None
         self._is_complete = self._is_closed = self._is_away = False
@@ -245,7 +246,7 @@ class ToolCache:
         if cached is not self._read.get(module):
             self._read[module] = cached
             tools = seen_tools(cached.manifest, cached.verdicts)
-            self._modules[module] = {tool.access.tool_name: tool for tool in tools}
+            self._modules[module] = by_any_name({tool.access.tool_name: tool for tool in tools}, definition_of)
         self._asked_at.pop(module, None)
 
 
@@ -272,4 +273,4 @@ class _Sources:
         await self._redis.aclose()
 
 
-_NO_TOOLS: dict[str, SeenTool] = {}
+_NO_TOOLS: Mapping[str, SeenTool] = {}

@@ -27,7 +27,7 @@ from toolfleet_cli.remote.caller import refuse_caller_options
 from toolfleet_cli.remote.fleet_options import over_fleet
 from toolfleet_cli.remote.gateway import Gateway
 from toolfleet_registry.contracts import Caller, ModuleStatus, ToolDefinition
-from toolfleet_registry.contracts.tool_definition import ToolSource
+from toolfleet_registry.contracts.tool_definition import ToolSource, tool_named
 from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.settings import load_settings
 
@@ -120,7 +120,7 @@ def show(
         _show_one(*remote_tools.shown(gateway, name), as_json=as_json)
         return
     tools, statuses = asyncio.run(_tools(caller_of(user, permission, modules)))
-    tool = next((tool for tool in tools if tool.name == name), None)
+    tool = tool_named(name, tools)
     if tool is None:
         why = tools_of(None).closed().get(name)
         fail(why or f"Unknown tool: {name}. `toolfleet tools list` shows those that there are.", code=1)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from toolfleet_registry.contracts import Caller, ToolDefinition
+from toolfleet_registry.contracts.tool_definition import tool_named
 from toolfleet_tasks.client.fleet import ToolFleet
 
 _EVERYBODY: Final = Caller(permission="owner", allowed_modules="*")
@@ -30,4 +31,4 @@ class KnownTools:
 
     async def one(self, name: str) -> ToolDefinition | None:
         """The tool of that name, if it is in effect."""
-        return next((tool for tool in await self.all() if tool.name == name), None)
+        return tool_named(name, await self.all())

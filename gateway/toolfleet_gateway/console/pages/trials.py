@@ -58,9 +58,9 @@ class _AboutTrials:
 
     async def _tool(self, visit: Visit) -> ToolDefinition:
         """The tool, if the key may call it: else it is as if there were none, as for its other clients."""
-        await visit.ask("getTool", RouteQuestion({"name": visit.path["name"]}))
+        found = await visit.ask("getTool", RouteQuestion({"name": visit.path["name"]}))
         tools = await self._fleet.tools(visit.who.caller)
-        return next(tool for tool in tools if tool.name == visit.path["name"])
+        return next(tool for tool in tools if tool.name == found["name"])
 
     @staticmethod
     def _page(

@@ -161,7 +161,8 @@ class ToolCalls:
         name = view.meant(shown, tools)
         if name is None:
             raise UnknownTool(f"Unknown tool: {shown[:200]}")
-        return name
+        tool = await self._fleet.begun_calls.tool(name, view.who.caller)
+        return name if tool is None else tool.name  # by which keys and open questions are told apart
 
     async def _asked(
         self, view: McpView, handle: BegunHandle, stop: PendingInput, ask: Ask, seconds: float
@@ -175,9 +176,10 @@ class ToolCalls:
         return await handle.next_stop(seconds)
 
     async def _needs_task(self, view: McpView, name: str) -> bool:
-        if name not in self._settings.mcp_task_tools:
+        if not self._settings.mcp_task_tools:
             return False
-        return await self._fleet.begun_calls.tool(name, view.who.caller) is not None
+        tool = await self._fleet.begun_calls.tool(name, view.who.caller)
+        return tool is not None and not self._settings.mcp_task_tools.isdisjoint(tool.names)
 
     async def _begun(self, view: McpView, name: str, asked: McpCall, key: str | None) -> BegunHandle:
         who = view.who

@@ -1,6 +1,6 @@
 """Makes tools of a document's operations: those that cannot be one are listed with the reason."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urljoin
@@ -19,7 +19,7 @@ from toolfleet_modules.hosts.openapi.documents.document import (
 )
 from toolfleet_modules.hosts.openapi.documents.input_fields import InputPlan, input_plan, place_of
 from toolfleet_modules.hosts.openapi.documents.json_schemas import SchemaTranslator
-from toolfleet_modules.hosts.openapi.documents.operation_names import method_name
+from toolfleet_modules.hosts.openapi.documents.operation_names import method_names
 from toolfleet_modules.hosts.openapi.documents.operations import Operation, OperationFault, operations_of
 from toolfleet_modules.hosts.openapi.documents.output_schema import described_answers, output_schema
 from toolfleet_modules.hosts.openapi.options import OpenApiOptions
@@ -65,6 +65,7 @@ class _Building:
         self._credentials = Credentials(document, options.auth, options.secrets, options.headers)
         self._found = DocumentTools()
         self._labels: dict[str, str] = {}
+        self._names = method_names(document)
 
     def all(self) -> DocumentTools:
         options, found = self._options, self._found
@@ -86,10 +87,9 @@ class _Building:
                 found.faults.append(OperationFault(each.label, "InvalidOperation", f"It cannot be read: {exc!r:.200}."))
             except RecursionError:
                 found.faults.append(OperationFault(each.label, "InvalidSchema", "Its schemas are nested too deep."))
-        fields = [
-            (tool, each) for tool in found.tools for each in found.tools[tool].form.plan.fields if each.has_slashes
-        ]
-        known = {f"{tool}.{name}" for tool, each in fields for name in (each.argument, each.name)}
+        fields = [(tool, each) for tool in found.tools.values() for each in tool.form.plan.fields if each.has_slashes]
+        names = ((each, name) for tool, each in fields for name in tool.definition.names)
+        known = {f"{name}.{text}" for each, name in names for text in (each.argument, each.name)}
         found.faults += [
             OperationFault(f"slashes {each}", "ParameterUnknown", "No tool has this parameter in its path.")
             for each in options.slashes
@@ -102,19 +102,20 @@ class _Building:
             raise OperationUnusable("TooManyTools", f"There are {MOST_TOOLS} tools already: choose by tags or paths.")
         base = base_of(operation, self._options)
         credentials = self._credentials.of(operation.security)
-        name = f"{self._options.name}.{method_name(operation)}"
+        found = self._names[operation.method, operation.path]
+        name, *former = (f"{self._options.name}.{each}" for each in found if each is not None)
         taken = {place_of(each.place, each.name) for each in credentials}
-        plan = input_plan(operation, self._inputs, taken, tool=name, slashes=self._options.slashes)
+        plan = input_plan(operation, self._inputs, taken, names=[name, *former], slashes=self._options.slashes)
         if name in self._labels:
             raise OperationUnusable(
                 "DuplicateTool", f"{self._labels[name]} has its operationId, too: that one is served."
             )
         form = RequestForm(operation.method, base, operation.path, plan, credentials, self._credentials.places)
         output, fault = self._output(operation)
-        definition = self._definition(operation, name, plan, form, output, fault)
+        definition = self._definition(operation, [name, *former], plan, form, output, fault)
         wrong = schema_fault(definition)
         if wrong and output is not None:  # what it returns costs no tool: the check fails open
-            definition = self._definition(operation, name, plan, form, None, wrong)
+            definition = self._definition(operation, [name, *former], plan, form, None, wrong)
             wrong = schema_fault(definition)
         if wrong:
             raise OperationUnusable("InvalidSchema", f"It cannot be a tool: {wrong}.")
@@ -125,7 +126,7 @@ class _Building:
     def _definition(
         self,
         operation: Operation,
-        name: str,
+        names: Sequence[str],
         plan: InputPlan,
         form: RequestForm,
         output: dict[str, Any] | None,
@@ -137,7 +138,7 @@ class _Building:
         notes = "\n".join([*plan.notes, *unchecked])[:_MOST_NOTED]
         summary = hidden.hide(operation.summary)[:_MOST_DESCRIBED] or operation.label
         said: dict[str, Any] = {
-            "name": name,
+            "name": names[-1],
             "description": f"{summary}\n\n{hidden.hide(notes)}".strip(),
             "input_schema": plan.schema,
             "output_schema": output,
@@ -148,6 +149,7 @@ class _Building:
         sent = [[each.argument, each.name, each.place, each.style, each.explode] for each in plan.fields]
         body = None if plan.body is None else plan.body.media_type
         digest = digest_of([said, form.method, form.base, form.path, sent, body, plan.key_header])
+        said |= {"name": names[0], "former_names": names[1:]}  # last: a new name alone is no other code
         return ToolDefinition.model_validate({**said, "version": digest[:_VERSION_LENGTH], "code_digest": digest})
 
     def _output(self, operation: Operation) -> tuple[dict[str, Any] | None, str | None]:

@@ -64,4 +64,4 @@ class AgentProfile(BaseModel):
 
     def takes(self, tool: ToolDefinition) -> bool:
         """Whether it may use the tool, as far as its `tools` say."""
-        return self.tools is None or selects(self.tools, tool.name, tool.tags)
+        return self.tools is None or selects(self.tools, tool.names, tool.tags)

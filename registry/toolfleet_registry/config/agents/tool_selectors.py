@@ -33,19 +33,19 @@ Selectors = Annotated[tuple[Selector, ...], Field(max_length=MOST_SELECTORS)]
 """A list of them, in no order."""
 
 
-def selects(selectors: Sequence[str], tool_name: str, tags: Collection[str]) -> bool:
-    """Whether these select the tool; an empty list selects none."""
+def selects(selectors: Sequence[str], names: Collection[str], tags: Collection[str]) -> bool:
+    """Whether these select the tool with these names, of which each counts; an empty list selects none."""
     is_selected = bool(selectors) and all(selector.startswith(_NOT) for selector in selectors)
     for selector in selectors:
         if selector.startswith(_NOT):
-            if _matches(selector[1:], tool_name, tags):
+            if _matches(selector[1:], names, tags):
                 return False
         elif not is_selected:
-            is_selected = _matches(selector, tool_name, tags)
+            is_selected = _matches(selector, names, tags)
     return is_selected
 
 
-def _matches(selector: str, tool_name: str, tags: Collection[str]) -> bool:
+def _matches(selector: str, names: Collection[str], tags: Collection[str]) -> bool:
     if selector.startswith(_TAG):
         return selector.removeprefix(_TAG) in tags
-    return fnmatchcase(tool_name, selector)
+    return any(fnmatchcase(name, selector) for name in names)

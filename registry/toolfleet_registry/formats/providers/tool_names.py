@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.names import ToolName, provider_name
+from toolfleet_registry.contracts.tool_definition import by_any_name
 from toolfleet_registry.errors import InvalidToolName
 from toolfleet_registry.formats.providers.dialects import Format, dialect_of
 
@@ -31,8 +32,8 @@ def answered_name(name: str, format: Format, *, dotted: bool = False) -> str:  #
 
 
 def meant_tool(spoken: str, tools: Iterable[ToolDefinition]) -> ToolDefinition | None:
-    """The tool that was offered under this name, dotted or not; `None` if none was."""
-    by_name = {tool.name: tool for tool in tools}
+    """The tool that was offered under this name, or a former one, dotted or not; `None` if none was."""
+    by_name = by_any_name({tool.name: tool for tool in tools}, lambda tool: tool)
     if spoken in by_name:
         return by_name[spoken]
     return next((tool for name, tool in by_name.items() if provider_name(name) == spoken), None)

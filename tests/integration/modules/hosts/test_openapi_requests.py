@@ -261,6 +261,25 @@ async def test_a_tool_says_which_line_allows_slashes(service: BirdService, tmp_p
         assert birds.errors() == {"slashes delete.key": "ParameterUnknown"}
 
 
+async def test_a_tool_is_called_by_its_former_name(service: BirdService, tmp_path: Path) -> None:
+    """The reply is in the name that the call has, the manifest lists the present one, and `slashes` may use either."""
+    paths = {"/orders/{id}": {"get": operation(None, parameter("id", "path", {"type": "string"}))}}
+    former = "get_orders_id-x9a110b7d"
+    for slashes in ("get_orders_id.id", f"{former}.id"):
+        async with hosted_document(tmp_path, document(paths), base=service.url, slashes=(slashes,)) as birds:
+            done = await birds.call(former, id="a/b")
+            (offered,) = (await birds.client.manifest()).tools
+
+            assert done.success, done.error
+            assert done.result["path"] == "/orders/a%2Fb"
+            assert offered.names == ("birds.get_orders_id", f"birds.{former}")
+            assert birds.errors() == {}
+            for arguments in ({"id": "1"}, {}):
+                asked = {"tool_name": f"birds.{former}", "arguments": arguments}
+                replied = (await birds.client.http.post("/execute", json=asked)).json()
+                assert (replied["tool_name"], replied["success"]) == (asked["tool_name"], bool(arguments))
+
+
 async def test_an_argument_adds_no_header(service: BirdService, tmp_path: Path) -> None:
     """Line ends in one are refused; names that are the connection's close the tool."""
     paths = {

@@ -58,6 +58,31 @@ async def test_a_disabled_tool_is_gone_at_once_and_stays_gone(stage: Stage, oper
     assert sorted(await stage.listed()) == ["log", "push"]
 
 
+async def test_a_tool_with_a_new_name_is_operated_by_both(stage: Stage, operator: Operator) -> None:
+    """It stays disabled under the new name; it is called, enabled, disabled and approved by the former one, too."""
+    await operator.disable("git.push")
+    stage.git.manifest["tools"] = [{"name": "git.send", "former_names": ["git.push"]}]
+    await stage.refresh()
+    reason = "Tool 'git.send' is disabled by an operator."
+    assert [await stage.refusal("push"), await stage.refusal("send")] == [reason, reason]
+
+    await operator.enable("git.push")
+    assert list(await stage.listed()) == ["send"]
+    assert [await stage.refusal("push"), await stage.refusal("send")] == [None, None]
+    await operator.disable("git.push")
+    assert await stage.refusal("send") == reason
+    await operator.enable("git.send")
+    await stage.refresh()
+    assert await stage.refusal("push") is None
+
+    await operator.pin("git")
+    stage.git.change("send", description="Send it to me.")
+    await stage.refresh()
+    assert "is withheld" in str(await stage.refusal("push"))
+    await operator.approve("git.push")
+    assert await stage.refusal("push") is None
+
+
 async def test_an_operator_needs_the_fleets_redis_and_nothing_else(stage: Stage, redis: Redis) -> None:
     """Modules that were added, or that only other processes' settings name, are pinned, shown and approved as any other."""
     bare = stage.settings.model_copy(update={"module_services": {}})

@@ -77,6 +77,19 @@ async def offer(redis: Redis, module: str, **tools: str) -> None:
     await ManifestCache(redis, ttl_seconds=60).save(ModuleManifest(module_name=module, tools=definitions))
 
 
+async def test_a_call_by_a_former_name_finds_its_tool(known: ToolCache, redis: Redis) -> None:
+    """As an agent that has not seen the new name publishes it. A name that a tool has now counts more."""
+    tools = [
+        ToolDefinition(name="owls.tally", former_names=["owls.count"], required_permission="user"),
+        ToolDefinition(name="owls.list", former_names=["owls.tally"]),
+    ]
+    await ManifestCache(redis, ttl_seconds=60).save(ModuleManifest(module_name="owls", tools=tools))
+    await known.refresh()
+
+    assert [required(known, name) for name in ("owls.count", "owls.tally")] == ["user", "user"]
+    assert not known.lacks("owls.count")
+
+
 async def test_the_first_question_looks_at_redis(known: ToolCache, redis: Redis) -> None:
     """All modules of the settings are read at once."""
     await offer(redis, "owls", count="admin")

@@ -48,10 +48,30 @@ def profile_of(**said: object) -> AgentProfile:
 def test_selectors_name_tools_by_name_pattern_and_tag(selectors: list[str], selected: set[str]) -> None:
     """What one takes out stays out, wherever in the list it stands."""
     tags = {"git.push": [], "git.log": ["reading"], "mail.send": list[str]()}
-    found = {name for name, its in tags.items() if selects(selectors, name, its)}
+    found = {name for name, its in tags.items() if selects(selectors, [name], its)}
 
     assert found == selected
-    assert found == {name for name, its in tags.items() if selects(selectors[::-1], name, its)}
+    assert found == {name for name, its in tags.items() if selects(selectors[::-1], [name], its)}
+
+
+@pytest.mark.parametrize(
+    ("selectors", "is_selected"),
+    [
+        (["git.send"], True),
+        (["git.push"], True),
+        (["git.pu*"], True),
+        (["git.log"], False),
+        (["*", "!git.push"], False),
+        (["git.send", "!git.pu*"], False),
+        (["!git.log"], True),
+    ],
+)
+def test_a_selector_may_use_a_former_name(selectors: list[str], *, is_selected: bool) -> None:
+    """What takes a tool out under one of its names takes it out under each."""
+    tool = ToolDefinition(name="git.send", former_names=["git.push"])
+    held = profile_of(tools=selectors)
+
+    assert held.takes(tool) is is_selected
 
 
 @pytest.mark.parametrize(

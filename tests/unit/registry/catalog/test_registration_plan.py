@@ -326,3 +326,35 @@ def test_drift_of_what_was_rolled_back_is_drift() -> None:
 
     assert kinds(intake) == [("drifted", "git.push")]
     assert pending_because(after, intake.verdicts["git.push"]) == "drifted"
+
+
+RENAMED = tool("send", former_names=["git.push"])
+
+
+def test_a_new_name_enables_nothing() -> None:
+    """A tool that an operator has disabled under its former name is disabled under the present one."""
+    known = registered(tool("push"), enabled=False)
+
+    assert taken(RENAMED, registrations=known).verdicts["git.send"].is_disabled
+    assert taken(RENAMED, registrations=known | registered(RENAMED)).verdicts["git.send"].is_disabled
+    assert taken(RENAMED, registrations=registered(tool("push"))).verdicts == {}
+
+
+@pytest.mark.parametrize(
+    ("offered", "pins", "is_withheld"),
+    [
+        (RENAMED, {"git.push": digest(tool("push"))}, False),
+        (RENAMED, {"git.send": digest(RENAMED)}, False),
+        (RENAMED, {"git.log": digest(tool("log"))}, True),
+        (tool("send", former_names=["git.push"], description="Push more."), {"git.push": digest(tool("push"))}, True),
+        (RENAMED, {"git.push": digest(tool("push")), "git.send": digest(tool("send"))}, True),
+        (tool("send"), {"git.push": digest(tool("push"))}, True),
+    ],
+)
+def test_a_pin_of_a_former_name_approves_the_same_tool(
+    offered: ToolDefinition, pins: dict[str, str], *, is_withheld: bool
+) -> None:
+    """Nothing but its name may differ, and a pin of its present name counts more."""
+    verdict = taken(offered, pins=pins).verdicts.get("git.send", ToolOverride())
+
+    assert verdict.is_withheld is is_withheld

@@ -41,6 +41,16 @@ def test_a_call_of_each_package_becomes_one_of_ours(provider: Format, name: str)
 
 
 @pytest.mark.parametrize("provider", DIALECTS)
+@pytest.mark.parametrize("name", ["research__find", "research.find"])
+def test_a_call_by_a_former_name_is_one_of_the_tool(provider: Format, name: str) -> None:
+    """A conversation may hold one; its result goes back under the name that the model spoke."""
+    renamed = SEARCH.model_copy(update={"former_names": ["research.find"]})
+    call = to_call(made_call(provider, name, OWLS, json.dumps(OWLS)), provider, [renamed])
+
+    assert (call.tool_name, call.spoken.name) == ("research.web_search", name)
+
+
+@pytest.mark.parametrize("provider", DIALECTS)
 def test_a_call_in_json_becomes_one_of_ours(provider: Format) -> None:
     """As who speaks to a provider without its package has it."""
     assert to_call(DICTS[provider], provider, [SEARCH]) == ToolCall(tool_name="research.web_search", arguments=OWLS)

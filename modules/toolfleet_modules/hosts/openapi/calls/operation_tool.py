@@ -44,7 +44,7 @@ class OperationTool:
 
     def begin(self, arguments: Mapping[str, Any], context: Context, means: RunMeans) -> "OperationRun | Reply":
         """A run with these arguments, or what to tell whoever sent them."""
-        name = self.definition.name
+        name = context.tool_name
         held = checked(self.definition, dict(arguments))
         if held.arguments is None:
             return Reply.failure(name, f"Invalid arguments for {name}: {held.fault}", effect_state="none")

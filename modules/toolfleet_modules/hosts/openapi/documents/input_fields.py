@@ -64,10 +64,10 @@ def input_plan(
     translator: SchemaTranslator,
     taken: Collection[tuple[str, str]] = (),
     *,
-    tool: str,
+    names: Sequence[str],
     slashes: Collection[str] = (),
 ) -> InputPlan:
-    """Return the plan of `tool`, a full name. Raises `OperationUnusable`.
+    """Return the plan of the tool with these full names, the present one first. Raises `OperationUnusable`.
 
     `taken` has the places that credentials are sent in, as `place_of` gives them; `slashes` are parameters of paths that may
     have `/`, each as `method.parameter`.
@@ -95,7 +95,7 @@ def input_plan(
         body = _part(make_body, translator, references, None if is_required else ("Its body", notes))
     if body is not None:
         fields += _body_fields(body)
-    named = [_with_slashes(each, tool, slashes) for each in _named(fields)]
+    named = [_with_slashes(each, names, slashes) for each in _named(fields)]
     schema = _schema_of(named, translator, references)
     if key is None:
         return InputPlan(named, body, schema, notes=notes)
@@ -206,11 +206,12 @@ def _named(fields: Sequence[InputField]) -> list[InputField]:
     return named
 
 
-def _with_slashes(field: InputField, tool: str, slashes: Collection[str]) -> InputField:
+def _with_slashes(field: InputField, names: Sequence[str], slashes: Collection[str]) -> InputField:
     """Say whether a path's argument may have `/`; where it may not, its description names the line that allows it."""
-    module, _, method = tool.partition(".")
-    line = f'[hosts.{module}] slashes = ["{method}.{field.argument}"]'
-    if field.place != "path" or {f"{method}.{field.argument}", f"{method}.{field.name}"} & set(slashes):
+    module = names[0].partition(".")[0]
+    known = [f"{each.partition('.')[2]}.{name}" for each in names for name in (field.argument, field.name)]
+    line = f'[hosts.{module}] slashes = ["{known[0]}"]'
+    if field.place != "path" or not set(slashes).isdisjoint(known):
         return replace(field, has_slashes=field.place == "path")
     said = field.schema if isinstance(field.schema, dict) else {}
     types = said["type"] if isinstance(said.get("type"), list) else [said.get("type")]

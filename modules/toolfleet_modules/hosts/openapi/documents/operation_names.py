@@ -1,9 +1,14 @@
-"""Names tools after operations: a name depends on its operation alone, and no two operations share one."""
+"""Names tools after operations: a name depends on the document alone, and no two operations share one."""
 
+import contextlib
 import hashlib
 import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from toolfleet_modules.hosts.openapi.documents.operations import Operation
+from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationUnusable
+from toolfleet_modules.hosts.openapi.documents.operations import METHODS
 
 LONGEST = 100
 """Characters of a tool's name after its module's."""
@@ -12,24 +17,42 @@ _DIGEST = 8
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
 _PLAIN_PATH = re.compile(r"(/[A-Za-z0-9-]+)+", re.ASCII)
 _OTHERS = re.compile(r"[^A-Za-z0-9_.-]+", re.ASCII)
+_GAPS = re.compile(r"[^A-Za-z0-9.-]+", re.ASCII)
 _OURS = re.compile(r"-x[0-9a-f]{8}$")  # a name's end that could be one of ours
 
 
-def method_name(operation: Operation) -> str:
-    """The name after the module's: the `operationId` if it is a name, else what is readable of it, `-x` and a digest.
+class MethodNames(NamedTuple):
+    """The `name` of an operation's tool after the module's, and the one that earlier versions gave it, if it is another."""
 
-    Without an `operationId` it is made of method and path; `GET /owls` is `get_owls`.
+    name: str
+    former: str | None
+
+
+def method_names(document: OpenApiDocument) -> dict[tuple[str, str], MethodNames]:
+    """Return the names of all operations by method and path, whichever of them are served.
+
+    An `operationId` that is a name is the name. Any other one, or method and path where none can be read, become what a
+    model can say: `find pet by id` is `find_pet_by_id`, and `GET /owls/{id}` is `get_owls_id`. Where that is the name of two
+    operations, each has `-x` and a digest at its end.
     """
-    if operation.operation_id is not None:
-        return plain_name(operation.operation_id)
-    text = f"{operation.method}{operation.path}"
-    name = f"{operation.method}{operation.path.replace('/', '_')}"
-    return name if _is_plain(name) and _PLAIN_PATH.fullmatch(operation.path) else _marked(text)
-
-
-def plain_name(text: str) -> str:
-    """The text if it is a name, else one that no other text has."""
-    return text if _is_plain(text) else _marked(text)
+    said = {(method, path): operation_id for method, path, operation_id in _operations(document)}
+    own = {each for each in said.values() if each is not None and _is_plain(each)}
+    former = {place: _former_name(*place, each) for place, each in said.items()}
+    spoken = {place: _spoken_name("".join(place), each) for place, each in said.items()}
+    counted = Counter(name for place, name in spoken.items() if said[place] not in own)
+    names = dict[tuple[str, str], str]()
+    for place, name in spoken.items():
+        is_own = said[place] in own
+        is_free = is_own or (counted[name] == 1 and name not in own and not _OURS.search(name))
+        marked = former[place] if _OURS.search(former[place]) else _marked("".join(place))
+        names[place] = name if is_free else marked
+    first = {before: place for place, before in reversed(former.items())}  # of operations with one operationId
+    for name in names.values():
+        first.pop(name, None)  # it means another operation, or is no former one
+    return {
+        place: MethodNames(name, before if first.get(before := former[place]) == place else None)
+        for place, name in names.items()
+    }
 
 
 def argument_name(text: str) -> str:
@@ -49,6 +72,36 @@ def _marked(text: str, *, longest: int = LONGEST) -> str:
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
     readable = _OTHERS.sub("_", text).strip("_.-")[: longest - _DIGEST - 2]
     return f"{readable}-x{digest}" if readable else f"x-x{digest}"
+
+
+def _operations(document: OpenApiDocument) -> Iterator[tuple[str, str, str | None]]:
+    for path, found in document.root.get("paths", {}).items():
+        with contextlib.suppress(OperationUnusable):
+            item = document.resolved(found)
+            for method in METHODS:
+                node = item.get(method)
+                said = node.get("operationId") if isinstance(node, dict) else None
+                if method in item:
+                    yield method, path, said if isinstance(said, str) and said else None
+
+
+def _spoken_name(label: str, operation_id: str | None) -> str:
+    if operation_id is not None and _is_plain(operation_id):
+        return operation_id
+    return _readable(operation_id or "") or _readable(label)
+
+
+def _readable(text: str) -> str:
+    """Return what a model can say of a text: providers take it as it is, with a dot for two underscores."""
+    return re.sub(r"_*\._*", ".", _GAPS.sub("_", text)).strip("_.-")[:LONGEST].rstrip("_.-")
+
+
+def _former_name(method: str, path: str, operation_id: str | None) -> str:
+    """Return the name that depends on its own operation only, which earlier versions gave it."""
+    if operation_id is not None:
+        return operation_id if _is_plain(operation_id) else _marked(operation_id)
+    name = f"{method}{path.replace('/', '_')}"
+    return name if _is_plain(name) and _PLAIN_PATH.fullmatch(path) else _marked(f"{method}{path}")
 
 
 _LONGEST_ARGUMENT = 64
