@@ -1,11 +1,20 @@
 """Offers the fleet's tools to agents of the OpenAI Agents SDK: its function tools, listed for each turn."""
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from agents import FunctionTool, RunContextWrapper, ToolApprovalItem
+from agents import (
+    FunctionTool,
+    RunConfig,
+    RunContextWrapper,
+    ToolApprovalItem,
+    ToolErrorFormatter,
+    ToolErrorFormatterArgs,
+)
 from agents.exceptions import AgentsException
 from agents.tool_context import ToolContext
 
@@ -16,7 +25,7 @@ from toolfleet_registry.system import randomness
 from toolfleet_tasks.adapters.calling import AdapterCalls
 from toolfleet_tasks.adapters.decisions import Decision, WaitsForApproval
 from toolfleet_tasks.adapters.deferrals import StillRunning
-from toolfleet_tasks.adapters.framework_call import FrameworkCall, caller_of, conversation_of, in_run
+from toolfleet_tasks.adapters.framework_call import FrameworkCall, caller_of, conversation_of, in_run, no_such_tool
 from toolfleet_tasks.adapters.offers import ToolOffers
 from toolfleet_tasks.adapters.openai_calls import NO_CALL, OfferedFunction, Output, function_tool_of, shown_output
 from toolfleet_tasks.adapters.result_text import shown_parts
@@ -81,6 +90,24 @@ class FleetTools:
             needs = self._defers(name) or (self._defer_approvals and await self._fleet.approvals.rules(name, caller))
             offer.tool.needs_approval = asks if needs else False
         return [offer.tool for offer in offers]
+
+    def run_config(self, config: RunConfig | None = None) -> RunConfig:
+        """Return a configuration for `Runner.run` with which a tool name that does not exist ends no run.
+
+        The model reads which tools have a name like it. The SDK has this for runs only, and not for agents. All else is as in
+        `config`, also what its `tool_error_formatter` says.
+        """
+        config = config or RunConfig()
+        worded = functools.partial(self._worded, config.tool_error_formatter)
+        return replace(config, tool_not_found_behavior="return_error_to_model", tool_error_formatter=worded)
+
+    async def _worded(self, own: ToolErrorFormatter | None, error: ToolErrorFormatterArgs[Any]) -> str | None:
+        said = None if own is None else own(error)
+        text = await said if inspect.isawaitable(said) else said
+        if text is not None or error.kind != "tool_not_found":
+            return text
+        offers = await self._offers_of(error.run_context)
+        return shown_parts(no_such_tool(error.tool_name, [each.definition for each in offers.values()]))[0]
 
     async def question(self, item: ToolApprovalItem, run: Context) -> dict[str, Any] | None:
         """What people are asked by an interruption of the run, and who may decide until when; `None`: nothing of the fleet's.

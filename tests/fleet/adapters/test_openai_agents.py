@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from agents import FunctionTool, RunContextWrapper, Runner, function_tool, set_tracing_disabled
-from agents.exceptions import AgentsException
+from agents import FunctionTool, RunConfig, RunContextWrapper, Runner, function_tool, set_tracing_disabled
+from agents.exceptions import AgentsException, ModelBehaviorError
 from agents.testing import ScriptedModel, assistant_message, function_call
 
 from support.module_server import ModuleServer
@@ -181,3 +181,36 @@ async def test_a_run_ends_where_its_profile_says_so(fleet: ToolFleet, spent: Cal
         with pytest.raises(AgentsException, match="1 call of this kind in a run"):
             await Runner.run(keeper(model, FleetTools(fleet, spent)), "Ask the owl twice.")
     assert len(owls.calls("echo")) == 2
+
+
+@pytest.mark.parametrize("name", ["owls__ecoh", "owls.echo", "echo", "no_such_tool_at_all"])
+async def test_a_wrong_tool_name_is_answered_and_ends_no_run(fleet: ToolFleet, ada: Caller, name: str) -> None:
+    """With the tools' `run_config` the model reads which tools it may have meant, and calls one; without it the SDK raises."""
+    tools = FleetTools(fleet, ada)
+    script = [(name, "{}", "c1"), ("owls__echo", '{"text": "hoo"}', "c2")]
+
+    ran = await Runner.run(keeper(calls(*script), tools), "Try.", run_config=tools.run_config())
+
+    wrong, right = outputs(ran)
+    meant = "." if name == "no_such_tool_at_all" else "; did you mean owls__echo"
+    assert wrong.startswith(f"Error: No tool {name}{meant}")
+    assert "error_code: unknown_tool\neffect_state: none" in wrong
+    assert (right, ran.final_output) == ('{"text":"hoo"}', "done")
+    with pytest.raises(ModelBehaviorError):
+        await Runner.run(keeper(calls(*script), tools), "Try.")
+
+
+async def test_a_run_config_keeps_what_its_program_has_set(fleet: ToolFleet, ada: Caller) -> None:
+    """Its own formatter has the first word, and all other fields stay."""
+    own = RunConfig(
+        workflow_name="keeping", tool_error_formatter=lambda error: "Mine." if error.tool_name == "mine" else None
+    )
+    tools = FleetTools(fleet, ada)
+    config = tools.run_config(own)
+
+    ran = await Runner.run(keeper(calls(("mine", "{}", "c1"), ("other", "{}", "c2")), tools), "Try.", run_config=config)
+
+    assert config.workflow_name == "keeping"
+    assert own.tool_not_found_behavior == "raise_error"
+    assert outputs(ran)[0] == "Mine."
+    assert outputs(ran)[1].startswith("Error: No tool other.")
