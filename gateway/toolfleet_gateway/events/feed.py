@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from toolfleet_gateway.events.feed_events import EVENTS_LOST, FeedEvent, of_load_error, of_module, of_registry
 from toolfleet_registry.catalog.registry_events import RegistryEvents
 from toolfleet_registry.contracts import Caller, ModuleStatus
+from toolfleet_registry.contracts.load_errors import NO_TOOLS
 from toolfleet_registry.errors import FleetUnavailable, RegistryEventsLost
 from toolfleet_registry.manifests.specs import RegistryEvent
 from toolfleet_registry.system.loggers import get_logger
@@ -172,5 +173,5 @@ def changes_between(before: Mapping[str, ModuleStatus], present: Mapping[str, Mo
             yield of_module(name, is_up=is_up)
         known = () if was is None else was.load_errors
         for error in () if now is None else now.load_errors:
-            if error not in known:
+            if error not in known and error.error_type != NO_TOOLS:
                 yield of_load_error(name, error)

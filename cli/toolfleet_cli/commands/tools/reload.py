@@ -51,7 +51,7 @@ def reload(
 
 
 def errors(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
-    """Show which files of tool folders, and operations of documents, are not served as they stand. Exits with 1 if there are any."""
+    """Show which files of tool folders, and operations of documents, are not served as they stand. Exits with 1 if there are more than notes."""
     found = asyncio.run(_errors(load_settings())) if gateway is None else remote_tools.errors(gateway)
     if as_json:
         say_json([each.model_dump(mode="json") for each in found])

@@ -1,12 +1,18 @@
 """Lists the files of a folder that are not served as they stand, for people to see."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from toolfleet_modules.hosts.folder.scan import ScanFinding
-from toolfleet_modules.hosts.folder.source_files import REQUIREMENTS_FILE, FileFault, FolderReading, SourceFile
-from toolfleet_registry.contracts.load_errors import InEffect, ToolLoadError
+from toolfleet_modules.hosts.folder.source_files import (
+    REQUIREMENTS_FILE,
+    FileFault,
+    FolderReading,
+    SourceFile,
+    nothing_in,
+)
+from toolfleet_registry.contracts.load_errors import NO_TOOLS, InEffect, ToolLoadError
 from toolfleet_registry.time import machine_clock
 
 _log = logging.getLogger("toolfleet.host")
@@ -33,18 +39,22 @@ class LoadErrors:
         faults: Mapping[str, FileFault],
         served: "Served",
     ) -> bool:
-        """Note what a reading came to: what the scan found, and what did not load; returns whether anything is news."""
-        errors = [
-            _error(each, served.version_of(name.removesuffix(".py"), None)) for name, each in reading.faults.items()
-        ]
+        """Note what a reading came to: what the scan found, what did not load, and what has no tools; returns whether anything is news."""
+        refused = findings.keys() - served.files.keys()
+        faults = {**_without_tools(reading, served, {*faults, *refused}), **faults}
+
+        def state(stem: str) -> InEffect:  # of a file: the same in all that is said of it
+            is_broken = stem in faults and faults[stem].kind != NO_TOOLS
+            return served.version_of(stem, reading.files.get(f"{stem}.py"), is_broken=is_broken)
+
+        errors = [_error(each, state(name.removesuffix(".py"))) for name, each in reading.faults.items()]
         for stem, fault in sorted(faults.items()):
-            in_effect = served.version_of(stem, reading.files.get(f"{stem}.py"))
-            errors.append(_error(fault, "previous" if stem == REQUIREMENTS_FILE else in_effect))
+            errors.append(_error(fault, "previous" if stem == REQUIREMENTS_FILE else state(stem)))
         for stem, found in findings.items():
             file = reading.files[f"{stem}.py"]
             what = ", ".join(f"{each.what} (line {each.line})" for each in found[:_MOST_FINDINGS])
             fault = FileFault(file.path, "SecurityError", f"It {what}.", found[0].line)
-            errors.append(_error(fault, "current" if stem in served.files else "none"))
+            errors.append(_error(fault, state(stem)))
         return self._set(errors)
 
     def _set(self, errors: Iterable[ToolLoadError]) -> bool:
@@ -52,8 +62,11 @@ class LoadErrors:
         latest = [known.get(_what(each), each) for each in errors][:_MOST]
         for each in latest:
             if _what(each) not in known:
-                _log.error(
-                    "tool_load_failed file=%s error=%s line=%s in_effect=%s: %s",
+                is_note = each.error_type == NO_TOOLS
+                _log.log(
+                    logging.INFO if is_note else logging.ERROR,
+                    "%s file=%s error=%s line=%s in_effect=%s: %s",
+                    "tool_file_without_tools" if is_note else "tool_load_failed",
                     each.file,
                     each.error_type,
                     each.line,
@@ -70,17 +83,22 @@ class Served:
 
     def __init__(self, files: Mapping[str, SourceFile], stems: Iterator[str]) -> None:
         self.files = files
-        self._stems = frozenset(stems)
+        self.stems = frozenset(stems)
 
-    def version_of(self, stem: str, current: SourceFile | None) -> InEffect:
-        """`current` is the file as it is now, if it can be read."""
+    def version_of(self, stem: str, current: SourceFile | None, *, is_broken: bool) -> InEffect:
+        """`current` is the file as it is now, if it can be read; `is_broken`: it is not in effect as it stands."""
         served = self.files.get(stem)
-        has_tools = stem in self._stems
         if served is None:
             return "none"
         if current is not None and served.digest == current.digest:
-            return "current" if has_tools else "none"
-        return "previous" if has_tools or not served.has_tools else "none"
+            return "current" if stem in self.stems or not is_broken else "none"
+        return "previous" if stem in self.stems or not served.has_tools else "none"
+
+
+def _without_tools(reading: FolderReading, served: Served, known: Collection[str]) -> Mapping[str, FileFault]:
+    """Return why files serve nothing of which nothing else is known."""
+    files = [each for each in reading.files.values() if each.stem not in served.stems and each.stem not in known]
+    return {each.stem: fault for each in files if (fault := nothing_in(each)) is not None}
 
 
 def _error(fault: FileFault, in_effect: InEffect) -> ToolLoadError:

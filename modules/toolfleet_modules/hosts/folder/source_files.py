@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from toolfleet_modules.hosts.packages.requirements import (
     listed_requirements,
     requirements_in,
 )
+from toolfleet_registry.contracts.load_errors import NO_TOOLS
 
 REQUIREMENTS_FILE = "requirements.txt"
 
@@ -21,6 +23,7 @@ MOST_BYTES = 2**20  # of one file
 MOST_FILES = 10_000
 _PARSE_TRIES = 5
 _SHOWN = 200  # characters of an error of Python's
+_NOT_FOR_TOOLS = re.compile(r"[_.].*|test_.*|.*_test|tests?|conftest|__init__")  # for others to import, or for pytest
 
 
 class FolderUnreadable(Exception):
@@ -99,13 +102,17 @@ class SourceFolder:
             return FolderReading({}, {})
         try:
             root = self.path.resolve(strict=True)
-            names = [each.name for each in os.scandir(root) if _is_source(each.name)]
+            found = list(os.scandir(root))
+            names = [each.name for each in found if _is_source(each.name)]
+            deeper = [each.name for each in found if _is_deeper(each)]
         except OSError as exc:
             raise FolderUnreadable(f"{self.path} cannot be read: {exc.strerror or exc}.") from exc
         if len(names) > MOST_FILES:
             raise FolderUnreadable(f"{self.path} has {len(names)} Python files; at most {MOST_FILES} are served.")
         self._seen = {name: seen for name in sorted(names) if (seen := self._read_one(root, name)) is not None}
-        results = {name: seen.result for name, seen in self._seen.items()}
+        results: dict[str, _Result] = {name: seen.result for name, seen in self._seen.items()}
+        message = "Its files are not read: only those that lie directly in the tool folder are."
+        results |= {name: FileFault(self.path / name, NO_TOOLS, message) for name in sorted(deeper)}
         return FolderReading(
             {name: result for name, result in results.items() if isinstance(result, SourceFile)},
             {name: result for name, result in results.items() if isinstance(result, FileFault)},
@@ -140,6 +147,28 @@ class SourceFolder:
 def _is_source(name: str) -> bool:
     is_python = name.endswith(".py") and not name.startswith(".") and name != "__init__.py"
     return is_python or name == REQUIREMENTS_FILE
+
+
+def _is_deeper(entry: os.DirEntry[str]) -> bool:
+    """Return whether it is a folder with Python files in it, which are not served."""
+    if _NOT_FOR_TOOLS.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
+        return False
+    try:
+        with os.scandir(entry.path) as found:
+            return any(_is_source(each.name) for each in found)
+    except OSError:
+        return False
+
+
+def nothing_in(file: SourceFile) -> FileFault | None:
+    """Return why a file offers no tools; `None` for one that others import, and for pytest's."""
+    if _NOT_FOR_TOOLS.fullmatch(file.stem):
+        return None
+    if file.has_tools and _marks_tools(_tree_of(file.text, file.path)):
+        message = "What it marks is a tool neither of toolfleet.sdk nor of LangChain: import tool from toolfleet.sdk."
+        return FileFault(file.path, "InvalidTool", message)
+    message = "It has no function with @tool at its top. A file that others import is named with a _ before."
+    return FileFault(file.path, NO_TOOLS, message)
 
 
 def _read(root: Path, path: Path, found: os.stat_result) -> tuple[_Result, ast.Module | None]:
@@ -197,7 +226,18 @@ def _tree_of(text: str, path: Path) -> ast.Module:
 
 
 def _has_tools(tree: ast.Module) -> bool:
-    """Whether a function at the top of the file is decorated with something called `tool`, or a `ToolDef` is made there: other files are not imported for their own sake."""
+    """Whether tools may be found in the file, which is imported for its own sake then. It may make LangChain's in many ways."""
+    return _marks_tools(tree) or any(map(_imports_langchain, tree.body))
+
+
+def _imports_langchain(statement: ast.stmt) -> bool:
+    names = [each.name for each in statement.names] if isinstance(statement, ast.Import) else []
+    names += [statement.module or ""] if isinstance(statement, ast.ImportFrom) and not statement.level else []
+    return any(re.match(r"langchain(_\w+)?(\.|$)", each) for each in names)
+
+
+def _marks_tools(tree: ast.Module) -> bool:
+    """Whether a function at the top of the file is decorated with something called `tool`, or a `ToolDef` is made there."""
     functions = (each for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
     return any(_is_tool(decorator) for function in functions for decorator in function.decorator_list) or any(
         _makes_tool(each) for each in tree.body

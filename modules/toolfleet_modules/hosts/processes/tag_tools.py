@@ -23,10 +23,19 @@ def tag_tools_in(module: ModuleType) -> Iterator[Any]:
     if tags is None:
         return
     seen: list[Any] = []
+    for each in things_in(module):
+        if isinstance(each, tags.ToolDef) and each not in seen and _is_of(module, each.handler):
+            seen.append(each)
+            yield each
+
+
+def things_in(module: ModuleType) -> Iterator[Any]:
+    """Yield what a file has at its top, alone or in lists, each once."""
+    seen = set[int]()
     for value in list(vars(module).values()):
         for each in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(each, tags.ToolDef) and each not in seen and _is_of(module, each.handler):
-                seen.append(each)
+            if id(each) not in seen:
+                seen.add(id(each))
                 yield each
 
 

@@ -8,15 +8,21 @@ import importlib.util
 import logging
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from toolfleet_modules.hosts.processes.langchain_tools import (
+    is_langchain_tool,
+    langchain_function,
+    langchain_tools_in,
+)
 from toolfleet_modules.hosts.processes.load_plan import PACKAGE, SourceText
 from toolfleet_modules.hosts.processes.tag_tools import tag_function, tag_tools_in, takes_context
 from toolfleet_modules.sdk.marks import ToolMark, mark_of
+from toolfleet_modules.sdk.offer import Facts
 from toolfleet_modules.sdk.tool import Tool
 
 _log = logging.getLogger("toolfleet.host")
@@ -105,6 +111,9 @@ class ToolModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """The function with this dotted path, marked or not."""
         module, _, name = path.rpartition(".")
         function = getattr(importlib.import_module(module), name, None)
+        if is_langchain_tool(function):
+            tool = self._made_of(langchain_function, function)
+            return {tool.definition.name: MarkedTool(tool, ToolMark())}
         if not callable(function):
             raise _InvalidTool(f"{module} has no function {name!r}.")
         mark = mark_of(function) or ToolMark()
@@ -132,21 +141,24 @@ class ToolModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             if known is not None and known.tool.function is not thing:
                 raise _InvalidTool(f"It has two tools named {tool.definition.name!r}.")
             found[tool.definition.name] = MarkedTool(tool, mark)
-        for each in tag_tools_in(module):
-            tag = self._tag_of(each)
-            if tag.definition.name in found:
-                raise _InvalidTool(f"It has two tools named {tag.definition.name!r}.")
-            found[tag.definition.name] = MarkedTool(tag, ToolMark())
+        made = [self._tag_of(each) for each in tag_tools_in(module)]
+        made += [self._made_of(langchain_function, each) for each in langchain_tools_in(module)]
+        for tool in made:
+            if tool.definition.name in found:
+                raise _InvalidTool(f"It has two tools named {tool.definition.name!r}.")
+            found[tool.definition.name] = MarkedTool(tool, ToolMark())
         return found
 
     def _tag_of(self, tool: Any) -> Tool:
+        made = self._made_of(tag_function, tool)
+        own = {"listed": tool.listed, "takes_context": takes_context(tool)}
+        return replace(made, definition=made.definition.model_copy(update=own))
+
+    def _made_of(self, read: Callable[[Any], tuple[Callable[..., Any], Facts]], thing: Any) -> Tool:
         try:
-            function, facts = tag_function(tool)
-            made = Tool.of(self._module, function, facts)
-            own = {"listed": tool.listed, "takes_context": takes_context(tool)}
+            return Tool.of(self._module, *read(thing))
         except (TypeError, ValueError, NameError) as exc:
             raise _InvalidTool(str(exc)) from exc
-        return replace(made, definition=made.definition.model_copy(update=own))
 
     def _tool_of(self, function: Any, mark: ToolMark) -> Tool:
         line = getattr(getattr(function, "__code__", None), "co_firstlineno", None)

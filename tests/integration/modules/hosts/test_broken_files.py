@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.hosts.tool_folder import GREET, HEAD, hosted
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -125,3 +126,44 @@ async def test_a_folder_that_goes_away_leaves_its_tools(tmp_path: Path) -> None:
         await folder.wait_for_errors({})
         folder.write("crows.py", tool("caw"))
         await folder.wait_for_tools("greet", "caw")
+
+
+@pytest.mark.parametrize(
+    ("text", "security", "expected"),
+    [
+        (tool("a", "import sys\nsys.exit(3)"), "warn", {"SystemExit": "none", "SecurityError": "none"}),
+        (tool("a", "import os"), "warn", {"SecurityError": "current"}),
+        (tool("a", "import os"), "strict", {"SecurityError": "none"}),
+        (tool("greet", "import os"), "warn", {"DuplicateTool": "none", "SecurityError": "none"}),
+        (
+            tool("greet", "import os") + TOOL.format(name="b"),
+            "warn",
+            {"DuplicateTool": "current", "SecurityError": "current"},
+        ),
+        ("import os\ndef f(): ...", "warn", {"NoTools": "current", "SecurityError": "current"}),
+        ("import os\ndef f(): ...", "strict", {"SecurityError": "none"}),
+        ("def f(): ...", "warn", {"NoTools": "current"}),
+        ("def f(:", "warn", {"SyntaxError": "none"}),
+    ],
+)
+async def test_all_that_is_said_of_a_file_has_one_state(
+    tmp_path: Path, text: str, security: str, expected: dict[str, str]
+) -> None:
+    """Either something of it is served as it stands, or nothing is, whatever is wrong with it."""
+    async with hosted(tmp_path, {"a_good.py": GREET, "b_other.py": text}, security=security) as folder:
+        errors = folder.host.manifest.load_errors or []
+        assert {Path(each.file).name for each in errors} == {"b_other.py"}
+        assert {each.error_type: each.in_effect for each in errors} == expected
+
+
+async def test_a_broken_edit_leaves_one_state_too(tmp_path: Path) -> None:
+    """The version before is in effect, in all that is said of the file."""
+    async with hosted(tmp_path, {"a.py": tool("a", "import os")}) as folder:
+        folder.write("a.py", tool("a", "import os\nx = 1 / 0"))
+        await wait_until(lambda: len(folder.host.manifest.load_errors or ()) == 2, "both are listed")
+
+        errors = folder.host.manifest.load_errors or []
+        assert {each.error_type: each.in_effect for each in errors} == {
+            "ZeroDivisionError": "previous",
+            "SecurityError": "previous",
+        }

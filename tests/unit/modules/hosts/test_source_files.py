@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from toolfleet_modules.hosts.folder.source_files import MOST_BYTES, FolderUnreadable, SourceFolder
+from toolfleet_modules.hosts.folder.source_files import MOST_BYTES, FolderUnreadable, SourceFolder, nothing_in
 
 TOOL = "@tool\ndef f(): ...\n"
 
@@ -37,14 +37,69 @@ def test_files_with_a_tool_are_told_from_others(tmp_path: Path) -> None:
 
 
 def test_what_is_no_source_is_left_out(tmp_path: Path) -> None:
-    """Hidden files, drafts of editors, other kinds, and what lies deeper."""
-    (tmp_path / "deeper").mkdir()
-    for name in (".hidden.py", "owls.py~", "owls.txt", "owls.pyc", "__init__.py", "deeper/owls.py"):
+    """Hidden files, drafts of editors, other kinds, and what lies deeper; a folder of Python files is named."""
+    for name in ("deeper", "tests", "_own", ".git", "data"):
+        (tmp_path / name).mkdir()
+    for name in (
+        ".hidden.py",
+        "owls.py~",
+        "owls.txt",
+        "owls.pyc",
+        "__init__.py",
+        "deeper/owls.py",
+        "tests/a.py",
+        "_own/a.py",
+        "data/a.csv",
+    ):
         (tmp_path / name).write_text(TOOL)
 
     reading = SourceFolder(tmp_path).read()
 
-    assert (reading.files, reading.faults) == ({}, {})
+    assert reading.files == {}
+    assert {name: each.kind for name, each in reading.faults.items()} == {"deeper": "NoTools"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("plain.py", "def f(): ...", "NoTools"),
+        ("nested.py", "if True:\n    @tool\n    def f(): ...", "NoTools"),
+        ("method.py", "class A:\n    @tool\n    def f(self): ...", "NoTools"),
+        ("importing.py", "from langchain_core.tools import BaseTool", "NoTools"),
+        ("empty.py", "", "NoTools"),
+        ("marked.py", TOOL, "InvalidTool"),
+        ("_helper.py", TOOL, None),
+        ("test_marked.py", "def test_it(): ...", None),
+        ("marked_test.py", "def test_it(): ...", None),
+        ("conftest.py", "", None),
+    ],
+)
+def test_a_file_that_offers_no_tools_is_named(tmp_path: Path, name: str, text: str, kind: str | None) -> None:
+    """Nothing is wrong with it unless it marks something as a tool; files for others, and those of pytest, are not named."""
+    (tmp_path / name).write_text(text)
+
+    fault = nothing_in(SourceFolder(tmp_path).read().files[name])
+
+    assert (fault and fault.kind) == kind
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import langchain_core.tools",
+        "import re, langchain as lc",
+        "from langchain.tools import tool as mark",
+        "from langchain_community.tools import ShellTool",
+    ],
+)
+def test_a_file_that_imports_langchain_may_have_tools(tmp_path: Path, statement: str) -> None:
+    """It may make them in many ways, so it is imported to find out."""
+    (tmp_path / "made.py").write_text(statement)
+    (tmp_path / "other.py").write_text(statement.replace("langchain", "longchain"))
+
+    files = SourceFolder(tmp_path).read().files
+
+    assert {name: each.has_tools for name, each in files.items()} == {"made.py": True, "other.py": False}
 
 
 def test_each_file_that_cannot_be_used_says_why(tmp_path: Path) -> None:
