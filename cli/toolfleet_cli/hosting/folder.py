@@ -16,6 +16,7 @@ from toolfleet_modules.hosts.packages.installer import InstallOptions
 from toolfleet_modules.hosts.processes.fence import USER_VARIABLE, Fence
 from toolfleet_modules.requests.authentication import KEY_VARIABLE
 from toolfleet_registry.config.host_specs import FencedSpec, FolderSpec, Places, SecretSource
+from toolfleet_registry.config.run_file import FOLDER
 from toolfleet_registry.config.setting_sources import private_places
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
@@ -49,6 +50,7 @@ def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path | N
         key=os.environ.get(KEY_VARIABLE, ""),
         named=spec.tools,
         trusted=settings.trusted_tool_namespaces,
+        owners_file=(beside / FOLDER / f"owners-{name}.json").resolve(),
         python_path=[*(each for each in sys.path if each), str(beside.resolve())],
         security=settings.tool_security,
         rules=ScanRules().without(settings.tool_allowed_imports),

@@ -11,7 +11,7 @@ from typing import Any
 
 from toolfleet_modules.hosts.folder.file_changes import file_changes
 from toolfleet_modules.hosts.folder.file_packages import FilePackages, Files
-from toolfleet_modules.hosts.folder.generation import Generation
+from toolfleet_modules.hosts.folder.generation import Generation, keep_owners, owners_in
 from toolfleet_modules.hosts.folder.load_errors import LoadErrors, Served
 from toolfleet_modules.hosts.folder.loader import HostFailed, Loader
 from toolfleet_modules.hosts.folder.named_tools import admitted
@@ -101,12 +101,14 @@ class FolderHost(Host[HostedTool]):
         allowed = {stem: each for stem, each in before.items() if stem not in refused}
         files, waiting = self._packages.given(reading, files)
         loaded = await self._loader.load({**kept, **files}, allowed, waiting)
-        generation = Generation(loaded, self._options, self._spare.take)
+        owners = {name: tool.stem for name, tool in self.tools.items()} or owners_in(self._options.owners_file)
+        generation = Generation(loaded, self._options, self._spare.take, owners)
         try:
             await generation.start()
         except BaseException:
             await asyncio.shield(generation.aclose())
             raise
+        await asyncio.to_thread(keep_owners, self._options.owners_file, generation)
         faults = {**self._untrusted, **generation.faults, **loaded.faults}
         served = Served(generation.files, (tool.stem for tool in generation.tools.values()))
         is_other = self._errors.renew(reading, self._scanned.findings(reading), faults, served)

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +25,14 @@ _BEGIN_SECONDS = 30.0
 
 
 class Generation:
-    """`tools` by their full names, `files` by theirs without `.py`; `faults`: files whose tools another file has already, or that offer what is no tool."""
+    """`tools` by their full names, `files` by theirs without `.py`; `faults`: files whose tools another file has already, or that offer what is no tool.
 
-    def __init__(self, loaded: LoadedFiles, options: FolderOptions, make: Make) -> None:
+    `owners`: the files whose tools have been served until now, by the tools' names. A name stays its file's as long as that has it.
+    """
+
+    def __init__(self, loaded: LoadedFiles, options: FolderOptions, make: Make, owners: Mapping[str, str]) -> None:
         self.faults: dict[str, FileFault] = {}
+        self._owners = owners
         self._options = options
         self.files = dict(loaded.files)
         self._described = [each.process for each in loaded.groups] if options.is_lazy else []
@@ -81,17 +87,21 @@ class Generation:
         return FileGroup(loaded.plan, stems, self._options, make, loaded.process)
 
     def _tools_of(self, loaded: Sequence[LoadedGroup]) -> dict[str, HostedTool]:
-        """By the files' names, whichever groups they are in."""
+        """Whichever groups they are in: of several files with one name that which had it, else the first by name."""
         tools: dict[str, HostedTool] = {}
-        found = {
-            stem: (group, offered)
-            for group, each in zip(self._groups, loaded, strict=True)
-            for stem, offered in each.outcome.offered.items()
-        }
-        for stem, (group, offered) in sorted(found.items(), key=lambda item: item[0]):
-            for each in offered:
-                self._add(tools, stem, each, group)
+        found = [
+            (stem, each, group)
+            for group, one in zip(self._groups, loaded, strict=True)
+            for stem, offered in one.outcome.offered.items()
+            for each in offered
+        ]
+        for stem, each, group in sorted(found, key=lambda it: (not self._had(it[0], it[1]), it[0])):
+            self._add(tools, stem, each, group)
         return tools
+
+    def _had(self, stem: str, offered: Mapping[str, Any]) -> bool:
+        said = offered.get("definition")
+        return isinstance(said, dict) and self._owners.get(str(said.get("name"))) == stem
 
     def _add(self, tools: dict[str, HostedTool], stem: str, offered: Mapping[str, Any], group: FileGroup) -> None:
         try:
@@ -106,7 +116,7 @@ class Generation:
         known = tools.get(definition.name)
         if known is not None:
             other = self.files[known.stem].path.name
-            message = f"{definition.name} is in {other}, too: that one is served."
+            message = f"{definition.name} is served from {other}, which had it first, and not from here."
             self.faults.setdefault(stem, FileFault(self.files[stem].path, "DuplicateTool", message))
             return
         is_alone = offered.get("runs_in") == "process"
@@ -140,6 +150,29 @@ def _definition_of(offered: Mapping[str, Any], file: SourceFile) -> ToolDefiniti
             "code_digest": file.digest,
         }
     )
+
+
+def owners_in(file: Path | None) -> dict[str, str]:
+    """Return the owners of tools' names that were kept there; none without a file that can be read."""
+    try:
+        kept = {} if file is None else json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return {str(name): str(stem) for name, stem in kept.items()} if isinstance(kept, dict) else {}
+
+
+def keep_owners(file: Path | None, generation: Generation) -> None:
+    """Keep the owners for the host's next start if a name is in two files; else the order of the files says the same."""
+    if file is None:
+        return
+    with contextlib.suppress(OSError):  # where nothing can be written, the next start goes by the files' names
+        if not any(fault.kind == "DuplicateTool" for fault in generation.faults.values()):
+            file.unlink(missing_ok=True)
+            return
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft = file.with_name(f".{file.name}.{os.getpid()}")
+        draft.write_text(json.dumps({name: tool.stem for name, tool in generation.tools.items()}))
+        draft.replace(file)
 
 
 _VERSION_LENGTH = 12  # of a digest's characters

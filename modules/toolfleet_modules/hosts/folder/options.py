@@ -21,13 +21,15 @@ class FolderOptions(HostOptions):
 
     `load_seconds`: for one file to be imported; `debounce_ms`: how long changes are gathered at most; `is_lazy`: files are
     imported with the first call of one of their tools; `threads`: of plain functions at once; `processes`: of tools with
-    `runs_in="process"`. Calls may go on in the generation before for `longest_call_seconds`.
+    `runs_in="process"`. Calls may go on in the generation before for `longest_call_seconds`. `owners_file` keeps, over starts of
+    the host, which of two files with a tool of one name serves it.
     """
 
     folder: Path | None
     named: Sequence[str] = ()
     trusted: frozenset[str] = frozenset()
     python_path: Sequence[str] = ()
+    owners_file: Path | None = None
     security: Security = "warn"
     rules: ScanRules = field(default_factory=ScanRules)
     fence: Fence = field(default_factory=Fence)

@@ -95,7 +95,48 @@ async def test_a_tool_that_two_files_have_is_the_first_ones(tmp_path: Path) -> N
         assert folder.host.tools["owls.same"].stem == "a"
         assert folder.errors() == {"b.py": ("DuplicateTool", "current")}
         (error,) = folder.host.manifest.load_errors or []
-        assert error.message == "owls.same is in a.py, too: that one is served."
+        assert error.message == "owls.same is served from a.py, which had it first, and not from here."
+
+
+async def test_a_new_file_takes_over_no_name_that_is_served(tmp_path: Path) -> None:
+    """Also if its name comes first, and after a new start of the host; once the file that had it is gone, the new one is served."""
+    path, kept = tmp_path / "tools", tmp_path / "state" / "owners.json"
+    async with hosted(path, {"b.py": tool("same")}, owners_file=kept) as folder:
+        assert not kept.exists()
+        folder.write("a.py", tool("same") + TOOL.format(name="other"))
+        await folder.wait_for_tools("same", "other")
+        assert folder.host.tools["owls.same"].stem == "b"
+        assert folder.errors() == {"a.py": ("DuplicateTool", "current")}
+
+        before = folder.host.tools["owls.same"].definition.version
+        folder.write("b.py", tool("same", "x = 1"))  # an edit of the file that has it
+        await wait_until(lambda: folder.host.tools["owls.same"].definition.version != before, "reloaded")
+        assert folder.host.tools["owls.same"].stem == "b"
+        folder.write("b.py", "def (")
+        await folder.wait_for_errors({"a.py": ("DuplicateTool", "current"), "b.py": ("SyntaxError", "previous")})
+        assert folder.host.tools["owls.same"].stem == "b"
+        folder.write("b.py", tool("same"))
+        await folder.wait_for_errors({"a.py": ("DuplicateTool", "current")})
+
+    async with hosted(path, {}, owners_file=kept) as folder:
+        assert folder.host.tools["owls.same"].stem == "b"
+        (path / "b.py").unlink()
+        await folder.wait_for_errors({})
+        assert folder.host.tools["owls.same"].stem == "a"
+        assert not kept.exists()
+
+    async with hosted(path, {"b.py": tool("same")}, owners_file=tmp_path / "other.json") as folder:
+        assert folder.host.tools["owls.same"].stem == "a"  # by name, where nothing is known
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", '{"owls.same": 3}', '{"owls.same": "gone"}'])
+async def test_kept_owners_that_make_no_sense_count_for_nothing(tmp_path: Path, text: str) -> None:
+    """The first file by name is served."""
+    kept = tmp_path / "owners.json"
+    kept.write_text(text)
+    files = {"a.py": tool("same"), "b.py": tool("same")}
+    async with hosted(tmp_path / "tools", files, owners_file=kept) as folder:
+        assert folder.host.tools["owls.same"].stem == "a"
 
 
 async def test_a_finding_is_a_warning_or_the_end_of_a_file(tmp_path: Path) -> None:
