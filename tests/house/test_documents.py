@@ -13,6 +13,9 @@ MAX_LINE = 120
 NOT_WRAPPED = {ROOT / "CHANGELOG.md"}
 MAX_README_LINES = 150
 _SETTING = re.compile(r"TOOLFLEET_[A-Z][A-Z0-9_]*[A-Z0-9]")
+_CITED = re.compile(r"`benchmarks/results/(\w+\.md)`")
+_FIGURE = re.compile(r"\b(\d[\d,]*(?:\.\d+)?)(?= calls a second| ms\b| MB\b| s\b)")
+_RATE = re.compile(r"(?<!some )\b(\d{1,3}(?:,\d{3})+)(?= calls a second)")
 _BLOCK = re.compile(r"(?P<name><!-- program: [a-z-]+ -->\n)?^```python\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -40,6 +43,24 @@ def test_every_setting_that_a_page_names_is_one() -> None:
 
     assert "TOOLFLEET_REDIS_URL" in named
     assert misspelt(Settings.model_fields, dict.fromkeys(named, "")).keys() <= {"TOOLFLEET_ANNOUNCE_KEY"}
+
+
+def test_figures_are_those_of_the_last_run() -> None:
+    """A paragraph that names a report of the benchmark quotes what that says; so does each exact number of calls a second."""
+    reports = {path.name: path.read_text() for path in (ROOT / "benchmarks" / "results").glob("*.md")}
+    paragraphs = [part for page in pages() for part in re.split(r"\n\n|\n- ", (ROOT / page).read_text())]
+    cited = [(part, [reports[name] for name in _CITED.findall(part)]) for part in paragraphs if _CITED.search(part)]
+    rates = {rate for part in paragraphs for rate in _RATE.findall(part)}
+
+    assert len(cited) > 5
+    assert [
+        (figure, part)
+        for part, sources in cited
+        for figure in _FIGURE.findall(part)
+        if not any(re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d,])", source) for source in sources)
+    ] == []
+    assert "3,764" in rates
+    assert [rate for rate in sorted(rates) if not any(f" {rate} " in report for report in reports.values())] == []
 
 
 def test_lines_are_short() -> None:
