@@ -23,6 +23,10 @@ caller = Caller(user_id="ada", permission="user")
 """
 # What stands before and after the lines that are no whole programs.
 PREAMBLES: dict[tuple[str, str], tuple[str, str]] = {
+    ("docs/getting-started.md", "tool"): (
+        'from toolfleet.sdk import Module\n\nmodule = Module("owls", description="Counts owls.")\n\n\n',
+        "",
+    ),
     ("docs/guides/provider-formats.md", "formats"): (
         f"""{CALLER}
 from anthropic import AsyncAnthropic

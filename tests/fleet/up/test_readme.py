@@ -16,7 +16,7 @@ from support.documents import ROOT, programs
 from support.up import Up, toolfleet, up
 from support.workers.wakes import SECRET
 
-README, STARTED = "README.md", "docs/getting-started.md"
+README = "README.md"
 TAGS = programs("docs/guides/response-tags.md")
 _TYPED = re.compile(r"^\$ (.*)\n([^$]*)", re.MULTILINE)
 _DIFFERS = re.compile(r"[\d-]{10} [\d:]{8}|[\d.]+ m?s|[\da-f-]{36}")  # from run to run: times and ids
@@ -93,26 +93,6 @@ def test_the_readmes_programs_do_what_it_shows(tmp_path: Path) -> None:
     assert ended.stdout == shown["python agent.py"], ended.stderr
     assert _DIFFERS.sub("…", lines) == _DIFFERS.sub("…", shown["toolfleet audit tail"])
     assert (over_http["success"], over_http["result"]) == (True, {"owls": 8})
-
-
-def test_the_first_agent_calls_its_tool(fleet: Up) -> None:
-    """Run beside a fleet that is up, it prints that its call succeeded."""
-    ended = run(programs(STARTED)["agent"], fleet)
-
-    assert re.search(r"^\d+ tools\nTrue 1\n$", ended.stdout), ended.stderr
-
-
-def test_the_command_calls_a_tool(fleet: Up) -> None:
-    """The first `toolfleet call` is one that succeeds."""
-    command = next(command for command, _ in typed(STARTED) if "toolfleet call" in command)
-    words = shlex.split(command)
-
-    assert toolfleet(*words[1:], cwd=fleet.folder).returncode == 0
-
-
-def test_curl_calls_a_tool(fleet: Up) -> None:
-    """With the key that lies in the fleet's folder."""
-    assert json.loads(curl(programs(STARTED)["curl"], fleet))["success"]
 
 
 def test_a_models_tool_call_goes_there_and_back(fleet: Up) -> None:
