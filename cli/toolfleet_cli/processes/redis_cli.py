@@ -11,6 +11,9 @@ from toolfleet_registry.errors import NoRedis, SettingsError
 from toolfleet_registry.redis.urls import fleet_url, is_sentinel_url
 from toolfleet_registry.settings import load_settings
 
+_TLS = {"ssl_ca_certs": "--cacert", "ssl_certfile": "--cert", "ssl_keyfile": "--key"}
+"""The names of a URL's options at the command line of redis-cli."""
+
 
 def register(app: typer.Typer) -> None:
     """Give the app the command."""
@@ -36,11 +39,15 @@ def arguments(url: str) -> tuple[list[str], dict[str, str]]:
     place = (
         ["-s", parts.path] if parts.scheme == "unix" else ["-h", parts.hostname or "", "-p", str(parts.port or 6379)]
     )
-    database = dict(pair.split("=", 1) for pair in parts.query.split("&") if "=" in pair).get("db")
+    options = {name: unquote(value) for name, _, value in (pair.partition("=") for pair in parts.query.split("&"))}
+    database = options.get("db")
     if parts.scheme != "unix":
         database = parts.path.strip("/") or database
     user = ["--user", unquote(parts.username)] if parts.username else []
     tls = ["--tls"] if parts.scheme == "rediss" else []
+    if tls:
+        tls += [word for name, option in _TLS.items() if name in options for word in (option, options[name])]
+        tls += ["--insecure"] if options.get("ssl_cert_reqs") == "none" else []
     env = {"REDISCLI_AUTH": unquote(parts.password)} if parts.password else {}
     return [*place, *(["-n", database] if database else []), *user, *tls], env
 

@@ -435,6 +435,13 @@ def test_client_commands_load_no_worker_library(elsewhere: Path, two_modules: Mo
             ["-h", "host", "-p", "6379", "-n", "0", "--user", "me", "--tls"],
             {"REDISCLI_AUTH": "pass"},
         ),
+        (
+            "rediss://host?ssl_ca_certs=/etc/our%20ca.pem&ssl_certfile=/c.pem&ssl_keyfile=/c.key&ssl_check_hostname=no",
+            ["-h", "host", "-p", "6379", "--tls", "--cacert", "/etc/our ca.pem", "--cert", "/c.pem", "--key", "/c.key"],
+            {},
+        ),
+        ("rediss://host?ssl_cert_reqs=none", ["-h", "host", "-p", "6379", "--tls", "--insecure"], {}),
+        ("redis://host?ssl_ca_certs=/ca.pem", ["-h", "host", "-p", "6379"], {}),
         ("unix:///run/redis.sock?db=3", ["-s", "/run/redis.sock", "-n", "3"], {}),
     ],
 )
