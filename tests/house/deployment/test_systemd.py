@@ -1,6 +1,7 @@
 """The units of systemd, as far as they can be judged without a machine that systemd has started."""
 
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,7 +14,7 @@ from toolfleet_registry.settings import Settings
 
 UNITS = sorted((ROOT / "ops" / "systemd").glob("*.service"))
 PROGRAM = "/opt/toolfleet/bin/toolfleet"
-PAGE = (ROOT / "docs" / "operations" / "systemd.md").read_text()
+PAGE = (ROOT / "docs" / "operations" / "production.md").read_text()
 MOST_EXPOSED = 4.0
 """Of 10, as `systemd-analyze security` counts: what it calls OK."""
 _SECONDS = 30
@@ -65,6 +66,15 @@ def test_each_runs_a_command_of_ours(unit: Path) -> None:
     )
     assert values(unit, "KillSignal") == ["SIGTERM"]
     assert values(unit, "Restart") == ["always"]
+
+
+def test_the_pages_commands_are_ours() -> None:
+    """Each command of the fleet that the page has one type, by its own name or as `fleet`, is one; so is what a unit is edited to."""
+    typed = re.findall(r"(?m)^(?:# |# sudo .*|ExecStart=)(?:fleet|/opt/toolfleet/bin/toolfleet) (.+)$", PAGE)
+    found = [parse(["toolfleet", *shlex.split(words.replace("%i", "owls"))])[0] for words in typed]
+
+    assert {"keys create", "modules key", "host run", "doctor", "status", "worker"} <= set(found)
+    assert set(re.findall(r"toolfleet-[a-z]+@?(?=[a-z]*\b)", PAGE)) >= {unit.stem for unit in UNITS}
 
 
 def test_none_is_killed_while_it_drains() -> None:

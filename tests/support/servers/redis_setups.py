@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import re
 import socket
 import ssl
 import subprocess
@@ -17,6 +18,7 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import RedisError
 
+from support.documents import ROOT
 from support.programs.closed_port import closed_port
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.child_processes import spawn, stop
@@ -71,6 +73,18 @@ def with_a_restricted_user(folder: Path) -> Generator[RedisSetup]:
         url = f"redis://fleet:hoot%2Fhoot%401@127.0.0.1:{port}/0"
         look = Redis(host="127.0.0.1", port=port, decode_responses=True)
         yield RedisSetup({"redis_url": url, "key_prefix": PREFIX}, look)
+
+
+@contextmanager
+def as_in_production(folder: Path) -> Generator[RedisSetup]:
+    """As docs/operations/production.md configures it, but for TLS, which not every server is built with."""
+    page = (ROOT / "docs" / "operations" / "production.md").read_text()
+    lines = re.findall(r"^(appendonly|appendfsync|maxmemory|maxmemory-policy|user) (.+)$", page, re.MULTILINE)
+    options = [word for name, value in lines for word in (f"--{name}", *value.split())]
+    with _server(folder, *options, "--user", "look", "on", "nopass", "~*", "&*", "+@all") as (port, _):
+        url = f"redis://toolfleet:PASSWORD@127.0.0.1:{port}/0"
+        look = Redis(host="127.0.0.1", port=port, username="look", password="", decode_responses=True)
+        yield RedisSetup({"redis_url": url}, look)
 
 
 @contextmanager
@@ -135,6 +149,7 @@ def behind_sentinels_over_tls(folder: Path) -> Generator[RedisSetup]:
 SETUPS: dict[str, Callable[[Path], AbstractContextManager[RedisSetup]]] = {
     "password": with_a_password,
     "restricted user": with_a_restricted_user,
+    "production": as_in_production,
     "TLS": over_tls,
     "socket": on_a_socket,
     "database": in_a_database,

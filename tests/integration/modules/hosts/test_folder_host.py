@@ -64,8 +64,11 @@ async def test_functions_of_every_kind_are_tools(tmp_path: Path) -> None:
 
 
 async def test_the_guides_file_works_as_it_stands(tmp_path: Path) -> None:
-    """Both of its tools are called."""
-    async with hosted(tmp_path, {"guide.py": programs("docs/guides/tool-folders.md")["tool-folder"]}) as folder:
+    """Both of its tools are called, and so is the one of the page on production."""
+    production = programs("docs/operations/production.md")["folder-tool"].replace("count(", "count_wood(")
+    files = {"guide.py": programs("docs/guides/tool-folders.md")["tool-folder"], "production.py": production}
+    async with hosted(tmp_path, files) as folder:
+        assert (await folder.call("count_wood", wood="Sherwood")).result == 8
         assert (await folder.call("count", day=3)).result == {"owls": 5}
         assert (await folder.call("primes", below=20)).result == 8
 
