@@ -148,6 +148,9 @@ class Settings(
     """Whether each call of a tool that requires a gate is blocked where that fails, is late, or is not there."""
     audit_kept: Count = 50_000
     """Lines of the audit in Redis, of about half a kB; the oldest go first."""
+    call_contents: Literal["off", "failures", "all"] = "off"
+    """Of which calls the arguments and the result are kept for an hour, at most 16 KiB of each, for admins and for the call's user:
+    `off`, `failures` or `all`, which `toolfleet up` takes. One value for agents and workers."""
     log_format: Literal["console", "json"] = "console"
     """How our commands write their logs: for people, or one JSON object a line."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"

@@ -1,7 +1,8 @@
-"""Prints who called what, and what became of it: `toolfleet audit`."""
+"""Prints who called what, and what became of it, and removes what calls were asked and answered: `toolfleet audit`."""
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import sys
 import time
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from toolfleet_cli.console.output import note, plain, progress, while_read
+from toolfleet_cli.console.output import fail, note, plain, progress, say, say_json, while_read
 from toolfleet_cli.processes.completion import complete_modules_and_tools
 from toolfleet_cli.remote.audit import GatewayAudit
 from toolfleet_cli.remote.fleet_options import over_fleet
-from toolfleet_cli.remote.gateway import Gateway
+from toolfleet_cli.remote.gateway import Gateway, place
 from toolfleet_registry.contracts import ErrorCode
 from toolfleet_registry.contracts.outcomes import AuditOutcome
 from toolfleet_registry.errors import FleetUnavailable
@@ -25,11 +26,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Who called or changed what, what was decided, and how it ended.", no_args_is_help=True)
 
 _OUTCOMES = get_args(AuditOutcome)
-
-
-@app.callback()
-def _group() -> None:
-    pass  # so that `tail` stays a command of its own
 
 
 @app.command()
@@ -73,6 +69,67 @@ def _require_known(outcome: str | None) -> None:
     if outcome is not None and outcome not in {*_OUTCOMES, *codes}:
         there = f"there are the outcomes {', '.join(_OUTCOMES)} and the error codes {', '.join(codes)}."
         raise typer.BadParameter(f"there is no {outcome!r}; {there}", param_hint="--outcome")
+
+
+@app.command()
+@over_fleet
+def show(
+    call_id: Annotated[str, typer.Argument(metavar="CALL", help="Its id, as `toolfleet audit tail` prints it.")],
+    *,
+    gateway: Gateway | None = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show a call: its lines in the audit, and its arguments and result, where TOOLFLEET_CALL_CONTENTS keeps them. Exit code 1 if no such call is known."""
+    story = asyncio.run(_story(call_id)) if gateway is None else gateway.find(place("operations", "calls", call_id))
+    if story is None:
+        fail(f"There is no call {call_id[:80]!r}, or it ended too long ago.", code=1)
+    if as_json:
+        say_json(story)
+        return
+    for line in story["lines"]:
+        _print(line, as_json=False)
+    if (contents := story.get("contents")) is None:
+        note("Arguments and result are not kept, or not for this reader: see TOOLFLEET_CALL_CONTENTS.")
+        return
+    for name in ("arguments", "result", "error"):
+        if (value := contents.get(name)) is not None:
+            text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+            say(plain(f"{name}{' (the first 16 KiB)' if name in contents['cut'] else ''}: {text}"))
+
+
+async def _story(call_id: str) -> dict[str, Any] | None:
+    from toolfleet_tasks.client.fleet_settings import fleet_settings  # noqa: PLC0415 - as below
+    from toolfleet_tasks.operations.calls.call_index import CallIndex  # noqa: PLC0415 - as below
+
+    async with progress("Asking Redis"), CallIndex.of(fleet_settings()) as index:
+        await index.read_all()
+        story = await index.story(call_id, sees_all=True)
+        return None if story is None else dataclasses.asdict(story)
+
+
+@app.command()
+@over_fleet
+def forget(
+    user: Annotated[str, typer.Argument(metavar="USER", help="Whose calls.")],
+    *,
+    gateway: Gateway | None = None,
+    by: str | None = None,
+) -> None:
+    """Remove the arguments and results that are kept of a user's calls. Their lines in the audit stay."""
+    if gateway is None:
+        calls = asyncio.run(_forgotten(user, by))
+    else:
+        calls = gateway.delete("/operations/calls/contents", {"user_id": user})["calls"]
+    note(f"Removed the contents of {calls} calls.")
+
+
+async def _forgotten(user: str, by: str | None) -> int:
+    from toolfleet_tasks.client.fleet_settings import fleet_settings  # noqa: PLC0415 - as below
+    from toolfleet_tasks.operations.calls.call_index import CallIndex  # noqa: PLC0415 - as below
+    from toolfleet_tasks.operations.change_trail import Actor  # noqa: PLC0415 - as below
+
+    async with progress("Asking Redis"), CallIndex.of(fleet_settings()) as index:
+        return await index.forget_contents(user, Actor.at_command_line(by))
 
 
 async def _tail(count: int, wanted: "Wanted", *, follow: bool, as_json: bool) -> None:

@@ -64,6 +64,8 @@ def run_up(
     if running := find_run_file(folder):
         raise FleetError(f"A fleet is running here already (process {running.pid}): use it, or stop it first.")
     settings = load_settings() if gateway is None else load_settings(up_gateway=gateway)
+    if "call_contents" not in settings.model_fields_set:  # one's own calls, on one's own machine
+        settings = settings.model_copy(update={"call_contents": "all"})
     own = own_modules(modules, settings.modules)
     taken = {*settings.modules, *(each.name for each in own)}
     hosted = hosted_modules(tools, settings, start=folder, taken=taken)

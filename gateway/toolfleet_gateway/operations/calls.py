@@ -8,7 +8,9 @@ from starlette.responses import Response
 from toolfleet_gateway.http.answers import json_answer
 from toolfleet_gateway.http.problems import invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
-from toolfleet_gateway.rights.roles import needing
+from toolfleet_gateway.operations.actors import actor_of
+from toolfleet_gateway.rights.roles import needing, require_role
+from toolfleet_registry.policy.identities import LONGEST
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.operations.calls.call_charts import CallCharts
 from toolfleet_tasks.operations.calls.call_filter import CallField, CallFilter
@@ -99,6 +101,23 @@ class CallValues(BaseModel):
     """The most frequent first."""
 
 
+class UserQuery(BaseModel):
+    """Of whose calls."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    user_id: str = Field(min_length=1, max_length=LONGEST, description="Of this user's.")
+
+
+class ForgottenContents(BaseModel):
+    """What came of removing what calls were asked and answered."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    calls: int
+    """Of how many calls it was kept."""
+
+
 class OperatedCalls:
     """Answers about the calls of a fleet's index."""
 
@@ -106,7 +125,7 @@ class OperatedCalls:
         self._index = index
 
     def routes(self) -> list[AnyRoute]:
-        """Reading calls needs the role `viewer`: neither arguments nor results are in them."""
+        """Reading calls needs the role `viewer`. Arguments and results, where they are kept, are for admins and the call's own user."""
         return [
             Route(
                 method="GET",
@@ -123,8 +142,8 @@ class OperatedCalls:
                 method="GET",
                 path=f"{_LIST}/{{call_id}}",
                 name="showCall",
-                summary="What happened to a call, its attempts and its times; for viewers",
-                handle=needing("viewer", self._shown),
+                summary="What happened to a call, its attempts and its times; for viewers, and for the call's own user",
+                handle=self._shown,
                 answers={200: Answer("What is known of it.", ShownCall)},
                 problems=(404,),
                 tag="operations",
@@ -133,6 +152,16 @@ class OperatedCalls:
 
     def _summaries(self) -> list[AnyRoute]:
         return [
+            Route(
+                method="DELETE",
+                path=f"{_LIST}/contents",
+                name="forgetCallContents",
+                summary="Remove the arguments and results that are kept of a user's calls; for admins",
+                handle=needing("admin", self._forgotten),
+                query=UserQuery,
+                answers={200: Answer("Of how many calls they were kept.", ForgottenContents)},
+                tag="operations",
+            ),
             Route(
                 method="GET",
                 path=f"{_LIST}/values",
@@ -178,8 +207,17 @@ class OperatedCalls:
             CountedCalls(await self._index.charts(query.filter, since=since, until=until, steps=query.steps))
         )
 
+    async def _forgotten(self, request: RouteRequest[None, UserQuery]) -> Response:
+        calls = await self._index.forget_contents(request.query.user_id, actor_of(request.who))
+        return json_answer(ForgottenContents(calls=calls))
+
     async def _shown(self, request: RouteRequest[None, None]) -> Response:
-        story = await self._index.story(request.path["call_id"])
+        who = request.who
+        story = await self._index.story(
+            request.path["call_id"], user_id=who.caller.user_id, sees_all=who.has_role("admin")
+        )
+        if story is None or story.contents is None:
+            require_role(who, "viewer")
         if story is None:
             raise not_found("Nobody knows such a call, or it ended too long ago.")
         return json_answer(ShownCall(story))

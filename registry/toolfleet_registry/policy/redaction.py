@@ -4,6 +4,7 @@ Where the places are is found in `sensitive`. Fails closed: what has not the sha
 so is everything where finding it would take long.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,14 +42,15 @@ def redacted(arguments: Mapping[str, Any], paths: Iterable[str]) -> dict[str, An
 def scrubbed(text: str, arguments: Mapping[str, Any], kept: Mapping[str, Any]) -> str:
     """A text, such as a module's error, without the values that `arguments` have and `kept`, their copy, has not.
 
-    As far as they stand in it as they are; of fewer than 4 characters they are not looked for. Of a call with very many of
+    As far as they stand in it as they are, or as JSON writes them; of fewer than 4 characters they are not looked for. Of a call with very many of
     them nothing of it is kept.
     """
     secrets = _secrets(arguments, kept) if text else set[str]()
     if secrets is None:
         return REDACTED
     for secret in sorted(secrets, key=len, reverse=True):  # the longest first: others may be parts of it
-        text = text.replace(secret, REDACTED)
+        for form in (secret, json.dumps(secret, ensure_ascii=False)[1:-1], json.dumps(secret)[1:-1]):
+            text = text.replace(form, REDACTED)
     return text
 
 

@@ -1,6 +1,6 @@
 """Finds the tools with sensitive results: a module's own words about their calls are kept nowhere, for they may quote them.
 
-A result itself is never kept but for its caller, sensitive or not.
+A result itself is kept for its caller; where `TOOLFLEET_CALL_CONTENTS` keeps a copy for operators, a sensitive one is hidden there.
 """
 
 import weakref

@@ -54,6 +54,7 @@ RULES = (
     KeyRule(re.compile(rf"{OURS}left:.+"), since=2),
     KeyRule(re.compile(rf"{OURS}share:(fast|slow):[0-9a-f]{{16}}")),
     KeyRule(re.compile(rf"{OURS}stored:[0-9a-f]{{16}}(:bytes)?"), since=2),
+    KeyRule(re.compile(rf"{OURS}call-contents:.+"), since=4),
     KeyRule(re.compile(rf"{OURS}readers:.+"), since=2),
     KeyRule(re.compile(rf"{OURS}slots:(fast|slow)")),
     KeyRule(re.compile(rf"{OURS}(consumers|consumed:[0-9a-f]{{16}})"), since=2),

@@ -145,8 +145,12 @@ class Keys:
         return f"{self.prefix}{OURS}share:{lane}:{_digest(user_id or '')[:16]}"
 
     def stored(self, user_id: str | None) -> str:
-        """The larger results of a user that are stored, and their calls that wait for approvals, by when they expire; with `:bytes` behind it, their sum. Expires with the last."""
+        """The larger results of a user that are stored, what is kept of their calls, and their calls that wait for approvals, by when they expire; with `:bytes` behind it, their sum. Expires with the last."""
         return f"{self.prefix}{OURS}stored:{_digest(user_id or '')[:16]}"
+
+    def contents(self, call_id: str) -> str:
+        """What a call was asked and what it answered, for operators. Expires after an hour."""
+        return f"{self.prefix}{OURS}call-contents:{call_id}"
 
     def readers(self, call_id: str) -> str:
         """The calls that wait for the result of this one, by their ids. Expires with the last one's deadline."""

@@ -4,16 +4,21 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.policy.sensitive_arguments import EVERYTHING
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.calls.pending_call import audited, new_call_id
 from toolfleet_tasks.ledger.audit import FIELD, AuditLine, Auditor, text_of
+from toolfleet_tasks.ledger.contents import Command, ContentsKeeper, send_unanswered
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
 
 _KEPT_AT_MOST = 1_000  # lines that wait while Redis is away; the oldest are dropped then
 _SETTLE_SECONDS = 1.0  # for the last lines to be written when the fleet is left
+
+
+_Entry: TypeAlias = tuple[str, Command | None]  # a line, and what keeps the call's contents
 
 
 class AuditTrail:
@@ -24,9 +29,10 @@ class AuditTrail:
 
     def __init__(self, connection: PipelinedConnection, settings: Settings) -> None:
         self.auditor = Auditor(settings)
+        self._contents = ContentsKeeper(settings)
         self._connection = connection
         self._command = ("XADD", settings.keys.audit, "MAXLEN", "~", settings.audit_kept, "*", FIELD)
-        self._waiting = deque[str]()
+        self._waiting = deque[_Entry]()
         self._sent = set[asyncio.Future[Any]]()
         connection.on_connect.append(self._flush)
 
@@ -40,12 +46,22 @@ class AuditTrail:
     ) -> ToolResult:
         """The result of a call that has not come to be, once its line is on its way; `tool` if it is known."""
         call_id = new_call_id()
-        self._write(self.auditor.line_of_refused(call_id, call, caller, result, decisions, tool))
+        line, contents = self.auditor.line_of_refused(call_id, call, caller, result, decisions, tool), None
+        if self._contents.is_on:
+            # A model that misspells a sensitive argument has written it where no schema marks it: values are hidden.
+            shown: dict[str, Any] = {
+                "call_id": call_id,
+                "arguments": call.arguments if isinstance(call.arguments, dict) else {},
+                "sensitive": (EVERYTHING,),
+                "user_id": call.user_id if caller.user_id is None else caller.user_id,
+            }
+            contents = self._contents.command(PublishedCall.model_construct(**shown), result)
+        self._write(line, contents)
         return audited(call_id, result)
 
     def unpublished(self, call: PublishedCall, result: ToolResult) -> ToolResult:
         """The same for a call that is surely not in its queue."""
-        self._write(self.auditor.line_of_unpublished(call, result))
+        self._write(self.auditor.line_of_unpublished(call, result), self._contents.command(call, result))
         return audited(call.call_id, result)
 
     async def settle(self) -> None:
@@ -60,36 +76,39 @@ class AuditTrail:
             self.auditor.miss("Redis was not there when the fleet was left")
         self._waiting.clear()
 
-    def _write(self, line: AuditLine) -> None:
+    def _write(self, line: AuditLine, contents: Command | None) -> None:
         self.auditor.tell(line)
+        entry = text_of(line), contents
         if self._connection.is_connected:
-            self._send(text_of(line))
+            self._send(entry)
         else:
-            self._keep(text_of(line))
+            self._keep(entry)
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, deque()
-        for text in waiting:
-            self._send(text)
+        for entry in waiting:
+            self._send(entry)
 
-    def _send(self, text: str) -> None:
-        sent = self._connection.send(*self._command, text)
+    def _send(self, entry: _Entry) -> None:
+        if entry[1] is not None:
+            send_unanswered(self._connection, entry[1])
+        sent = self._connection.send(*self._command, entry[0])
         self._sent.add(sent)
-        sent.add_done_callback(lambda done: self._answered(done, text))
+        sent.add_done_callback(lambda done: self._answered(done, entry))
 
-    def _answered(self, sent: "asyncio.Future[Any]", text: str) -> None:
+    def _answered(self, sent: "asyncio.Future[Any]", entry: _Entry) -> None:
         self._sent.discard(sent)
         error = None if sent.cancelled() else sent.exception()
         if isinstance(error, RedisConnectionLost) and not error.sent and not self._connection.is_closed:
-            self._keep(text)
+            self._keep(entry)
         elif error is not None:  # sent again it could be there twice
             self.auditor.miss(str(error))
 
-    def _keep(self, text: str) -> None:
+    def _keep(self, entry: _Entry) -> None:
         if len(self._waiting) >= _KEPT_AT_MOST:
             self._waiting.popleft()
             self.auditor.miss("Redis was away for too long")
-        self._waiting.append(text)
+        self._waiting.append(entry)
 
 
 def refused_without_redis(settings: Settings, call: ToolCall, caller: Caller, result: ToolResult) -> ToolResult:

@@ -22,6 +22,7 @@ from toolfleet_tasks.ledger import parameters as build
 from toolfleet_tasks.ledger.asked import AskedCalls
 from toolfleet_tasks.ledger.audit import Auditor, PartsOfLine, tail_of
 from toolfleet_tasks.ledger.claims import Claim, Claims, NotClaimed, Refusal
+from toolfleet_tasks.ledger.contents import ContentsKeeper
 from toolfleet_tasks.ledger.dead_letters import dead_letter, is_dead
 from toolfleet_tasks.ledger.earlier import EarlierAttempts
 from toolfleet_tasks.ledger.keys import CallKeys, LedgerKeys
@@ -41,7 +42,7 @@ from toolfleet_tasks.messages.signatures import Signatures
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
 from toolfleet_tasks.redis.durable_write import run_durably
-from toolfleet_tasks.results.stored import announcement, celery_value
+from toolfleet_tasks.results.stored import announcement, celery_value, read_stored
 from toolfleet_tasks.results.verifier import Verifier
 
 __all__ = ["Ledger", "NotClaimed", "ResultNotStored"]
@@ -80,7 +81,7 @@ class Ledger:
         self._earlier = EarlierAttempts(settings, self.verifier)
         self.parked = ParkedCalls(connection, settings.keys, self.claims, self._earlier)
         self.asked = AskedCalls(connection, settings.keys, self.claims, self._earlier)
-        self._auditor = Auditor(settings)
+        self._auditor, self._contents = Auditor(settings), ContentsKeeper(settings)
         self._unanswered = dict[str, str]()  # by call id: the token of an end that was sent, and its answer lost
         self.tokens = FencingTokens()
 
@@ -184,6 +185,7 @@ class Ledger:
             audit_line=(line_text, lines_kept),
             settings=self._settings,
         )
+        self._contents.keep(self._connection, call, result, claim.token)  # leaves in the same write as the next one
         answer = await self._finish(parameters, size=len(text))
         self.claims.drop(claim, answer=answer)
         if not answer:
@@ -235,6 +237,9 @@ class Ledger:
                 del self._unanswered[next(iter(self._unanswered))]
             raise
         self._auditor.tell_end(answer, parts)
+        if self._contents.is_on and answer[0] == b"ended":
+            ended = read_stored(answer[1].decode(errors="replace"), call.tool_name)
+            self._contents.keep(self._connection, call, ended, how.token)
         return answer
 
     async def _send_end(self, parameters: Parameters) -> Any:

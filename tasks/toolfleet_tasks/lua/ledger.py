@@ -79,3 +79,7 @@ UNCLAIM = script("ledger/unclaim")
 FORGET = script("ledger/forget")
 LET_GO = script("ledger/let_go")
 NOTE = script("ledger/note")
+
+KEEP = script("ledger/keep")
+FORGET_CONTENTS = script("ledger/forget_contents")
+"""Returns of how many calls something was removed."""

@@ -33,6 +33,7 @@ ChangeKind: TypeAlias = Literal[
     "agent_rolled_back",
     "call_approved",
     "call_rejected",
+    "contents_forgotten",
     "dead_letter_dropped",
     "dead_letter_replayed",
     "dead_letters_dropped",

@@ -44,6 +44,7 @@ def test_the_run_file_says_what_runs_where(fleet: Up) -> None:
     assert run_file.pid == fleet.process.pid
     assert set(modules) == {path.parent.name for path in (EXAMPLES / "modules").glob("*/main.py")}
     assert {"file_manager", "knowledge", "research"} < set(modules)
+    assert run_file.settings["call_contents"] == "all"
     assert set(run_file.settings["slow_modules"]) >= {"claude_code", "deployer", "report_builder"}
     for name, url in modules.items():
         assert httpx.get(f"{url}/health", timeout=10, verify=PLAIN).json()["module"] == name

@@ -25,7 +25,7 @@ def document() -> dict[str, Any]:
     settings = Settings(redis_url="redis://127.0.0.1:1/0")
     closing = Closing()
     streams = OpenStreams(1, closing, None, None)  # type: ignore[arg-type] # nobody opens one
-    calls = CallIndex(Redis(), settings.keys, DataGuards(settings))  # nobody asks it
+    calls = CallIndex(Redis(), settings, DataGuards(settings))  # nobody asks it
     routes = routes_of(ToolFleet(settings=settings), settings, closing, streams, calls)
     return openapi_document(routes, root_path="/fleet")
 

@@ -18,7 +18,6 @@ from redis.client import NEVER_DECODE
 from toolfleet_registry.agents.data_guards import DataGuards
 from toolfleet_registry.contracts.decisions import CONVERSATION, USER
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url
@@ -26,10 +25,12 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.offload import aside
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.ledger.audit import FIELD, AuditLine
+from toolfleet_tasks.ledger.contents import contents_for, forget_contents
 from toolfleet_tasks.operations.calls.call_charts import CallCharts, charts_of
 from toolfleet_tasks.operations.calls.call_filter import CallField, CallFilter
 from toolfleet_tasks.operations.calls.call_segment import MOST_CALLS, CallSegment, EntryId
 from toolfleet_tasks.operations.calls.call_story import RECORD_FIELDS, CallStory, story_of
+from toolfleet_tasks.operations.change_trail import Actor, ChangeTrail
 
 _SECONDS = 5.0  # for one answer of Redis
 _FRESH_SECONDS = 0.5  # questions that come together read once
@@ -65,8 +66,9 @@ class FoundCalls:
 class CallIndex:
     """Answers questions about calls that have ended. Each raises `FleetUnavailable` when Redis does not answer within 5 s."""
 
-    def __init__(self, redis: Redis, keys: Keys, guards: DataGuards) -> None:
-        self._redis, self._keys, self._key, self._guards = redis, keys, keys.audit, guards
+    def __init__(self, redis: Redis, settings: Settings, guards: DataGuards) -> None:
+        self._redis, self._settings, self._keys, self._guards = redis, settings, settings.keys, guards
+        self._key = self._keys.audit
         self._segments: list[CallSegment] = []  # the oldest first
         self._newest: EntryId | None = None  # that was read; `None`: nothing was
         self._oldest: EntryId | None = None
@@ -82,7 +84,7 @@ class CallIndex:
         """The index of a fleet, empty until it is asked. Raises `SettingsError` where no Redis is set."""
         client = async_client(fleet_url(settings.redis_url), master=settings.sentinel_master, timeout_seconds=_SECONDS)
         async with client as redis:
-            index = cls(redis, settings.keys, DataGuards(settings))
+            index = cls(redis, settings, DataGuards(settings))
             try:
                 yield index
             finally:
@@ -92,6 +94,12 @@ class CallIndex:
         """Read nothing more."""
         if self._older is not None:
             await end([self._older])
+
+    async def read_all(self) -> None:
+        """Read all of the audit, for one who asks once, for an old call perhaps."""
+        await self._refresh()
+        if self._older is not None:
+            await asyncio.wait([self._older])
 
     async def find(self, wanted: CallFilter, *, before: str | None = None, count: int = 50) -> FoundCalls:
         """At most `count` of the calls that are wanted, of those whose entry stands before `before`.
@@ -115,13 +123,26 @@ class CallIndex:
         entries = [segment.entry(row) for segment in self._segments for row in segment.rows_of(call_id)]
         return [listed for listed in await self._lines(entries) if listed.line.get("call_id") == call_id]
 
-    async def story(self, call_id: str) -> CallStory | None:
-        """What happened to a call, also to one that has not ended; `None`: nobody knows it (any more)."""
+    async def story(self, call_id: str, *, user_id: str | None = None, sees_all: bool = False) -> CallStory | None:
+        """What happened to a call, also to one that has not ended; `None`: nobody knows it (any more).
+
+        With its contents for a reader who `sees_all`, and for one who acts for its own user, `user_id`.
+        """
         found = await self.of_call(call_id)
         lines, stored_at = [listed.line for listed in found], float(entry_of(found[-1].entry)[0]) if found else None
-        async with answering(self._redis, seconds=_SECONDS):
-            record = await self._redis.hmget(self._keys.call(call_id), RECORD_FIELDS)
-        return story_of(call_id, lines, record, stored_at=stored_at)
+        async with answering(self._redis, seconds=_SECONDS), self._redis.pipeline(transaction=False) as pipe:
+            pipe.hmget(self._keys.call(call_id), RECORD_FIELDS)
+            pipe.get(self._keys.contents(call_id))
+            record, kept = await pipe.execute()
+        story = story_of(call_id, lines, record, stored_at=stored_at)
+        contents = contents_for(self._keys, kept, user_id=user_id, sees_all=sees_all)
+        return None if story is None else replace(story, contents=contents)
+
+    async def forget_contents(self, user_id: str, by: Actor) -> int:
+        """Remove what calls of a user were asked and answered, with a line in the audit, and return of how many that was kept."""
+        async with ChangeTrail(self._redis, self._settings, by).change("contents_forgotten", user_id) as change:
+            count = change.facts["calls"] = await forget_contents(self._redis, self._keys, user_id)
+        return count
 
     async def values(self, field: CallField, prefix: str = "", *, count: int = 20) -> list[tuple[str, int]]:
         """The values of a field that begin so, whatever their case, with their numbers of calls; the most frequent first."""

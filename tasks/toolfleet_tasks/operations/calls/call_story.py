@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolfleet_tasks.ledger.audit import AuditLine
+from toolfleet_tasks.ledger.contents import CallContents
 from toolfleet_tasks.operations.calls.call_spans import LineTimes, StorySpan, spans_of
 from toolfleet_tasks.operations.calls.call_trail import holder_of, parts_of
 
@@ -25,7 +26,8 @@ class CallStory:
     """`lines` are the call's in the audit, oldest first: of one that has not ended there are none.
 
     `state`: what the ledger says of it, for as long as it knows the call; `None`: it does not. `spans`: the parts of its time, in
-    their order. `polls`: how often its module was asked where it is, of one that was accepted.
+    their order. `polls`: how often its module was asked where it is, of one that was accepted. `contents`: what it was asked
+    and what it answered, where that is kept and the reader may see it.
     """
 
     call_id: str
@@ -34,6 +36,7 @@ class CallStory:
     spans: list[StorySpan]
     state: str | None = None
     polls: int | None = None
+    contents: CallContents | None = None
 
 
 RECORD_FIELDS = ("state", "token", "begun", "log", "by", "trail", "polls", "replica")

@@ -141,3 +141,51 @@ def test_whoever_reads_may_stop(write: Write, redis_url: str) -> None:
 
         wait_until_sync(has_ended, "it has ended")
         assert (process.returncode, process.stderr.read()) == (0, "")
+
+
+@pytest.fixture
+def keep(redis_url: str) -> Iterator[Write]:
+    with Redis.from_url(redis_url) as redis:
+
+        def keep(number: int, user: str, **contents: object) -> None:
+            said = {"owner": Keys().stored(user), "arguments": '{"q": "hoo"}', "result": '"[b]\\u001b[2J"', "cut": []}
+            redis.set(Keys().contents(f"call-{number}"), json.dumps(said | contents), ex=3600)
+            redis.zadd(Keys().stored(user), {f"contents:call-{number} 600": 2e12})
+            redis.set(f"{Keys().stored(user)}:bytes", 600, ex=3600)
+            redis.expire(Keys().stored(user), 3600)
+
+        yield keep
+
+
+def test_a_call_is_shown_with_its_arguments_and_result(tail: Run, run: Run, write: Write, keep: Write) -> None:
+    """Where they are kept; and what a terminal would obey is taken out."""
+    write(1)
+    write(2)
+    keep(1, "ada", cut=["result"], error="I cannot.")
+    shown, bare, none = (run("audit", "show", f"call-{number}") for number in (1, 2, 3))
+    as_json = json.loads(run("audit", "show", "call-1", "--json").out)
+
+    assert (shown.code, bare.code, none.code) == (0, 0, 1)
+    assert shown.out.splitlines()[1:4] == ["arguments: {", '  "q": "hoo"', "}"]
+    assert "result (the first 16 KiB): " in shown.out
+    assert "error: I cannot." in shown.out
+    assert "\x1b" not in shown.out
+    assert "TOOLFLEET_CALL_CONTENTS" in bare.err
+    assert none.err == "There is no call 'call-3', or it ended too long ago.\n"
+    assert as_json["contents"]["arguments"] == {"q": "hoo"}
+
+
+def test_what_is_kept_of_a_users_calls_is_removed(tail: Run, run: Run, write: Write, keep: Write) -> None:
+    """The lines of the calls stay, and one more says who has removed it."""
+    write(1)
+    write(2, user_id="eve")
+    keep(1, "ada")
+    keep(2, "eve")
+    first, again = (run("audit", "forget", "ada", "--as", "olga") for _ in range(2))
+    left = [json.loads(run("audit", "show", f"call-{number}", "--json").out)["contents"] for number in (1, 2)]
+    line = json.loads(tail("--changes", "--json", "-n", "2").out.splitlines()[0])
+
+    assert (first.err, again.err) == ("Removed the contents of 1 calls.\n", "Removed the contents of 0 calls.\n")
+    assert left[0] is None
+    assert left[1]["arguments"] == {"q": "hoo"}
+    assert (line["change"], line["tool"], line["user_id"], line["calls"]) == ("contents_forgotten", "ada", "olga", 1)

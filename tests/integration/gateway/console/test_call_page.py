@@ -149,3 +149,19 @@ async def test_a_trail_of_somebody_elses_making_breaks_nothing(gateway: KeyedGat
 
     assert "<script>alert" not in page.html
     assert "<b>" not in page.html
+
+
+async def test_an_admin_sees_arguments_and_result(gateway: KeyedGateway, redis: Redis) -> None:
+    """Where they are kept; a viewer is told where that is set."""
+    call_id = await planted(redis, "")
+    said = {"owner": None, "arguments": '{"q": "<b>hoo</b>"}', "result": '"an answer"', "cut": ["result"]}
+    await redis.set(Keys().contents(call_id), json.dumps(said), ex=60)
+    seen = await page_when(gateway, call_id, "TOOLFLEET_CALL_CONTENTS")
+    async with browsing(gateway, "ada") as browser:
+        shown = await browser.get(f"/calls/{call_id}")
+
+    assert "an answer" not in seen.text
+    assert "&lt;b&gt;hoo&lt;/b&gt;" in shown.html
+    assert "an answer" in shown.text
+    assert "Result, the first 16 KiB" in shown.text
+    assert "TOOLFLEET_CALL_CONTENTS" not in shown.text
