@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from toolfleet_registry.redis.servers import connection_factory
+from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.fairness.fair_slots import UNBOUNDED, FairSlots
 from toolfleet_tasks.fairness.paused_queues import PausedQueues
@@ -20,12 +21,14 @@ T = TypeVar("T")
 
 log = get_logger(__name__)
 
+_NAME = 12  # hex digits: a tag that is a call's token, with what such a token says, stays below 64 bytes, which is cheap for Redis
 _SETTLE_SECONDS = 5.0  # for what was written last to be answered, before the connections are closed
 
 
 class WorkerRuntime:
     """Connects a worker to each Redis, and keeps its parts, from `start` to `stop`. For the thread that made it.
 
+    `name`: under which this process holds messages and claims, and no other one ever.
     `bounds`: how many calls may run at once in a module that has a bound, if the broker's Redis knows what runs there.
     `listeners` get every push frame of every connection. `leaving`: who is to hear that the worker was told to end. `settle`: what must be over before the connections may close, each within a
     few seconds. `slots`: who has which; they outlive channels and connections. `capacity` says how many
@@ -37,6 +40,7 @@ class WorkerRuntime:
         self, loop: asyncio.AbstractEventLoop, broker: str, master: str | None, bounds: Mapping[str, int] | None = None
     ) -> None:
         self.loop = loop
+        self.name = randomness.uuid4().hex[:_NAME]
         self.bounds = bounds or {}
         self.slots = FairSlots()
         self.capacity: Callable[[], int] = lambda: UNBOUNDED

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from toolfleet_cli.local.child_processes import signal_group, spawn
 from toolfleet_registry.errors import ChildFailed
+from toolfleet_tasks.transport.death_reports import NOTE_VARIABLE, DeathReports, read_note, start_of
 
 DEATHS = 5  # so many ends within the window below are no accident: restarting goes nowhere
 DEATHS_WINDOW_SECONDS = 60.0
@@ -28,6 +29,7 @@ class Program:
 
     `patience_seconds` is how long an end in good order may take; `hurry_signal` ends it fast, with as much order as
     that allows. `cwd` is by default that of its log; `pass_fds` are inherited. `is_optional`: the fleet goes on without it.
+    `reports`: who tells Redis of a worker that has ended.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Program:
     patience_seconds: float = 10.0
     hurry_signal: signal.Signals = signal.SIGTERM
     is_optional: bool = False
+    reports: DeathReports | None = None
 
 
 class Child:
@@ -54,6 +57,7 @@ class Child:
         self._is_buried = False
         self._deaths: deque[float] = deque(maxlen=DEATHS)
         self._log_start = 0
+        self._note = log_path.with_suffix(".note")
         self._process = self._spawn()
 
     @property
@@ -117,6 +121,14 @@ class Child:
             signal_group(self.pid, signal.SIGKILL)
             self._process.wait()
             self._is_buried = True
+            note = read_note(self._note, pid=self.pid, began=self._began)  # only now: it was waited for
+            if self.program.reports is not None and note is not None:
+                self.program.reports.add(note)
+
+    def report(self) -> None:
+        """Have its processes that have ended reported, as far as that is due."""
+        if self.program.reports is not None:
+            self.program.reports.tend()
 
     def said(self) -> str:
         """The last that it has written since its start."""
@@ -141,11 +153,15 @@ class Child:
         program = self.program
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         _roll(self.log_path)
+        self._note.unlink(missing_ok=True)  # of the process before
+        env = program.env if program.reports is None else {**program.env, NOTE_VARIABLE: str(self._note.absolute())}
         with self.log_path.open("ab") as output:
             self._log_start = output.tell()
             # Celery imports from its working folder first: in a user's, a `redis.py` would stand in for the library.
             cwd = program.cwd or self.log_path.parent
-            return spawn(program.argv, env=program.env, cwd=cwd, output=output, pass_fds=program.pass_fds)
+            process = spawn(program.argv, env=env, cwd=cwd, output=output, pass_fds=program.pass_fds)
+        self._began = start_of(process.pid)
+        return process
 
 
 def _roll(path: Path) -> None:

@@ -18,6 +18,7 @@ from toolfleet_registry.directory.announcements import ANNOUNCE_VARIABLE, announ
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, NULL, PREFIX, Settings
 from toolfleet_tasks.messages.signing import module_keys
 from toolfleet_tasks.queues import Lane
+from toolfleet_tasks.transport.death_reports import DeathReports
 
 # Python buffers what goes to a file: a log would lag behind, and lose its end in a crash.
 _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
@@ -113,6 +114,7 @@ def worker_program(lane: Lane, settings: Settings) -> Program:
         cwd=Path.cwd() if settings.local_tools else None,  # where Python looks for our own functions
         patience_seconds=settings.drain_seconds + HARD_LIMIT_MARGIN,
         hurry_signal=signal.SIGQUIT,
+        reports=DeathReports(settings),
     )
 
 

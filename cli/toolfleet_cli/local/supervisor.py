@@ -74,6 +74,7 @@ class Supervisor:
         """
         now = time.monotonic()
         for child in self.children:
+            child.report()
             if child.is_dead:
                 continue
             if child.restart_at is not None:
@@ -108,12 +109,14 @@ class Supervisor:
         for group in [self.children] if together else reversed(self._groups):
             _end(group, in_hurry=in_hurry)
             for child in group:
+                child.report()
                 self._warden.release(child.pid)
         self._groups.clear()
         self._warden.close()
 
     def _forget(self, child: Child) -> None:
         child.kill()  # what it has left behind
+        child.report()
         self._warden.release(child.pid)
         self._dismissed.discard(child)
         self._groups = [rest for group in self._groups if (rest := [each for each in group if each is not child])]

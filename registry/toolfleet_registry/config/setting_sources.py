@@ -18,8 +18,8 @@ MCP_FILE = "mcp.json"
 
 Source: TypeAlias = Literal["environment", "file", "up", "default"]
 
-# Variables that are no settings: a module's own, those of its host, and the mark of the example modules' processes.
-_OTHERS = {"TOOLFLEET_MODULE_KEY", "TOOLFLEET_ANNOUNCE_KEY", "TOOLFLEET_HOST_USER", "TOOLFLEET_COMMAND"}
+# Variables that are no settings: a module's own, those of its host, the mark of the example modules' processes, and a worker's.
+_OTHERS = {f"TOOLFLEET_{name}" for name in ("MODULE_KEY", "ANNOUNCE_KEY", "HOST_USER", "COMMAND", "WORKER_NOTE")}
 # What Kubernetes tells every container of a service that is named so: `TOOLFLEET_REDIS_PORT_6379_TCP_ADDR`.
 _KUBERNETES = re.compile(
     r"\w+_(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?)"

@@ -22,6 +22,10 @@ class FencingTokens:
         self._worker: str | None = None
         self._shown = ""
 
+    def begin_with(self, name: str) -> None:
+        """Have those to come begin with the name under which their worker holds messages. No other tokens may."""
+        self._process = name
+
     def serve(self, worker: str | None) -> None:
         """Have those to come say that this worker has made them."""
         if worker and worker != self._worker:

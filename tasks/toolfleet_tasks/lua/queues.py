@@ -38,6 +38,9 @@ REQUEUE = script("queues/requeue")
 RESTORE = script("queues/restore")
 """Returns how many leases had run out, how many messages were requeued, and how many could not be."""
 
+EXPIRE = script("queues/expire")
+"""Returns how many of the messages were there, or -1 if the worker is connected."""
+
 QUARANTINE = script("queues/quarantine")
 """Returns how many messages there have ever been, 0 if the counter is none."""
 

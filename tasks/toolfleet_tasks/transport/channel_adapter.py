@@ -7,12 +7,12 @@ from celery.worker import state
 from redis import Redis
 
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.queue_keys import QueueKeys
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.queues import queue_of
 from toolfleet_tasks.transport.broadcast import Broadcasts
 from toolfleet_tasks.transport.burst_fetcher import BurstFetcher
 from toolfleet_tasks.transport.consumed_queues import ConsumedQueues
+from toolfleet_tasks.transport.death_reports import write_note
 from toolfleet_tasks.transport.fetched_claims import FetchedClaims
 from toolfleet_tasks.transport.fetcher import Fetcher
 from toolfleet_tasks.transport.leases import Leases, LeaseStore
@@ -156,23 +156,11 @@ class ChannelAdapter:
 
 def _make_leases(runtime: WorkerRuntime, channel: Any, keys: Keys) -> Leases:
     """They outlive channels and connections."""
-    leases = Leases(runtime.to_broker(), _store(channel, keys), runtime.loop, runtime.part(FetchedClaims))
+    unacked, index = channel.unacked_key, channel.unacked_index_key
+    store = LeaseStore.of(keys, unacked=unacked, unacked_index=index, seconds=channel.visibility_timeout)
+    leases = Leases(runtime.to_broker(), store, runtime.loop, runtime.part(FetchedClaims), name=runtime.name)
+    write_note(runtime.name)  # before anything is held
     runtime.settle.append(leases.settled)
     runtime.leaving.append(leases.leave)
     leases.show_life(runtime.to_broker("broadcasts"))
     return leases
-
-
-def _store(channel: Any, keys: Keys) -> LeaseStore:
-    return LeaseStore(
-        unacked=keys.prefix + channel.unacked_key,
-        unacked_index=keys.prefix + channel.unacked_index_key,
-        queue_prefix=keys.prefix,
-        notify_prefix=keys.notify_key(""),
-        seconds=channel.visibility_timeout,
-        holder_prefix=keys.holder(""),
-        record_prefix=keys.call(""),
-        breaker_prefix=keys.breaker(""),
-        queue_states=QueueKeys(keys.prefix).states,
-        left_prefix=keys.left(""),
-    )

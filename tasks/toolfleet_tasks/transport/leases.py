@@ -9,13 +9,12 @@ import asyncio
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.queue_keys import QueueKeys
-from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_registry.time.slewed_clock import STEP_SECONDS
@@ -25,10 +24,9 @@ from toolfleet_tasks.transport.fetched_claims import FetchedClaim, FetchedClaims
 
 log = get_logger(__name__)
 
-_NAME = 12  # hex digits: a tag that is a call's token, with what such a token says, stays below 64 bytes, which is cheap for Redis
 _POLL_SECONDS = 0.01
 _PATIENCE_SECONDS = 1.0  # before acks are repeated that Redis cannot take just now
-_CHUNK = 500  # tags a command, so that no script holds Redis up
+_CHUNK = MOST_RESTORED = 500  # tags a command, so that no script holds Redis up
 _RENEWALS = 6  # a lease is begun anew so often within its time: some may fail
 _LEFT_SECONDS = 3600  # a note that a worker was told to end is there for whoever finds its messages late
 _GRACE = 3  # after an outage, others have a third of a lease to renew theirs, before any is requeued
@@ -49,6 +47,22 @@ class LeaseStore:
     queue_states: str = QueueKeys("").states
     left_prefix: str = Keys().left("")
 
+    @classmethod
+    def of(cls, keys: Keys, *, unacked: str, unacked_index: str, seconds: float) -> Self:
+        """Return where a fleet with these keys has them; the names of kombu's keys are given without a prefix."""
+        return cls(
+            unacked=keys.prefix + unacked,
+            unacked_index=keys.prefix + unacked_index,
+            queue_prefix=keys.prefix,
+            notify_prefix=keys.notify_key(""),
+            seconds=seconds,
+            holder_prefix=keys.holder(""),
+            record_prefix=keys.call(""),
+            breaker_prefix=keys.breaker(""),
+            queue_states=QueueKeys(keys.prefix).states,
+            left_prefix=keys.left(""),
+        )
+
 
 class Leases:
     """What this worker holds, by tag. Belongs to its loop's thread."""
@@ -59,10 +73,12 @@ class Leases:
         store: LeaseStore,
         loop: asyncio.AbstractEventLoop,
         claims: FetchedClaims | None = None,
+        *,
+        name: str,
     ) -> None:
         self.store = store
         self.claims = claims
-        self._name = randomness.uuid4().hex[:_NAME]
+        self._name = name
         self._wait_queue = itertools.count()
         self._connection = connection
         self.loop = loop
@@ -266,19 +282,9 @@ class Leases:
         # Only now, for the answers to this look's renewals are here as well.
         if self._is_refused or machine_clock.monotonic() - self._well_since <= store.seconds / _GRACE:
             return
-        command = queues.RESTORE.command(
-            unacked=store.unacked,
-            unacked_index=store.unacked_index,
-            queue_prefix=store.queue_prefix,
-            notify_prefix=store.notify_prefix,
-            began_by=f"{now - store.seconds:.6f}",
-            most=_CHUNK,
-            now=f"{now:.6f}",
-            channel_prefix=store.holder_prefix,
-            ending_prefix=store.left_prefix,
-        )
-        expired = _CHUNK
-        while expired == _CHUNK:
+        command = restore_command(store, began_by=now - store.seconds, now=now)
+        expired = MOST_RESTORED
+        while expired == MOST_RESTORED:
             expired, restored, stuck = await self._connection.send(*command)
             if restored:
                 log.warning("expired_leases_restored", messages=restored)
@@ -289,6 +295,21 @@ class Leases:
         """Whether Redis's clock was set since the last look: then every lease has run out by it, or none does for long."""
         before, self._lead = self._lead, lead
         return before is not None and (lead[0] > before[1] + STEP_SECONDS or lead[1] < before[0] - STEP_SECONDS)
+
+
+def restore_command(store: LeaseStore, *, began_by: float, now: float) -> tuple[str | bytes | int | float, ...]:
+    """Build the command that puts back at most `MOST_RESTORED` messages whose leases began at that time of Redis's clock, or before."""
+    return queues.RESTORE.command(
+        unacked=store.unacked,
+        unacked_index=store.unacked_index,
+        queue_prefix=store.queue_prefix,
+        notify_prefix=store.notify_prefix,
+        began_by=f"{began_by:.6f}",
+        most=MOST_RESTORED,
+        now=f"{now:.6f}",
+        channel_prefix=store.holder_prefix,
+        ending_prefix=store.left_prefix,
+    )
 
 
 def _seen(reply: "asyncio.Future[Any]") -> None:

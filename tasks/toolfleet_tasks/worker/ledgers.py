@@ -45,5 +45,6 @@ async def own_ledger(settings: Settings, worker: str | None = None) -> AsyncGene
 def _make_ledger(here: WorkerRuntime, settings: Settings) -> Ledger:
     connection = here.to(str(settings.redis_url), master=settings.sentinel_master)
     ledger = Ledger(connection, settings, writes_results=settings.is_fast)
+    ledger.tokens.begin_with(here.name)
     here.settle.append(ledger.claims.aclose)
     return ledger

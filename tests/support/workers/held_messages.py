@@ -74,7 +74,7 @@ async def open_notify_keys(
 @asynccontextmanager
 async def open_leases(connection: PipelinedConnection, *, seconds: float = 60) -> AsyncGenerator[Leases]:
     store = LeaseStore(STORE.unacked, STORE.unacked_index, STORE.queue_prefix, STORE.notify_prefix, seconds)
-    leases = Leases(connection, store, asyncio.get_running_loop())
+    leases = Leases(connection, store, asyncio.get_running_loop(), name=uuid.uuid4().hex[:12])
     try:
         yield leases
     finally:

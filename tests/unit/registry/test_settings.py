@@ -262,6 +262,7 @@ def test_a_wrong_setting_of_the_file_is_named_with_its_line(elsewhere: Path, tex
         ("toolfleet_lane", None),
         ("TOOLFLEET_MODULE_KEY", None),  # a module's
         ("TOOLFLEET_ANNOUNCE_KEY", None),  # of a host
+        ("TOOLFLEET_WORKER_NOTE", None),  # set by the parent of a worker
         ("TOOLFLEET_COMMAND", None),  # set by the example modules
         ("TOOLFLEET_REDIS_SERVICE_HOST", None),  # set by Kubernetes, for a service `toolfleet-redis`
         ("TOOLFLEET_REDIS_PORT_6379_TCP_ADDR", None),

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from toolfleet_cli.local.child import DEATHS, Child, Program
 from toolfleet_cli.local.readiness import says
 from toolfleet_cli.local.supervisor import Supervisor
 from toolfleet_registry.errors import ChildFailed
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.transport.death_reports import DeathReports, WorkerNote
 
 _SLEEPER = "import time; print('here I am', flush=True); time.sleep(600)"
 _DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {_SLEEPER}"
@@ -278,3 +281,42 @@ def ended_child(folder: Path) -> Child:
     child = Child(program("some", ""), folder / "some.log")
     child.kill()
     return child
+
+
+class Reports(DeathReports):
+    """Keeps what it is to report."""
+
+    def __init__(self) -> None:
+        super().__init__(Settings(redis_url="redis://127.0.0.1:1/0"))
+        self.found: list[WorkerNote] = []
+
+    def add(self, note: WorkerNote) -> None:
+        self.found.append(note)
+
+
+_NOTES = "from toolfleet_tasks.transport.death_reports import write_note; write_note('ada0')"
+
+
+@pytest.mark.parametrize(
+    ("code", "is_reported"),
+    [
+        (f"{_NOTES}; {_SLEEPER}", True),
+        (f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_NOTES!r}]); {_SLEEPER}", False),
+        (_SLEEPER, False),
+    ],
+    ids=["its own note", "the note of a child of its", "no note"],
+)
+def test_a_worker_is_reported_when_it_was_waited_for(supervisor: Supervisor, code: str, is_reported: bool) -> None:
+    """Under the name that the process itself has noted, once for each process, and never while it runs."""
+    reports = Reports()
+    one = replace(program("worker", code), reports=reports)
+    (child,) = started(supervisor, one)
+    supervisor.tend()
+    assert reports.found == []
+    pid = child.pid
+    os.kill(pid, signal.SIGKILL)
+    wait_until_sync(lambda: child.exit_code is not None, "it has ended")
+    supervisor.tend()
+    supervisor.tend()
+
+    assert [(note.holder, note.pid) for note in reports.found] == ([("ada0", pid)] if is_reported else [])
