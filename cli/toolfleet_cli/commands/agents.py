@@ -84,8 +84,10 @@ def put(
 ) -> None:
     """Store a profile in the registry: what this folder's toolfleet.toml says of the agent, or a file. It holds at once."""
     profile = _configured(name) if file is None else read_profile_file(file, name)
-    version = _agents(gateway, by).put(name, profile)
+    version, notes = _agents(gateway, by).put(name, profile)
     say(f"{name}: version {version} is in force.")
+    for said in notes:
+        note(said)
 
 
 @app.command()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from toolfleet_cli.console.output import fail, note
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
-from toolfleet_registry.errors import OperationRefused
+from toolfleet_registry.errors import FleetError, OperationRefused
 from toolfleet_registry.settings import load_settings
 
 if TYPE_CHECKING:
@@ -42,9 +42,15 @@ class DirectAgents:
 
         return _unless_refused(lambda: versions_of(name, load_settings()).versions)
 
-    def put(self, name: str, profile: AgentProfile) -> int:
-        """Store a profile. Returns its version."""
-        return self._changed(lambda changes: changes.put(name, profile))
+    def put(self, name: str, profile: AgentProfile) -> tuple[int, list[str]]:
+        """Store a profile. Returns its version, and what of it cannot act."""
+        from toolfleet_tasks.operations.agent_overview import never_repeated  # noqa: PLC0415 - as above
+
+        version = self._changed(lambda changes: changes.put(name, profile))
+        try:
+            return version, asyncio.run(never_repeated(load_settings(), name))
+        except FleetError:  # it is stored all the same
+            return version, []
 
     def rollback(self, name: str, version: int) -> int:
         """Put an earlier version again. Returns the new one."""

@@ -47,6 +47,7 @@ def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path | N
         name,
         folder,
         description=spec.description,
+        lines=spec,
         key=os.environ.get(KEY_VARIABLE, ""),
         named=spec.tools,
         trusted=settings.trusted_tool_namespaces,

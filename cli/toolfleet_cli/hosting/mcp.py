@@ -71,6 +71,7 @@ def options_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path, co
         name,
         server,
         description=spec.description,
+        lines=spec,
         key=os.environ.get(KEY_VARIABLE, ""),
         secrets=secrets,
         scope=spec.scope,

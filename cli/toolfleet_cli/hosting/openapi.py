@@ -40,6 +40,7 @@ def openapi_host(settings: Settings, name: str, spec: OpenApiSpec, *, folder: Pa
             auth=spec.auth,
             secrets=read_secrets(named, settings.secrets, folder=folder),
             description=spec.description,
+            lines=spec,
             key=os.environ.get(KEY_VARIABLE, ""),
             refresh_seconds=spec.refresh_seconds,
             checks_results=spec.checks_results,

@@ -38,11 +38,11 @@ class RemoteAgents:
         found = self.gateway.get(place("operations", "agents", name, "versions"))
         return AgentVersions.model_validate(found).versions
 
-    def put(self, name: str, profile: AgentProfile) -> int:
-        """Store a profile. Returns its version."""
+    def put(self, name: str, profile: AgentProfile) -> tuple[int, list[str]]:
+        """Store a profile. Returns its version, and what of it cannot act."""
         body = profile.model_dump(mode="json", exclude_defaults=True)
         found = self.gateway.ask("PUT", place("operations", "agents", name), seconds=_SECONDS, json=body)
-        return int(found["version"])
+        return int(found["version"]), list(found.get("notes") or ())
 
     def rollback(self, name: str, version: int) -> int:
         """Put an earlier version again. Returns the new one."""

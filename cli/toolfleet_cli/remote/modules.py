@@ -1,10 +1,12 @@
 """Shows modules as a gateway knows them, and has them added and removed."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from toolfleet_cli.console.output import add_row, age, note, say_json, show_table, table
 from toolfleet_cli.remote.gateway import Gateway, place
 from toolfleet_registry.directory.entries import ModuleEntry
+from toolfleet_registry.policy.hints import UNDECLARED_LINES
 
 
 def show_modules(gateway: Gateway, *, refreshed: bool, as_json: bool) -> None:
@@ -27,6 +29,16 @@ def show_modules(gateway: Gateway, *, refreshed: bool, as_json: bool) -> None:
             each.get("error") or "",
         )
     show_table(shown)
+    note_undeclared({each["module"]: each.get("undeclared", 0) for each in found})
+
+
+def note_undeclared(undeclared: Mapping[str, int]) -> None:
+    """Say how many tools of which modules declare no effect."""
+    if modules := [name for name, count in undeclared.items() if count]:
+        note(
+            f"{sum(undeclared.values())} tools of {', '.join(modules)} declare no effect: the fleet never repeats them once they may have "
+            f"been executed; {UNDECLARED_LINES}."
+        )
 
 
 def added(gateway: Gateway, entry: ModuleEntry) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -16,7 +16,7 @@ from toolfleet_gateway.operations.actors import actor_of
 from toolfleet_gateway.operations.refusals import refusals
 from toolfleet_gateway.rights.roles import needing
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
-from toolfleet_registry.errors import NoSuchProfile, ProfileChanged
+from toolfleet_registry.errors import FleetUnavailable, NoSuchProfile, ProfileChanged
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.agent_changes import AgentChanges
 from toolfleet_tasks.operations.agent_overview import (
@@ -25,6 +25,7 @@ from toolfleet_tasks.operations.agent_overview import (
     AgentVersions,
     agent_of,
     agents_of,
+    never_repeated,
     versions_of,
 )
 
@@ -45,6 +46,8 @@ class StoredVersion(BaseModel):
 
     version: int
     """Its number."""
+    notes: list[str] | None = None
+    """What of it cannot act, in sentences."""
 
 
 class ProfileRollback(BaseModel):
@@ -164,7 +167,12 @@ class _AboutAgents:
         async with AgentChanges.of(self._settings, actor_of(request.who)) as changes:
             with _refusals():
                 made = await changes.put(request.path["name"], request.body, expected=expected)
-        return json_answer(StoredVersion(version=made.version), headers={"etag": f'"{made.version}"'})
+        notes: list[str] = []
+        with suppress(FleetUnavailable):  # it is stored all the same
+            notes = await never_repeated(self._settings, request.path["name"])
+        return json_answer(
+            StoredVersion(version=made.version, notes=notes or None), headers={"etag": f'"{made.version}"'}
+        )
 
     async def rolled_back(self, request: RouteRequest[ProfileRollback, None]) -> Response:
         expected = _expected(request.raw)

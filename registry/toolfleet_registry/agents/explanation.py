@@ -13,15 +13,22 @@ from pydantic import BaseModel, ConfigDict
 from toolfleet_registry.agents.effective_profile import EffectiveProfile
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.tool_rules import NamedProfile, selected
-from toolfleet_registry.config.agents.middleware_specs import GateSpec, HumanInTheLoopSpec, MiddlewareBase
+from toolfleet_registry.config.agents.middleware_specs import (
+    GateSpec,
+    HumanInTheLoopSpec,
+    MiddlewareBase,
+    ToolRetrySpec,
+)
 from toolfleet_registry.config.agents.tool_selectors import selects
 from toolfleet_registry.config.setting_sources import setting_place
 from toolfleet_registry.contracts import Caller, ToolDefinition
 from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.errors import InvalidToolName, UnknownAgent
+from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.manifests.overrides import SeenTool
 from toolfleet_registry.permissions import module_denial, permits, reaches, tool_denial
+from toolfleet_registry.policy.hints import UNDECLARED_LINES
 from toolfleet_registry.policy.reach import modules_of
 from toolfleet_registry.settings import Settings
 
@@ -218,7 +225,7 @@ def _of_profiles(tool: ToolDefinition, named: Sequence[NamedProfile]) -> Iterato
                 yield ToolRule(
                     about=_SUBJECTS.get(name, "own"),
                     passes=True,
-                    says=_said(name, spec),
+                    says=_said(name, spec, tool),
                     place=_place(one, "middleware", place),
                 )
 
@@ -227,13 +234,17 @@ def _counts(spec: MiddlewareBase, tool: ToolDefinition) -> bool:
     return not isinstance(spec, HumanInTheLoopSpec) or selects(spec.approve_tools, tool.names, tool.tags)
 
 
-def _said(name: str, spec: MiddlewareBase) -> str:
+def _said(name: str, spec: MiddlewareBase, tool: ToolDefinition) -> str:
     if isinstance(spec, GateSpec):
         otherwise = "is refused" if spec.fails == "closed" else "is made"
         return f"The agent's gate is asked; a call whose gate fails, is late, or is not there, {otherwise}."
     given = spec.model_dump(mode="json", exclude_defaults=True, exclude={"name", "tools", "approve_tools"})
     words = ", ".join(f"{field}={value!r}" for field, value in given.items())
-    return f"{name}({words}) stands around its calls."
+    said = f"{name}({words}) stands around its calls."
+    is_never_repeated = isinstance(spec, ToolRetrySpec) and not spec.undeclared and effect_of(tool) is None
+    return (
+        f"{said} The tool declares no effect, and is never repeated: {UNDECLARED_LINES}." if is_never_repeated else said
+    )
 
 
 def _place(named: NamedProfile, *path: str | int) -> str:

@@ -75,7 +75,7 @@ class Catalog:
         """Those of agents."""
         self._live_profiles = profiles
         self._directory, self._asks_fleet = directory, asks_fleet
-        self._reader = ManifestReader.of(settings, cache, open_registry)
+        self._reader = ManifestReader.of(settings, cache, open_registry, is_agents=asks_fleet)
         self._state = CatalogState()
         self._search: tuple[ToolSet, ToolSearch] | None = None
         self._reads = itertools.count(1)

@@ -35,9 +35,17 @@ class ManifestReader:
         self.cache, self.registrar = cache, registrar
 
     @classmethod
-    def of(cls, settings: Settings, cache: ManifestCache, open_registry: OpenRegistry | None = None) -> Self:
-        """The reader of a fleet with these settings; `open_registry` is for tests."""
-        return cls(cache, Registrar(cache, open_registry or functools.partial(open_store, settings)))
+    def of(
+        cls,
+        settings: Settings,
+        cache: ManifestCache,
+        open_registry: OpenRegistry | None = None,
+        *,
+        is_agents: bool = False,
+    ) -> Self:
+        """The reader of a fleet with these settings; `open_registry` is for tests. `is_agents`: they do not say what holds for modules' tools."""
+        lines = None if is_agents else settings.module
+        return cls(cache, Registrar(cache, open_registry or functools.partial(open_store, settings), lines))
 
     async def read(
         self, modules: Collection[str], known: Mapping[str, CachedManifest], *, needs_cache: bool = False

@@ -180,6 +180,11 @@ class Operator:
         reasons = {tool.tool_name: denial(tool, "owner", "*") for tool in sorted(seen, key=_name)}
         return {name: reason for name, reason in reasons.items() if reason is not None}
 
+    async def tools(self) -> list[ToolDefinition]:
+        """Return all tools as they are in effect."""
+        manifests = (await self._cache.load(self._modules)).values()
+        return [tool.definition for cached in manifests for tool in seen_tools(cached.manifest, cached.verdicts)]
+
     async def stale(self) -> dict[str, float]:
         """The modules whose last good manifest is too old, and its age in seconds."""
         ages = {name: cached.age_seconds or 0 for name, cached in (await self._cache.load(self._modules)).items()}

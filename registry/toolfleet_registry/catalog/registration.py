@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from toolfleet_registry.catalog.batch_registration import MOST_TRIES, TURN_SECONDS, BatchRegistration, TakenIn, asked
 from toolfleet_registry.catalog.module_registration import ModuleRegistration, ModuleTooCostly, Moment, moment_of
 from toolfleet_registry.contracts import ModuleManifest
+from toolfleet_registry.contracts.tool_definition import ToolLines
 from toolfleet_registry.errors import FleetUnavailable, RegistryAway
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache, kept_text
 from toolfleet_registry.store.port import ToolRegistry
@@ -31,12 +32,16 @@ class Registrar:
     """Keeps manifests, registry and verdicts in step. `open_registry` is called in a thread, for each piece of work.
 
     Raises `RegistryAway`, storing nothing more, when the registry does not answer, or is not the fleet's: what operators
-    have switched off must not come back. Raises `FleetUnavailable` when the cache's Redis does not answer.
+    have switched off must not come back. `lines` are what settings say of modules' tools, `None` in a process whose settings do not
+    count: what is kept stays. Raises `FleetUnavailable` when the cache's Redis does not answer.
     """
 
-    def __init__(self, cache: ManifestCache, open_registry: OpenRegistry) -> None:
+    def __init__(
+        self, cache: ManifestCache, open_registry: OpenRegistry, lines: Mapping[str, ToolLines] | None = None
+    ) -> None:
         self._cache = cache
         self._open_registry = open_registry
+        self._lines = lines
 
     async def take_in(self, manifests: Mapping[str, ModuleManifest]) -> TakenIn:
         """Register what looks have just found, and store it with its verdicts.
@@ -53,6 +58,7 @@ class Registrar:
             moment = await asked(functools.partial(moment_of, registry))
             for turn in turns:
                 turn.before = loaded.get(turn.module)
+                turn.manifest = self._with_lines(turn)
             if pins := {turn.module: digests for turn in turns if (digests := turn.pins(moment))}:
                 for module, digests in pins.items():
                     await asked(functools.partial(registry.pin, module, digests))
@@ -62,6 +68,18 @@ class Registrar:
             await self._see_to_it(registry, moment, turns, taken)
             await asked(lambda: registry.keep_manifests({name: kept_text(one) for name, one in taken.saved.items()}))
         return taken
+
+    def _with_lines(self, turn: ModuleRegistration) -> ModuleManifest:
+        """Return what a module offers with what settings say of its tools, and log names that are none of its tools'."""
+        if self._lines is None:
+            lines = None if turn.before is None else turn.before.manifest.lines
+        else:
+            said = self._lines.get(turn.module)
+            lines = None if said is None else ToolLines.model_validate(said.model_dump(exclude_defaults=True))
+        names = {name for tool in turn.manifest.tools for name in (tool.name, tool.name.partition(".")[2])}
+        if lines is not None and (unknown := lines.effects.keys() - names):
+            _log.warning("settings_name_no_tool", module=turn.module, names=sorted(unknown)[:20])
+        return turn.manifest if lines == turn.manifest.lines else turn.manifest.model_copy(update={"lines": lines})
 
     async def rejudge(
         self, registry: ToolRegistry, module: str, *, registers: bool = False, like: ModuleRegistration | None = None

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from toolfleet_registry.catalog.toolset import ToolSet
 from toolfleet_registry.contracts import NEVER_PROBED, ModuleStatus
 from toolfleet_registry.directory.probe_failures import ProbeFailure
+from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.manifests.manifest_cache import CachedManifest
-from toolfleet_registry.manifests.overrides import broken_tools, pending_because
+from toolfleet_registry.manifests.overrides import broken_tools, pending_because, seen_tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class CatalogState:
             drifted=pending["drifted"],
             load_errors=tuple(cached.manifest.load_errors or ()),
             sources=tuple(cached.manifest.sources or ()),
+            undeclared=sum(effect_of(tool.definition) is None for tool in seen_tools(cached.manifest, cached.verdicts)),
         )
 
 

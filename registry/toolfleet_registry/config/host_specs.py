@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_val
 
 from toolfleet_registry.config.setting_values import Count, Seconds
 from toolfleet_registry.contracts.message import DEFERS_BUILD
+from toolfleet_registry.contracts.tool_definition import ToolLines
 
 NAME_FORM = r"[A-Za-z_][A-Za-z0-9_]{0,99}"
 """What a secret can be named: as an environment variable is."""
@@ -60,7 +61,7 @@ class Places(NamedTuple):
     readable: tuple[Path, ...] = ()
 
 
-class HostBase(BaseModel):
+class HostBase(ToolLines):
     """What every `[hosts.NAME]` may say."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
@@ -197,11 +198,11 @@ class McpSpec(FencedSpec):
     """The program and its arguments; a relative path is beside the file that names it."""
     url: str | None = None
     """The server's Streamable HTTP endpoint."""
-    env: dict[str, str] = {}
+    env: dict[str, str] = Field(default={})
     """More variables of the program's; `${NAME}` stands for the secret of this name."""
     directory: Path | None = None
     """The folder that the program runs in; without it, the one that relative paths are beside. With `bwrap` it has one of its own."""
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = Field(default={})
     """Header fields of each request to the server; `${NAME}` as in `env`."""
     oauth: OAuthSpec | None = None
     """How the host gets tokens, for a server that wants OAuth: a table of its own, `[hosts.NAME.oauth]`."""
@@ -277,9 +278,9 @@ class OpenApiSpec(HostBase):
     """Only operations with one of these tags, if any are named."""
     paths: tuple[str, ...] = ()
     """Only operations whose path matches one of these patterns (`/owls/*`), if any are named."""
-    auth: dict[str, str] = {}
+    auth: dict[str, str] = Field(default={})
     """The document's security schemes by name, each with what is sent for it; `${NAME}` stands for the secret of this name."""
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = Field(default={})
     """Header fields of each request to the service, such as a version; `${NAME}` as in `auth`. No model writes them."""
     refresh_seconds: Seconds = 300
     """The pause between two looks at a document that has a URL; a file is read again when it changes."""

@@ -8,4 +8,5 @@ class RetrySettings(BaseSettings, defer_build=True):
 
     retry_undeclared: bool = False
     """Whether a tool that declares no effect is tried once more after it has answered that it failed. It may have done the thing, and
-    then does it twice: for fleets whose modules count on that. A module may say the same of itself: `retries_undeclared`."""
+    then does it twice: for fleets whose modules count on that. A module may say the same of itself: `retries_undeclared`. Such failures make no
+    dead letters, as they make none without it."""

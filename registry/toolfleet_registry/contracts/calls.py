@@ -304,3 +304,5 @@ class ModuleStatus(Message):
     """Files of a tool folder that are not served as they stand."""
     sources: Annotated[tuple[ToolSource, ...], Since(2)] = ()
     """Where the tools of a tool folder stand."""
+    undeclared: Annotated[int, Since(4)] = 0
+    """Tools that declare no effect: they are never repeated by the fleet itself once they may have been executed."""

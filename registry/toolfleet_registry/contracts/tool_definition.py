@@ -126,6 +126,30 @@ def tool_named(name: str, tools: Iterable[ToolDefinition]) -> ToolDefinition | N
     return by_any_name({tool.name: tool for tool in tools}, lambda tool: tool).get(name)
 
 
+class ToolLines(ModuleMessage):
+    """What settings say of a module's tools, beside what these say themselves: the lines of a `[module.NAME]` or a `[hosts.NAME]`."""
+
+    effects: dict[str, Effect] = Field(default={})
+    """Tool -> what repeating a call of it would do (`{count = "read"}`), for tools that do not say. Where a tool says it too, the careful word counts."""
+    permission: Literal["guest", "user", "admin", "owner"] | None = None
+    """Who may use its tools at least. A host's line says who may, also where a tool asks for more."""
+
+    def on(self, tool: ToolDefinition, declared: Effect | None, *, lowers: bool = False) -> ToolDefinition:
+        """Return the tool with these lines beside its own words; `declared` is the effect that it declares itself.
+
+        Fails closed: of two effects the careful one counts, and a tool that is closed stays closed. A permission is only raised,
+        unless the lines are a host's own, which `lowers` says.
+        """
+        changes = dict[str, object]()
+        said = self.effects.get(tool.name.partition(".")[2], self.effects.get(tool.name))
+        if said is not None:
+            changes["effect"] = said if declared is None else max(said, declared, key=_CAREFUL.index)
+        asked, least = tool.required_permission, self.permission
+        if least is not None and asked in _LEVELS and (lowers or _LEVELS.index(least) > _LEVELS.index(asked)):
+            changes["required_permission"] = least
+        return tool.model_copy(update=changes) if changes else tool
+
+
 class ToolSource(ModuleMessage):
     """Where a tool of a folder stands."""
 
@@ -155,5 +179,11 @@ class ModuleManifest(ModuleMessage):
     withheld, as in a module that an operator has pinned. `None`: it takes effect as its version says."""
     load_errors: list[ToolLoadError] | None = None
     """Which files of a tool folder, or operations of a document, are not served as they stand; `None` where there are none."""
+    lines: ToolLines | None = None
+    """What the fleet's settings say of its tools; workers write it where they keep the manifest. What a module says here counts for nothing."""
     sources: list[ToolSource] | None = None
     """Where the tools of a folder stand; `None` for other modules."""
+
+
+_CAREFUL: tuple[Effect, ...] = ("read", "idempotent", "once")
+_LEVELS = ("guest", "user", "admin", "owner")

@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 
 from toolfleet_registry.contracts import Message, ModuleManifest, ToolDefinition
 from toolfleet_registry.contracts.names import name_fault
+from toolfleet_registry.contracts.tool_definition import ToolLines
+from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.permissions import Access, level_of_tool
 
 
@@ -62,12 +64,14 @@ def pending_because(offered: ToolDefinition, verdict: ToolOverride) -> Pending |
     return "rolled_back" if is_rolled_back else "drifted"
 
 
-def seen_tools(manifest: ModuleManifest, verdicts: Verdicts) -> Iterator[SeenTool]:
-    """The manifest's tools as they are in effect."""
+def seen_tools(manifest: ModuleManifest, verdicts: Verdicts, own: ToolLines | None = None) -> Iterator[SeenTool]:
+    """The manifest's tools as they are in effect, with what settings say of them: those kept beside it, and this process's `own`."""
     module = manifest.module_name
     for offered in manifest.tools:
         verdict = verdicts.get(offered.name)
         tool = offered if verdict is None or verdict.kept is None else verdict.kept
+        for lines in (manifest.lines, own):
+            tool = tool if lines is None else lines.on(tool, effect_of(tool))
         closed = closed_because(tool.name, verdict or _NOTHING)
         yield SeenTool(tool, Access(tool.name, module, tool.required_permission, closed))
 

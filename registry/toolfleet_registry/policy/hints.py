@@ -51,6 +51,21 @@ def _when_free(seconds: float | None) -> str:
     return f"Nothing was executed: the call may be repeated as it is {when}; until then go on without it, or tell the person."
 
 
+UNDECLARED_LINES = "`undeclared = true` in `tool_retry` repeats answered failures, `effects` in `[module.NAME]` says what a repeat would do"
+"""Where operators have a tool without an effect repeated."""
+
+
+def unrepeated(hint: str | None, tool_name: str, *, is_answered: bool) -> str:
+    """Add to a hint why a profile's retries were not made of a tool without an effect, and which line would have them made."""
+    module, _, method = tool_name.partition(".")
+    line = (
+        "`undeclared = true` in the agent's `tool_retry`"
+        if is_answered
+        else f'`effects = {{{method} = "read"}}` in `[module.{module}]`, if that is so,'
+    )
+    return f"{hint or ''} It was not tried again, as it declares no effect: {line} would change that.".lstrip()
+
+
 FOR_NOBODY = "Nothing was executed: nobody can use this tool now, so use another one, or tell the person."
 """After a refusal that has nothing to do with who asked: the tool is disabled, withheld or broken."""
 

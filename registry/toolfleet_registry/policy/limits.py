@@ -72,6 +72,7 @@ def fewest_retries(one: RetryTerms | None, other: RetryTerms | None) -> RetryTer
         initial_delay_seconds=max(one.initial_delay_seconds, other.initial_delay_seconds),
         max_delay_seconds=max(one.max_delay_seconds, other.max_delay_seconds),
         jitter=one.jitter or other.jitter,
+        undeclared=one.undeclared and other.undeclared,
         retry_on=_in_both(one.retry_on, other.retry_on),
     )
 

@@ -24,8 +24,8 @@ _LONGEST_TEXT = 2_000  # characters of a reason or a key
 def is_dead(call: PublishedCall, result: ToolResult, *, is_unseen: bool, is_exhausted: bool) -> bool:
     """Whether an operator must hear of a call that ended so: nobody can know its end, or it failed inside the fleet, or twice.
 
-    `is_unseen`: nobody has heard the end of its last attempt; `is_exhausted`: there were two or more. A `read` tool that has
-    answered that it failed leaves nothing to find out.
+    `is_unseen`: nobody has heard the end of its last attempt; `is_exhausted`: there were two or more, of which the last is not only
+    a repeat of what was answered. A `read` tool that has answered that it failed leaves nothing to find out.
     """
     if result.success:
         return False

@@ -173,7 +173,10 @@ class Ledger:
         kept = self._value(call.call_id, text) if self.verifier.is_on and not value else text  # in the record itself
         announced = announcement(call.call_id, value) if value else kept
         is_unseen = attempt is None or attempt.outcome is Outcome.UNKNOWN
-        letter = self._letter(call, result, is_unseen=is_unseen, is_exhausted=claim.attempts >= MAX_ATTEMPTS)
+        # Only what it has answered has a tool without an effect repeated after it may have acted: one answer makes no letter, nor do two.
+        is_repeat = call.effect is None and not is_unseen and claim.so_far != "none"
+        is_exhausted = claim.attempts >= MAX_ATTEMPTS and not is_repeat
+        letter = self._letter(call, result, is_unseen=is_unseen, is_exhausted=is_exhausted)
         own_ms = None if attempt is None else claim.own_ms(seconds)
         audit_line, line_text, lines_kept = self._auditor.line_of(call, result, decisions, own_ms)
         parameters = build.of_finish(

@@ -13,11 +13,13 @@ When an attempt is followed by another one, by its outcome and the tool's effect
 | unknown      | always      | always              | none                             | none   |
 
 none: all attempts together have surely done nothing (after "not sent" and "turned away" that is so, unless an earlier one may
-have), or the module says `effect_state: none`. `retryable`: the module says that. By habit: `TOOLFLEET_RETRY_UNDECLARED`, or the
-module's `retries_undeclared`, has such tools repeated, unless the thing is surely done.
+have), or the module says `effect_state: none`. `retryable`: the module says that. By habit: `TOOLFLEET_RETRY_UNDECLARED`, the
+module's `retries_undeclared`, or `undeclared` in the `tool_retry` of the agent's profile has such tools repeated, unless the thing is
+surely done. A repeat of such a call that its module declines, or never gets, ends it with the answer to the attempt before.
 
 There is one retry, unless the profile of the call's agent says otherwise: none, or up to ten. Beyond the first one only what
-does no harm counts: the effect is `read` or `idempotent`, or all attempts together have surely done nothing.
+does no harm counts: the effect is `read` or `idempotent`, or all attempts together have surely done nothing; and what the
+profile has repeated by habit.
 
 An agent may repeat what can help and do no harm: after any end but a permanent one, where nothing was done, the effect is
 `read` or `idempotent`, or the module said `retryable` of an undeclared tool. What earlier attempts may have done counts:
@@ -30,7 +32,7 @@ from enum import Enum, auto
 
 from toolfleet_registry.contracts import Effect, EffectState, ErrorCode, PublishedCall, RetryTerms, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
-from toolfleet_registry.policy.hints import hint_for
+from toolfleet_registry.policy.hints import hint_for, unrepeated
 from toolfleet_registry.settings import LONGEST_RETRY_DELAY
 
 MAX_ATTEMPTS = 2
@@ -54,6 +56,8 @@ class Reason(Enum):
 
 Reasons = frozenset[Reason]
 _HARMLESS = frozenset[Effect]({"read", "idempotent"})
+_UNDECIDED = frozenset({Outcome.FAILED, Outcome.SERVER_ERROR, Outcome.UNKNOWN})
+_DECLINED = frozenset({Outcome.PERMANENT, Outcome.TURNED_AWAY, Outcome.NOT_SENT})
 _ALWAYS, _NONE, _NEVER = Reasons({Reason.ALWAYS}), Reasons({Reason.NONE}), Reasons()
 _INVITED = Reasons({Reason.RETRYABLE})
 _ANSWERED = Reasons({Reason.RETRYABLE, Reason.NONE, Reason.HABIT})
@@ -92,23 +96,33 @@ def decide(  # noqa: PLR0913 - what the table depends on, and nothing else
     jitter: float,
     retries_undeclared: bool = False,
     terms: RetryTerms | None = None,
+    answered: ToolResult | None = None,
 ) -> Next:
     """What follows `attempt`, the last one of `attempts`.
 
     `so_far` is what the attempts before it may have done. `seconds_left` is what its deadline leaves, and `longest_delay`
     how long the broker may hold a message. `jitter`, from 0 to 1, spreads the retries of calls that failed together.
     `retries_undeclared`: whether undeclared tools that failed are repeated by habit. `terms`: what a profile says of retries.
+    `answered`: what the module answered to the attempt before, if there was one.
     """
+    if answered is not None and effect is None and so_far != "none" and attempt.outcome in _DECLINED:
+        return Next(None, settled(Attempt(Outcome.FAILED, answered), effect, so_far))
     result = settled(attempt, effect, so_far)
     if attempt.outcome is Outcome.SUCCESS:  # nearly every call, which nothing has repeated
         return Next(None, result)
-    found = _reasons(attempt, result.effect_state, retries_undeclared=retries_undeclared)
+    is_asked_for = terms is not None and terms.undeclared
+    found = _reasons(attempt, result.effect_state, retries_undeclared=retries_undeclared or is_asked_for)
     if attempts >= MAX_ATTEMPTS and effect not in _HARMLESS:
-        found &= _NONE
+        found &= _NONE | {Reason.HABIT} if is_asked_for else _NONE
     is_retried = attempts < most_attempts(terms) and not found.isdisjoint(RETRIED[attempt.outcome][effect])
     is_retried = is_retried and _is_taken(attempt, terms)
     delay = _delay(attempt, jitter, attempts, terms, longest_delay) if is_retried else None
     fits = delay is not None and delay < min(seconds_left, longest_delay) and delay <= LONGEST_RETRY_DELAY
+    is_wanted = terms is not None and attempts < most_attempts(terms) and result.effect_state == "unknown"
+    if is_wanted and effect is None and not is_retried and Reason.HABIT not in found and attempt.outcome in _UNDECIDED:
+        is_answered = attempt.outcome is not Outcome.UNKNOWN
+        hint = unrepeated(result.hint, result.tool_name, is_answered=is_answered)
+        result = result.model_copy(update={"hint": hint})
     return Next(delay if fits else None, result)
 
 

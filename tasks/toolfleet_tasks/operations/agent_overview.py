@@ -1,7 +1,8 @@
 """Shows what is said of agents, in the settings and in the registry, and what of that is in effect."""
 
+import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,16 @@ from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.stored.entries import ProfileVersion
 from toolfleet_registry.agents.stored.profiles import StoredProfiles
 from toolfleet_registry.agents.tool_rules import NamedProfile
+from toolfleet_registry.catalog.operator import operating
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
+from toolfleet_registry.config.agents.middleware_specs import ToolRetrySpec
+from toolfleet_registry.config.agents.tool_selectors import selects
 from toolfleet_registry.config.setting_sources import setting_place
-from toolfleet_registry.contracts import Caller, Level
+from toolfleet_registry.contracts import Caller, Level, ToolDefinition
 from toolfleet_registry.errors import NoSuchProfile, SettingsError
+from toolfleet_registry.manifests.effects import effect_of
+from toolfleet_registry.permissions import reaches
+from toolfleet_registry.policy.hints import UNDECLARED_LINES
 from toolfleet_registry.redis.servers import sync_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
@@ -111,6 +118,41 @@ def versions_of(name: str, settings: Settings) -> AgentVersions:
     """Those that the registry keeps of one of them. Synchronous; raises `FleetUnavailable` and `NoSuchProfile`."""
     with contextlib.closing(StoredProfiles.of(settings)) as stored:
         return AgentVersions(versions=stored.versions(name)[::-1])
+
+
+async def never_repeated(settings: Settings, name: str | None = None) -> list[str]:
+    """Say of each agent, or of one, how many of the tools that its `tool_retry` selects declare no effect and are never repeated.
+
+    Raises as `agents_of`.
+    """
+    agents = await asyncio.to_thread(agents_of, settings)
+    async with operating(settings) as operator:
+        tools = await operator.tools()
+    return [
+        said
+        for one in agents
+        if name in {None, one.name}
+        for placed in one.profiles
+        if (said := _unrepeated(one.name, placed.profile, tools)) is not None
+    ]
+
+
+def _unrepeated(name: str, profile: AgentProfile, tools: Iterable[ToolDefinition]) -> str | None:
+    retries = [spec for spec in profile.middleware if isinstance(spec, ToolRetrySpec) and spec.max_retries]
+    selected = {
+        tool.name: effect_of(tool)
+        for tool in tools
+        if profile.takes(tool)
+        and reaches(tool.name.partition(".")[0], profile.allowed_modules)
+        and any(selects(spec.tools, tool.name, tool.tags) for spec in retries if not spec.undeclared)
+    }
+    undeclared = sum(effect is None for effect in selected.values())
+    return (
+        f"{undeclared} of the {len(selected)} tools in the tool_retry of agent {name!r} declare no effect, and are never repeated: "
+        f"{UNDECLARED_LINES}."
+        if undeclared
+        else None
+    )
 
 
 def _overview(

@@ -234,6 +234,7 @@ class _Execution:
             jitter=randomness.random(),  # spreads load, guards nothing
             retries_undeclared=self._call.effect is None and self._retries_undeclared(),
             terms=self._call.retry,
+            answered=self._claim.last,
         )
 
     def _retries_undeclared(self) -> bool:

@@ -18,6 +18,7 @@ from support.waiting import wait_until
 from toolfleet import Caller, Conversation, ToolCall, ToolFleet
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_registry.config.module_settings import ModuleSpec
 from toolfleet_registry.settings import Settings
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*", agent="production")
@@ -149,6 +150,56 @@ async def test_retries_are_those_of_the_profile(redis_here: str, module: ModuleS
     ends_of = {name: (result.audit.attempts, result.success) for name, result in zip(FLAKY, results, strict=True)}
     assert ends_of == {name: (attempts, success) for name, (_, _, attempts, success) in FLAKY.items()}
     assert all(len(module.calls(name)) == attempts for name, (_, _, attempts, _) in FLAKY.items())
+
+
+ANSWERED: dict[str, tuple[str | None, tuple[int, ...], int, str | None]] = {  # effect, ends, attempts, the error
+    "works": (None, (500, 500), 3, None),
+    "fails": (None, (500,) * 9, 4, "Module returned status 500:"),
+    "declines": (None, (500, 409), 2, "Module returned status 500:"),  # the first answer, and not the conflict
+    "once": ("once", (500,), 1, "Module returned status 500:"),
+}
+
+
+async def test_a_profile_repeats_what_undeclared_tools_have_answered(
+    redis_here: str, module: ModuleServer, tmp_path: Path
+) -> None:
+    """As often as `tool_retry` with `undeclared` says; a declined repeat keeps the first answer, and none is a dead letter."""
+    for name, (effect, ends, _, _) in ANSWERED.items():
+        module.add(name, Flaky(*ends), **({} if effect is None else {"effect": effect}))
+    retries = {"max_retries": 3, "initial_delay_seconds": 0.05, "undeclared": True}
+    bed = bed_of(redis_here, module, tmp_path, **profile(tool_retry=retries))
+    async with ToolFleet(settings=bed.settings) as fleet:
+        with bed.worker(breaker_failures=1000):
+            calls = [ToolCall(tool_name=f"owls.{name}") for name in ANSWERED]
+            results = await fleet.call_many(calls, ADA, timeout=60)
+            letters = await fleet.dead_letters.list()
+    ends_of = {name: (result.audit.attempts, result.error) for name, result in zip(ANSWERED, results, strict=True)}
+    assert ends_of == {name: (attempts, error) for name, (_, _, attempts, error) in ANSWERED.items()}
+    assert all(len(module.calls(name)) == attempts for name, (_, _, attempts, _) in ANSWERED.items())
+    assert letters == []
+
+
+async def test_agents_know_what_the_fleets_settings_say_of_tools(
+    redis_here: str, module: ModuleServer, tmp_path: Path
+) -> None:
+    """An agent without these settings sends the effect that workers keep, and both refuse whom the settings refuse."""
+    module.add("lost", Flaky(502))
+    module.add("declared", Flaky(502), effect="once")
+    lines = {"owls": ModuleSpec(effects={"lost": "read", "declared": "read"}, permission="admin")}
+    bed = bed_of(redis_here, module, tmp_path, agents={"production": {}})
+    with bed.worker(module=lines):
+        async with ToolFleet(settings=bed.settings) as fleet:
+            await fleet.modules.refresh()
+            lost = await fleet.call(ToolCall(tool_name="owls.lost"), ADA, timeout=30)
+            declared = await fleet.call(ToolCall(tool_name="owls.declared"), ADA, timeout=30)
+            user = Caller(user_id="ada", permission="user", allowed_modules="*", agent="production")
+            refused = await fleet.call(ToolCall(tool_name="owls.lost"), user, timeout=30)
+    assert (lost.success, lost.audit.attempts) == (True, 2)
+    assert (declared.success, declared.effect_state, declared.audit.attempts) == (False, "unknown", 1)
+    assert (refused.error_code, refused.error) == (
+        "permission_denied",
+        "Tool 'owls.lost' needs 'admin'; caller is 'user'.",
+    )
 
 
 async def test_a_worker_retries_no_more_often_than_its_own_profile_says(

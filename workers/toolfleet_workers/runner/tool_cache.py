@@ -245,7 +245,7 @@ class ToolCache:
     def _take(self, module: str, cached: CachedManifest) -> None:
         if cached is not self._read.get(module):
             self._read[module] = cached
-            tools = seen_tools(cached.manifest, cached.verdicts)
+            tools = seen_tools(cached.manifest, cached.verdicts, self._settings.module.get(module))
             self._modules[module] = by_any_name({tool.access.tool_name: tool for tool in tools}, definition_of)
         self._asked_at.pop(module, None)
 

@@ -13,7 +13,7 @@ from toolfleet_cli.console.replicas import refused_of, replicas_of, show_replica
 from toolfleet_cli.processes.completion import complete_modules
 from toolfleet_cli.remote.fleet_options import over_fleet
 from toolfleet_cli.remote.gateway import Gateway
-from toolfleet_cli.remote.modules import show_modules
+from toolfleet_cli.remote.modules import note_undeclared, show_modules
 from toolfleet_registry.contracts import NEVER_PROBED, ModuleStatus
 from toolfleet_registry.contracts.names import LOCAL, is_module_name
 from toolfleet_registry.directory.entries import AnnouncedModule
@@ -103,6 +103,7 @@ def _show(settings: Settings, statuses: dict[str, ModuleStatus], overview: "Modu
             add_row(shown, status.module, shown_url(row.url), *facts)
         show_table(shown)
         show_replicas(overview)
+        note_undeclared({name: status.undeclared for name, status in statuses.items()})
         if any(row.status.withheld or row.status.drifted for row in rows):
             note("`toolfleet tools diff` shows what is offered and not in effect.")
     else:

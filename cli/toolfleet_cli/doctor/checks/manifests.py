@@ -8,6 +8,7 @@ from toolfleet_cli.console.output import age
 from toolfleet_cli.doctor.check import Patient
 from toolfleet_cli.doctor.finding import CheckResult, Diagnosis, error, remark, warning
 from toolfleet_registry.catalog.operator import Difference, operating
+from toolfleet_tasks.operations.agent_overview import never_repeated
 from toolfleet_tasks.operations.fleet_status import ModuleTrouble, read_status
 
 _UNREACHED = frozenset({"away", "unreachable"})
@@ -28,6 +29,10 @@ class ManifestCheck:
         async with operating(settings) as operator:
             differences, closed = await operator.differences(), await operator.closed()
         findings = [*(_trouble(one) for one in status.troubles), *_drift(differences), *_closed(closed, differences)]
+        findings += [
+            remark(said, "Calls of them are made once, however often the profile says.", "toolfleet modules list")
+            for said in await never_repeated(settings)
+        ]
         facts: dict[str, Any] = {
             # Neither a module's error nor the reason of a closed tool: both quote what a module has said.
             "troubles": [asdict(replace(one, error=None)) for one in status.troubles],

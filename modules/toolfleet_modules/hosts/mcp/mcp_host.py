@@ -56,6 +56,8 @@ class McpHost(Host[McpTool | PassedTool | WatchTool]):
     `watches` is where it finds which of the server's resources are watched, and tells what has changed; without it nobody can.
     """
 
+    assumes_once = True
+
     def __init__(
         self,
         options: McpOptions,

@@ -31,6 +31,8 @@ class OpenApiHost(Host[OperationTool]):
     A document that cannot be read leaves the tools as they are, and is listed as an error.
     """
 
+    assumes_once = True
+
     def __init__(
         self, options: OpenApiOptions, *, replies: OnceStore | None = None, listener: Listener | None = None
     ) -> None:

@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from dataclasses import replace
+from typing import Any, Generic, TypeVar, cast
 
 from starlette.applications import Starlette
 
@@ -28,6 +29,9 @@ class Host(Generic[Served]):
     What accepts calls sets `follower` before `app` is used.
     """
 
+    assumes_once = False
+    """Whether `once` is what is assumed of tools that do not say, so that a line of the settings counts."""
+
     def __init__(
         self,
         options: HostOptions,
@@ -52,10 +56,28 @@ class Host(Generic[Served]):
         self.startup: Sequence[Hook] = ()
         self.shutdown: Sequence[Hook] = ()
         self.lifespans: Sequence[Lifespan] = () if lifespan is None else (lifespan,)
-        self.tools: Mapping[str, Served] = {}
+        self._lines = options.lines
+        self._tools: Mapping[str, Served] = {}
         self.follower: Follower | None = None
         self._app: Starlette | None = None
         self._listener = listener
+
+    @property
+    def tools(self) -> Mapping[str, Served]:
+        """What is served now, by full names, with what settings say of it."""
+        return self._tools
+
+    @tools.setter
+    def tools(self, tools: Mapping[str, Served]) -> None:
+        self._tools = {name: self._lined(tool) for name, tool in tools.items()}
+
+    def _lined(self, tool: Served) -> Served:
+        hints, declared = tool.definition.annotations, tool.definition.effect
+        says_more = hints is not None and (bool(hints.destructiveHint) or hints.idempotentHint is False)
+        if self.assumes_once and declared == "once" and not says_more:
+            declared = None
+        found = self._lines.on(tool.definition, declared, lowers=True)
+        return tool if found is tool.definition else cast("Served", replace(cast("Any", tool), definition=found))
 
     @property
     def definitions(self) -> list[ToolDefinition]:
@@ -76,7 +98,7 @@ class Host(Generic[Served]):
 
     async def tell(self) -> None:
         """Have the manifest written anew, and the listener told."""
-        self.tools = dict(self.tools)  # another mapping: by that the app knows
+        self._tools = dict(self._tools)  # another mapping: by that the app knows
         _log.info("%s serves %d tools.", self.name, len(self.tools))
         if self._listener is not None:
             await self._listener()

@@ -3,6 +3,7 @@
 from dataclasses import KW_ONLY, dataclass, field
 
 from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_registry.contracts.tool_definition import ToolLines
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,7 +11,7 @@ class HostOptions:
     """How something is served as the module `name`. `key`: with which the fleet signs its calls; `secrets`: what its tools may use, and what nothing shows.
 
     `calls`: at work at once; `request_bytes`, `result_bytes`: of one call; `longest_call_seconds`: how long a caller may wait
-    for one, retries included.
+    for one, retries included. `lines`: what settings say of its tools.
     """
 
     name: str
@@ -22,3 +23,4 @@ class HostOptions:
     request_bytes: int = 8 * 2**20
     result_bytes: int = 4 * 2**20
     longest_call_seconds: float = 4 * 3600
+    lines: ToolLines = field(default_factory=ToolLines)

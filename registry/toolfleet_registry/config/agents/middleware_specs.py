@@ -52,6 +52,9 @@ class ToolRetrySpec(MiddlewareBase):
     """The longest pause."""
     jitter: bool = True
     """Whether up to as much again is added to a pause, by chance: calls that failed together are not repeated together."""
+    undeclared: bool = False
+    """Whether tools that declare no effect are tried again, up to `max_retries` times, when they have answered that they failed. They may have
+    done the thing, and then do it again. Without it they are tried once."""
     retry_on: frozenset[ErrorCode] | None = None
     """Only after failures with one of these codes; `None`: after all that may be repeated."""
 

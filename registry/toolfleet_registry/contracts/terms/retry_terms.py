@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from toolfleet_registry.contracts.message import Message
+from toolfleet_registry.contracts.message import Message, Since
 
 MOST_RETRIES = 10
 """Further attempts of one call: who needs more has a module that is away."""
@@ -28,5 +28,7 @@ class RetryTerms(Message):
     """The longest one."""
     jitter: bool = True
     """Whether up to as much again is added to a pause, by chance."""
+    undeclared: Annotated[bool, Since(4)] = False
+    """Whether a tool without an effect is tried again, up to `max_retries` times, when it has answered that it failed."""
     retry_on: Annotated[tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=64)] | None = None
     """Only after failures with one of these error codes, sorted; `None`: after all that may be repeated."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from redis.asyncio import Redis as AsyncRedis
 
 from support.command import Run
 from support.module_server import ModuleServer, serve
-from support.owls import make_module
+from support.owls import echo, make_module
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.entries import ModuleEntry, static_entries
 from toolfleet_registry.redis.keys import Keys
@@ -131,3 +132,40 @@ def test_an_entry_that_does_not_count_is_reported(
     assert "Module 'larks' is ignored: Its entry is not signed" in ended.err
     assert removed.code == 0
     assert "ignored" not in run("modules", "list").err
+
+
+RETRYING = """\
+[agents.production]
+[[agents.production.middleware]]
+name = "tool_retry"
+max_retries = 3
+{more}
+"""
+NEVER = "1 of the 2 tools in the tool_retry of agent 'production' declare no effect, and are never repeated"
+
+
+@pytest.mark.parametrize("more", ["", "undeclared = true"])
+def test_tools_that_are_never_repeated_are_counted(
+    run: Run, redis_url: str, monkeypatch: pytest.MonkeyPatch, elsewhere: Path, more: str
+) -> None:
+    """`modules list`, `agents put`, `why` and `doctor` say which retries never act, and which line would change that."""
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
+    (elsewhere / "toolfleet.toml").write_text(RETRYING.format(more=more))
+    module = ModuleServer("owls")
+    module.add("count", echo, effect="read")
+    module.add("feed", echo)
+    with serve(module):
+        run("modules", "add", "owls", module.url)
+        said = {
+            "modules": run("modules", "list").err,
+            "put": run("agents", "put", "production").err,
+            "why": run("why", "owls.feed", "--agent", "production").out,
+            "doctor": run("doctor").out,
+        }
+        listed_as = listed(run)["owls"]["undeclared"]
+
+    assert "1 tools of owls declare no effect" in said["modules"].replace("\n", " ")
+    assert listed_as == 1
+    words = {what: " ".join(text.split()) for what, text in said.items()}
+    assert (NEVER in words["put"], NEVER in words["doctor"], "never repeated" in words["why"]) == ((not more,) * 3)
+    assert not run("why", "owls.count", "--agent", "production").out.count("never repeated")

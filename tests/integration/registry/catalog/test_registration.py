@@ -15,10 +15,13 @@ from support.modules.raw_modules import answering, manifest_of, offering, raw_mo
 from toolfleet_registry.catalog import batch_registration
 from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.catalog.registration import Registrar
+from toolfleet_registry.config.module_settings import ModuleSpec
 from toolfleet_registry.contracts import Caller, ModuleManifest
+from toolfleet_registry.contracts.tool_definition import ToolLines
 from toolfleet_registry.errors import FleetUnavailable, RegistryAway
 from toolfleet_registry.manifests.discovery import discover
-from toolfleet_registry.manifests.manifest_cache import ManifestCache
+from toolfleet_registry.manifests.manifest_cache import ManifestCache, read_kept
+from toolfleet_registry.manifests.overrides import seen_tools
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.memory import InMemoryToolRegistry
@@ -303,3 +306,23 @@ async def test_many_looks_at_once_lose_no_word_of_an_operator(redis: Redis, redi
     assert {name for name, verdict in cached.verdicts.items() if verdict.is_disabled} == {
         f"git.{name}" for name in always
     }
+
+
+async def test_lines_of_settings_are_kept_with_the_manifest(cache: ManifestCache) -> None:
+    """As workers have them; an agent's own look keeps them, a module cannot write them, and a worker without them ends them."""
+    lines = {"git": ModuleSpec(effects={"log": "read", "nothing": "read"}, permission="admin")}
+    forged = GIT.model_copy(update={"lines": ToolLines(effects={"push": "read"})})
+    registry = InMemoryToolRegistry()
+    worker, agent, plain = (Registrar(cache, lambda: registry, each) for each in (lines, None, {}))
+
+    assert (await agent.take_in({"git": forged})).saved["git"].manifest.lines is None
+    with capture_logs() as logs:
+        saved = (await worker.take_in({"git": forged})).saved["git"]
+    assert saved.manifest.lines == ToolLines(effects={"log": "read", "nothing": "read"}, permission="admin")
+    assert [log["names"] for log in logs if log["event"] == "settings_name_no_tool"] == [["nothing"]]
+    assert (await agent.take_in({"git": GIT})).saved["git"].manifest.lines == saved.manifest.lines
+    (read,) = (await cache.load(["git"])).values()
+    assert {tool.access.required_permission for tool in seen_tools(read.manifest, read.verdicts)} == {"admin"}
+    assert read_kept("git", registry.kept_manifests(["git"])["git"]).manifest.lines == saved.manifest.lines  # type: ignore[union-attr]
+    assert not read.verdicts  # what settings say is no change of the tools
+    assert (await plain.take_in({"git": GIT})).saved["git"].manifest.lines is None

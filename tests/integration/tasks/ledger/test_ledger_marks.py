@@ -347,6 +347,25 @@ async def test_an_exhausted_call_is_a_dead_letter(ledger: Ledger, redis: Redis) 
     assert [(each.outcome, each.ms) for each in letter.attempts] == [("turned away", 12.0), ("failed", 5.0)]
 
 
+@pytest.mark.parametrize(
+    ("last", "is_letter"),
+    [
+        (attempt(Outcome.FAILED), False),
+        (attempt(Outcome.SERVER_ERROR), False),
+        (attempt(Outcome.PERMANENT), False),  # the repeat was declined, and the first answer holds
+        (attempt(Outcome.UNKNOWN), True),  # nobody knows what the repeat did
+    ],
+)
+async def test_an_answer_that_was_repeated_is_no_dead_letter(
+    ledger: Ledger, redis: Redis, last: Attempt, is_letter: bool
+) -> None:
+    """A tool without an effect that is repeated by habit has answered each time, as one that is not repeated has."""
+    await close(ledger, await begun(ledger, CALL), attempt(Outcome.FAILED))
+    await finish(ledger, await begun(ledger, CALL), last)
+
+    assert bool(await letters(redis)) == is_letter
+
+
 async def test_a_reader_that_has_answered_is_no_dead_letter(ledger: Ledger, redis: Redis) -> None:
     """However often it was asked: there is nothing that could have happened."""
     reader = published(effect="read")

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from toolfleet_registry.contracts import Effect, ToolAnnotations, ToolDefinition
+from toolfleet_registry.contracts import Effect, ModuleManifest, ToolAnnotations, ToolDefinition
+from toolfleet_registry.contracts.tool_definition import ToolLines
 from toolfleet_registry.manifests.effects import effect_of
+from toolfleet_registry.manifests.overrides import ToolOverride, seen_tools
 
 WORDS = (None, False, True)
 
@@ -68,3 +70,56 @@ def test_a_word_of_caution_is_never_overheard() -> None:
         if effect == "read":
             assert read_only
             assert not destructive
+
+
+@pytest.mark.parametrize(
+    ("own", "said", "effect"),
+    [
+        (tool(), "read", "read"),
+        (tool(), "once", "once"),
+        (tool(), None, None),
+        (tool(effect="once"), "read", "once"),
+        (tool(effect="read"), "once", "once"),
+        (tool(effect="read"), "idempotent", "idempotent"),
+        (tool(idempotent=True), "read", "idempotent"),
+        (tool(destructiveHint=True), "read", "once"),
+        (tool(readOnlyHint=True), "read", "read"),
+    ],
+)
+@pytest.mark.parametrize("name", ["t", "m.t"])
+def test_settings_say_what_a_tool_does_not(
+    own: ToolDefinition, said: Effect | None, effect: Effect | None, name: str
+) -> None:
+    """Of a tool's own word and that of the settings the careful one counts."""
+    lines = ToolLines(effects={"other": "once", **({} if said is None else {name: said})})
+    manifest = ModuleManifest(module_name="m", tools=[own], lines=lines)
+    (seen,) = seen_tools(manifest, {})
+    assert effect_of(seen.definition) == effect
+
+
+@pytest.mark.parametrize(
+    ("own", "said", "raised", "set_by_host"),
+    [
+        ("guest", "admin", "admin", "admin"),
+        ("admin", "user", "admin", "user"),
+        ("owner", "guest", "owner", "guest"),
+        ("user", None, "user", "user"),
+        ("usr", "guest", "usr", "usr"),  # a tool that is closed stays closed
+        ("broken: no name", "guest", "broken: no name", "broken: no name"),
+    ],
+)
+def test_settings_raise_what_a_tool_asks_for(own: str, said: Any, raised: str, set_by_host: str) -> None:
+    """Only a host's line lowers it."""
+    definition, lines = ToolDefinition(name="m.t", required_permission=own), ToolLines(permission=said)
+    (seen,) = seen_tools(ModuleManifest(module_name="m", tools=[definition], lines=lines), {})
+    assert (seen.definition.required_permission, seen.access.required_permission) == (raised, raised)
+    assert lines.on(definition, None, lowers=True).required_permission == set_by_host
+
+
+def test_a_registered_definition_that_stays_has_the_lines_too() -> None:
+    """Settings hold whichever definition is in effect, and a process's own lines beside those that are kept."""
+    kept, offered = tool(effect="read"), tool().model_copy(update={"version": "1"})
+    manifest = ModuleManifest(module_name="m", tools=[offered], lines=ToolLines(permission="user"))
+    own = ToolLines(effects={"t": "idempotent"}, permission="admin")
+    (seen,) = seen_tools(manifest, {"m.t": ToolOverride(kept=kept)}, own)
+    assert (seen.definition.effect, seen.access.required_permission) == ("idempotent", "admin")

@@ -17,6 +17,7 @@ from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS, decide, most_attempts
 NO_JITTER = RetryTerms(max_retries=10, jitter=False)
 EFFECTS: tuple[Effect | None, ...] = (None, "read", "idempotent", "once")
 HARMLESS = frozenset[Effect | None]({"read", "idempotent"})
+UNHEARD = frozenset({Outcome.UNKNOWN, Outcome.NOT_SENT, Outcome.TURNED_AWAY})
 DID_NOTHING = frozenset({Outcome.NOT_SENT, Outcome.TURNED_AWAY, Outcome.PERMANENT})
 
 
@@ -49,6 +50,7 @@ terms_of_any_kind = st.none() | st.builds(
     initial_delay_seconds=st.floats(0, 30),
     max_delay_seconds=st.floats(0, 30),
     jitter=st.booleans(),
+    undeclared=st.booleans(),
     retry_on=st.none() | st.sampled_from([("busy",), ("module_error", "timed_out"), ()]),
 )
 
@@ -84,12 +86,14 @@ def test_however_attempts_end_nothing_is_doubled(
         assert 0 <= following.delay < 20
         assert terms is None or terms.retry_on is None or attempt.result.error_code in terms.retry_on
         so_far = following.result.effect_state
-        is_asked_for = effect is None and (attempt.says_retryable or habit) and made < MAX_ATTEMPTS
+        is_repeated = terms is not None and terms.undeclared
+        is_invited = (attempt.says_retryable or habit) and made < MAX_ATTEMPTS
+        is_asked_for = effect is None and attempt.outcome not in UNHEARD and (is_repeated or is_invited)
         assert so_far == "none" or effect in HARMLESS or is_asked_for
     assert made <= most_attempts(terms) <= MOST_RETRIES + 1
     if effect == "once":
         assert may_have_acted <= 1
-    if effect is None:
+    if effect is None and (terms is None or not terms.undeclared):
         assert may_have_acted <= MAX_ATTEMPTS
 
 
@@ -122,6 +126,64 @@ def test_an_undeclared_tool_is_invited_once(habit: bool) -> None:
     said: dict[str, Any] = {"retries_undeclared": habit, "terms": NO_JITTER}
     assert delay_after(attempt, None, **said) is not None
     assert delay_after(attempt, None, attempts=2, so_far="unknown", **said) is None
+
+
+@pytest.mark.parametrize(
+    ("attempt", "effect", "attempts", "is_retried"),
+    [
+        (ended(Outcome.FAILED), None, 1, True),
+        (ended(Outcome.SERVER_ERROR), None, 3, True),
+        (ended(Outcome.FAILED), None, 4, False),  # three retries are all
+        (ended(Outcome.FAILED, "done"), None, 1, False),  # it has surely been done
+        (ended(Outcome.UNKNOWN, code="timed_out"), None, 1, False),  # nobody knows what happened
+        (ended(Outcome.FAILED), "once", 1, False),
+        (ended(Outcome.FAILED), "read", 1, False),  # what it has answered is its answer
+    ],
+)
+def test_a_profile_repeats_what_undeclared_tools_have_answered(
+    attempt: Attempt, effect: Effect | None, attempts: int, is_retried: bool
+) -> None:
+    """With `undeclared`, an answered failure of a tool without an effect is repeated up to `max_retries` times, and nothing else."""
+    terms = RetryTerms(max_retries=3, undeclared=True)
+    so_far: EffectState = "none" if attempts == 1 else "unknown"
+    assert (delay_after(attempt, effect, attempts=attempts, so_far=so_far, terms=terms) is not None) == is_retried
+    plain = terms.model_copy(update={"undeclared": False})
+    assert delay_after(attempt, effect, attempts=attempts, so_far=so_far, terms=plain) is None
+
+
+FIRST = ToolResult.failed("m.t", "module_error", "no luck", effect_state="unknown")
+
+
+@pytest.mark.parametrize(
+    ("attempt", "effect", "so_far", "error"),
+    [
+        (ended(Outcome.PERMANENT, code="conflict"), None, "unknown", "no luck"),
+        (ended(Outcome.TURNED_AWAY, code="busy"), None, "unknown", "no luck"),
+        (ended(Outcome.NOT_SENT, code="module_unreachable"), None, "unknown", "no luck"),
+        (ended(Outcome.FAILED), None, "unknown", "no"),  # a later answer is an answer
+        (ended(Outcome.UNKNOWN, code="timed_out"), None, "unknown", "no"),  # the repeat may have happened
+        (ended(Outcome.PERMANENT), None, "none", "no"),  # the first one did nothing, and said nothing of the call
+        (ended(Outcome.PERMANENT), "read", "unknown", "no"),
+    ],
+)
+def test_a_repeat_that_is_declined_keeps_the_first_answer(
+    attempt: Attempt, effect: Effect | None, so_far: EffectState, error: str
+) -> None:
+    """A call whose module has answered, and declines the repeat or never gets it, ends with that answer and its words."""
+    terms = RetryTerms(max_retries=1, undeclared=True)
+    usual: dict[str, Any] = {"attempts": 2, "seconds_left": 100, "longest_delay": 100, "jitter": 0.5}
+    follows = decide(attempt, effect, so_far=so_far, terms=terms, answered=FIRST, **usual)
+    assert (follows.delay, follows.result.error) == (None, error)
+    if error == "no luck":
+        assert (follows.result.error_code, follows.result.effect_state) == ("module_error", "unknown")
+
+
+def test_undeclared_tools_are_repeated_only_where_both_say_so() -> None:
+    """An agent's message and a worker's profile together repeat no more than each of them does."""
+    both = RetryTerms(max_retries=5, undeclared=True)
+    one = RetryTerms(max_retries=5)
+    said = [fewest_retries(first, second) for first, second in ((both, both), (both, one), (one, both), (both, None))]
+    assert [terms is not None and terms.undeclared for terms in said] == [True, False, False, False]
 
 
 def test_no_retry_is_no_retry() -> None:
@@ -192,3 +254,27 @@ def test_a_message_cannot_say_more(said: dict[str, Any]) -> None:
     """Whoever forges one gets no more than anybody's profile could."""
     with pytest.raises(ValidationError):
         RetryTerms.model_validate(said)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "terms", "line"),
+    [
+        (Outcome.FAILED, RetryTerms(max_retries=3), "`undeclared = true` in the agent's `tool_retry`"),
+        (Outcome.SERVER_ERROR, RetryTerms(max_retries=3), "`undeclared = true` in the agent's `tool_retry`"),
+        (Outcome.UNKNOWN, RetryTerms(max_retries=3), '`effects = {t = "read"}` in `[module.m]`'),
+        (Outcome.FAILED, RetryTerms(max_retries=3, undeclared=True), None),  # it is repeated
+        (Outcome.FAILED, RetryTerms(max_retries=0), None),  # none was wanted
+        (Outcome.FAILED, None, None),
+        (Outcome.PERMANENT, RetryTerms(max_retries=3), None),  # a repeat could not help
+    ],
+)
+def test_the_hint_names_the_line_that_would_have_it_repeated(
+    outcome: Outcome, terms: RetryTerms | None, line: str | None
+) -> None:
+    """Where a profile's retries do not act, since the tool declares no effect."""
+    usual: dict[str, Any] = {"attempts": 1, "seconds_left": 100, "so_far": "none", "longest_delay": 100, "jitter": 0.5}
+    hint = decide(ended(outcome), None, terms=terms, **usual).result.hint or ""
+    assert ("declares no effect" in hint) == (line is not None)
+    assert (line or "") in hint
+    declared = decide(ended(outcome), "once", terms=terms, **usual).result.hint or ""
+    assert "declares no effect" not in declared

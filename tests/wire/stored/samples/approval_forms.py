@@ -134,5 +134,13 @@ APPROVAL_FORMS: tuple[StoredForm, ...] = (
         {"plain": ApprovedCall(call_id="call-1", binding="3" * 64, by=("key k1",), at=AT + 5)},
         seal=sealing("approval"),
     ),
-    message_form("call", {"plain": _PLAIN_CALL, "filled": CALL}, seal=sealing("call")),
+    message_form(
+        "call",
+        {
+            "plain": _PLAIN_CALL,
+            "filled": CALL,
+            "repeated": _PLAIN_CALL.model_copy(update={"retry": RetryTerms(undeclared=True)}),
+        },
+        seal=sealing("call"),
+    ),
 )

@@ -83,6 +83,12 @@ PROFILE = AgentProfile.model_validate(
 )
 _FIRST = ProfileVersion(version=1, at=AT, by="command line", profile=AgentProfile())
 _LAST = ProfileVersion(version=3, at=AT + 9, by="key k1", profile=PROFILE, rolled_back_from=2)
+_REPEATING = ProfileVersion(
+    version=4,
+    at=AT + 10,
+    by="key k1",
+    profile=AgentProfile.model_validate({"middleware": [{"name": "tool_retry", "undeclared": True}]}),
+)
 _GONE = ProfileVersion(version=2, at=AT + 5, by="key k1")
 _SPEC = ToolSpec(
     tool_name="owls.echo",
@@ -119,6 +125,7 @@ GATEWAY_FORMS: tuple[StoredForm, ...] = (
         {
             "plain": ProfileEntry(name="research", version=_FIRST),
             "filled": ProfileEntry(name="research", version=_LAST),
+            "repeating": ProfileEntry(name="research", version=_REPEATING),
         },
         written,
         lambda text: ProfileEntry(name="research", version=needed(read_profile("research", text, _UNSIGNED))),
