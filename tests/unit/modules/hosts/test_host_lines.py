@@ -69,6 +69,7 @@ def test_lines_of_settings_come_to_the_host(tmp_path: Path) -> None:
     assert isinstance(spec, FolderSpec)
     lines = options_of(settings, spec, "m", tmp_path, beside=tmp_path).lines
     assert (lines.permission, lines.effects) == ("admin", {"t": "read"})
+    wrong: dict[str, object]
     for wrong in ({"permission": "usr"}, {"effects": {"t": "often"}}, {"effect": {}}):
         with pytest.raises(ValueError, match=r"Input|permitted"):
             Settings.model_validate({"hosts": {"m": {"folder": "m", **wrong}}})
