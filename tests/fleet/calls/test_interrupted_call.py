@@ -51,7 +51,8 @@ async def test_a_call_that_has_waited_for_its_turn_is_named(
         session = await fleet._sessions.opened()
         await wait_until(lambda: session._dispatcher._wait_queue._rows, "it waits for its turn")
         await before.cancel()
-        await wait_until(lambda: owls.call_ids("nap_once"), "the module has the call")
+        rows = session._dispatcher._wait_queue._rows
+        await wait_until(lambda: owls.call_ids("nap_once") and not rows, "the module has it, and its agent knows that")
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

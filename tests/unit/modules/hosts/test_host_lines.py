@@ -69,8 +69,8 @@ def test_lines_of_settings_come_to_the_host(tmp_path: Path) -> None:
     assert isinstance(spec, FolderSpec)
     lines = options_of(settings, spec, "m", tmp_path, beside=tmp_path).lines
     assert (lines.permission, lines.effects) == ("admin", {"t": "read"})
-    wrong: dict[str, object]
-    for wrong in ({"permission": "usr"}, {"effects": {"t": "often"}}, {"effect": {}}):
+    refused: tuple[dict[str, object], ...] = ({"permission": "usr"}, {"effects": {"t": "often"}}, {"effect": {}})
+    for wrong in refused:
         with pytest.raises(ValueError, match=r"Input|permitted"):
             Settings.model_validate({"hosts": {"m": {"folder": "m", **wrong}}})
         with pytest.raises(ValueError, match=r"Input|permitted"):
