@@ -67,6 +67,7 @@ def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path | N
         debounce_ms=settings.tool_debounce_ms,
         load_seconds=settings.tool_load_seconds,
         is_lazy=settings.tool_lazy,
+        exception_text=spec.exception_text,
         processes=settings.tool_processes,
         longest_call_seconds=settings.max_timeout,
     )

@@ -46,12 +46,13 @@ class FunctionTool(DefinedTool, Protocol):
 class RunMeans:
     """What a module's runs share: `threads` for plain functions, and how many bytes a result has at most.
 
-    `accepts`: whether a tool may go on by itself.
+    `accepts`: whether a tool may go on by itself. `shows_exceptions`: whether a model reads the texts of exceptions.
     """
 
     threads: Threads
     most_bytes: int
     accepts: bool = False
+    shows_exceptions: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +128,22 @@ class ToolRun(ServedRun[FunctionTool]):
         _log.error("%s failed", self.name, exc_info=exc)
         if self.context._cancelled:  # noqa: SLF001 - made for this run
             raise asyncio.CancelledError
+        if self.means.shows_exceptions and (text := _text_of(exc)):
+            return Reply.failure(self.name, f"{self.name} failed: {text}")
         # The exception's text may hold paths or data of this machine; it is in the log only.
         return Reply.failure(
             self.name, f"{self.name} failed inside the module ({type(exc).__name__}); its log says why."
         )
+
+
+def _text_of(exc: BaseException) -> str:
+    """Return the exception's kind and text, of a group the first one's; empty for one that has no text, or whose text fails."""
+    first = next(_leaves(exc)) if isinstance(exc, BaseExceptionGroup) else exc
+    try:
+        text = str(first).strip()
+    except Exception:  # noqa: BLE001 - an author's
+        return ""
+    return text and f"{type(first).__name__}: {text}"
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

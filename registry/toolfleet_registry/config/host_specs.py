@@ -106,6 +106,8 @@ class FolderSpec(FencedSpec):
     """Functions that are tools, too, such as `acme.tools.read_file`: only those of `trusted_tool_namespaces` are imported."""
     allow_builds: bool = False
     """Whether packages are installed that have no wheel: their own code is run then, outside of the fence."""
+    exception_text: bool = False
+    """Whether a model reads the text of an exception that a tool raises, without the host's secrets; else its kind only, as the text may hold paths and data."""
 
     def places(self, beside: Path) -> Places:
         """Its folder, and where Python looks for functions that are named."""

@@ -116,7 +116,8 @@ class Loader:
         where = None if packages is None else str(packages)
         named = tuple(self._named) if is_first else ()
         path = options.python_path if named else ()
-        return LoadPlan(options.name, texts, stems, options.threads, options.result_bytes, where, named, path)
+        means = options.threads, options.result_bytes
+        return LoadPlan(options.name, texts, stems, *means, where, named, path, options.exception_text)
 
     def _note(self, group: LoadedGroup, chosen: Files, before: Files, faults: dict[str, FileFault]) -> list[str]:
         """Note what is wrong; returns the files for which there is another version to load.

@@ -22,7 +22,7 @@ class FolderOptions(HostOptions):
     `load_seconds`: for one file to be imported; `debounce_ms`: how long changes are gathered at most; `is_lazy`: files are
     imported with the first call of one of their tools; `threads`: of plain functions at once; `processes`: of tools with
     `runs_in="process"`. Calls may go on in the generation before for `longest_call_seconds`. `owners_file` keeps, over starts of
-    the host, which of two files with a tool of one name serves it.
+    the host, which of two files with a tool of one name serves it. With `exception_text` models read the texts of exceptions.
     """
 
     folder: Path | None
@@ -30,6 +30,7 @@ class FolderOptions(HostOptions):
     trusted: frozenset[str] = frozenset()
     python_path: Sequence[str] = ()
     owners_file: Path | None = None
+    exception_text: bool = False
     security: Security = "warn"
     rules: ScanRules = field(default_factory=ScanRules)
     fence: Fence = field(default_factory=Fence)

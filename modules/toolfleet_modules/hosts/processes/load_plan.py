@@ -21,7 +21,7 @@ class LoadPlan:
     """Which files a process can import, by their names without `.py`, and which it imports now. A result over `result_bytes` is refused.
 
     `packages` is a folder of packages that the files ask for. `named` are functions by dotted paths, which Python looks for in
-    `python_path`, too.
+    `python_path`, too. `exception_text`: models read the texts of exceptions.
     """
 
     module: str
@@ -32,6 +32,7 @@ class LoadPlan:
     packages: str | None = None
     named: Sequence[str] = ()
     python_path: Sequence[str] = ()
+    exception_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,8 @@ class ToolChild:
     def _load(self, head: Head, body: bytes) -> None:
         """Import the files, one after the other, in the main thread: with each, the host is told before and after."""
         texts = {stem: SourceText(*each) for stem, each in json.loads(body).items()}
-        self._means = RunMeans(Threads(head["threads"]), head["result_bytes"])
+        threads = Threads(head["threads"])
+        self._means = RunMeans(threads, head["result_bytes"], shows_exceptions=head["exception_text"])
         self._modules = ToolModules(head["module"], texts, head["secrets"])
         self._modules.install()
         if head["packages"] is not None:

@@ -137,7 +137,8 @@ class ToolProcess:
         }
         limits = {"threads": plan.threads, "result_bytes": plan.result_bytes, "packages": plan.packages}
         with contextlib.suppress(FramesClosed):
-            self.frames.send({**head, **limits, "python_path": list(plan.python_path)}, json.dumps(texts).encode())
+            more = {"python_path": list(plan.python_path), "exception_text": plan.exception_text}
+            self.frames.send({**head, **limits, **more}, json.dumps(texts).encode())
         while self._loading.faults is None:
             stem = self._loading.stem
             await self._until(partial(self._has_left, stem), stem, seconds)

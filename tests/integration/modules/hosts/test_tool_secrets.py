@@ -103,6 +103,53 @@ async def test_a_value_is_hidden_in_whatever_a_tool_does_with_it(
     assert VALUE not in said
 
 
+RAISING = (
+    HEAD
+    + """
+import asyncio
+
+class Wordless(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+async def fails():
+    raise LookupError("no owl")
+
+@tool(secrets=["TOKEN"])
+async def fail(how: str, context: Context) -> str:
+    \"\"\"Fail.\"\"\"
+    if how == "group":
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fails())
+    raise {"text": ValueError("no such x: 3"), "empty": ValueError(), "wordless": Wordless(), "exit": SystemExit("over"),
+           "secret": KeyError(context.secrets["TOKEN"]), "word": ToolError("Say another.")}[how]
+"""
+)
+HIDDEN = "owls.fail failed inside the module ({}); its log says why."
+
+
+@pytest.mark.parametrize(
+    ("how", "hidden", "shown"),
+    [
+        ("text", HIDDEN.format("ValueError"), "owls.fail failed: ValueError: no such x: 3"),
+        ("exit", HIDDEN.format("SystemExit"), "owls.fail failed: SystemExit: over"),
+        ("group", HIDDEN.format("ExceptionGroup"), "owls.fail failed: LookupError: no owl"),
+        ("secret", HIDDEN.format("KeyError"), "owls.fail failed: KeyError: '[secret TOKEN]'"),
+        ("empty", HIDDEN.format("ValueError"), HIDDEN.format("ValueError")),
+        ("wordless", HIDDEN.format("Wordless"), HIDDEN.format("Wordless")),
+        ("word", "Say another.", "Say another."),
+    ],
+)
+async def test_the_text_of_an_exception_is_shown_where_its_host_says_so(
+    tmp_path: Path, how: str, hidden: str, shown: str
+) -> None:
+    """Without secrets. By default a model reads the kind only."""
+    for exception_text, expected in ((False, hidden), (True, shown)):
+        files = {"owls.py": RAISING}
+        async with hosted(tmp_path, files, security="off", secrets=SECRETS, exception_text=exception_text) as folder:
+            assert (await folder.call("fail", how=how)).error == expected
+
+
 async def test_the_guides_file_sends_its_secret(tmp_path: Path) -> None:
     """Its server gets the value; a server that says it again is not heard."""
 
