@@ -26,15 +26,19 @@ _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 _NO_HEADERS = {f"{PREFIX}MODULE_HEADERS": "{}"}
 # The gateway's own key is the business of its clients.
 _NO_GATEWAY_KEY = {f"{PREFIX}GATEWAY_KEY": NULL}
+_DATA_ONLY = "on nopass ~* &* +@all -config +config|get +config|resetstat -acl -module -debug -replicaof -slaveof"
 _GATEWAY_GRACE_SECONDS = 5  # for closing what it has open, once its requests have ended
 _MODULE_GRACE_SECONDS = 5  # the workers have ended by then, so nobody waits for what a module still does
 
 
 def redis_program(folder: Path, port: int, *, lock: int) -> Program:
-    """Redis with its data in `folder`. It inherits the folder's lock: nobody may start another on the same data."""
+    """Redis with its data in `folder`. It inherits the folder's lock: nobody may start another on the same data.
+
+    It has no password, so any program on this machine may use it. None may have it write to, or load, another file.
+    """
     return Program(
         "redis",
-        redis_command(folder, port),
+        [*redis_command(folder, port), "--user", "default", *_DATA_ONLY.split()],
         is_ready=is_redis(port),
         env=no_secrets(),
         pass_fds=(lock,),

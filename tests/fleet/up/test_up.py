@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from support.modules.example_modules import EXAMPLES
 from support.processes import is_gone
@@ -52,6 +53,16 @@ def test_the_run_file_says_what_runs_where(fleet: Up) -> None:
     assert httpx.get(f"{run_file.flower_url}/healthcheck", timeout=10, verify=PLAIN).text == "OK"
     with Redis.from_url(run_file.settings["redis_url"], decode_responses=True) as redis:
         assert redis.config_get("appendonly") == {"appendonly": "yes"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["CONFIG SET dir /", "MODULE LOAD /x.so", "ACL SETUSER default +@all", "DEBUG SLEEP 0", "REPLICAOF 127.0.0.1 1"],
+)
+def test_its_redis_touches_no_other_files(fleet: Up, command: str) -> None:
+    """Any program of the machine reaches it, as one of a host does, and it may be root's."""
+    with Redis.from_url(fleet.run_file().settings["redis_url"]) as redis, pytest.raises(ResponseError):
+        redis.execute_command(*command.split())
 
 
 def test_nobody_else_may_look_into_its_folder(fleet: Up) -> None:
