@@ -1,6 +1,9 @@
-"""Answers prompts, resources and completion of a module that has them: each request is a call of its module's, with permission and audit."""
+"""Answers prompts, resources and completion of a module that has them, and the apps of all: each request is a call of its module's, with permission and audit."""
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import chain
 from typing import Any, Final
 
 import mcp_types as types
@@ -9,8 +12,9 @@ from mcp.shared.exceptions import MCPError
 
 from toolfleet_gateway.mcp.client_request import Context, ViewOf
 from toolfleet_gateway.mcp.listing import LIST_TTL_MS
-from toolfleet_gateway.mcp.view import McpView
+from toolfleet_gateway.mcp.view import McpView, apps_in
 from toolfleet_registry.contracts import ToolCall
+from toolfleet_registry.contracts.content_results import foreign_meta
 from toolfleet_registry.functions.passed_methods import WATCH_METHOD, passing_method
 from toolfleet_tasks.client.fleet import ToolFleet
 
@@ -26,11 +30,17 @@ _PARAMS: Final[Mapping[str, type[types.RequestParams]]] = {
 FIRST_METHODS: Final = ("prompts/list", "resources/list", "completion/complete")
 """One of each kind: a module that answers it has the kind."""
 
+_LISTS: Final = {
+    "resources/list": ("resources", "uri"),
+    "resources/templates/list": ("resourceTemplates", "uriTemplate"),
+}
+_MOST_PAGES = 20  # of one module's resources, where the apps of all are listed
+_APP = "ui://"
+
 WATCH: Final = "watch"
 """The kind of a module whose resources can be watched."""
 
 _CACHED = frozenset({"prompts/list", "resources/list", "resources/templates/list", "resources/read"})
-_OWN_META = "io.modelcontextprotocol/"  # what a server says of itself there, and of nothing behind it
 
 
 class ModuleMethods:
@@ -41,18 +51,21 @@ class ModuleMethods:
         self._view_of = view_of
 
     async def kinds(self, view: McpView) -> frozenset[str]:
-        """Which kinds the endpoint's module has for this caller: `prompts`, `resources`, `completion`, `watch`. From memory."""
+        """Return which kinds the endpoint has for this caller: `prompts`, `resources`, `completion`, `watch`. From memory.
+
+        At that of all modules they are the same always, for a client asks once: one with an app may come later.
+        """
         if view.module is None:
-            return frozenset()
+            return frozenset({"resources"})
         found = {method.partition("/")[0] for method in FIRST_METHODS if await self.has(view, method)}
         if await self.has(view, WATCH_METHOD):
             found.add(WATCH)
         return frozenset(found)
 
     async def has(self, view: McpView, method: str) -> bool:
-        """Whether the endpoint's module answers a method for this caller. From memory."""
+        """Return whether the endpoint answers a method for this caller. From memory."""
         if view.module is None:
-            return False
+            return method in _LISTS or method == "resources/read"
         name = f"{view.module}.{passing_method(method)}"
         return await self._fleet.begun_calls.tool(name, view.who.caller) is not None
 
@@ -65,9 +78,52 @@ class ModuleMethods:
     def _handler(self, method: str) -> Callable[[Context, types.RequestParams], Awaitable[dict[str, Any]]]:
         async def handle(context: Context, params: types.RequestParams) -> dict[str, Any]:
             stated = params.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"meta"})
-            return await self.asked(self._view_of(context), method, stated)
+            view = self._view_of(context)
+            return await (self.asked if view.module is not None else self._of_apps)(view, method, stated)
 
         return handle
+
+    async def _of_apps(self, view: McpView, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Return what the modules with apps have: their apps in one list, or one of their resources. Raises `MCPError`."""
+        apps = apps_in(await self._fleet.tools(view.who.caller))
+        if method == "resources/read":
+            return await self._read(view, apps, params)
+        member, address = _LISTS[method]
+        lists = await asyncio.gather(
+            *(self._apps_of(McpView(view.who, module), method, member, address) for module in sorted(apps))
+        )
+        shown = {member: [*chain.from_iterable(lists)], "ttlMs": LIST_TTL_MS}
+        return {**shown, "cacheScope": "private", "resultType": "complete"}
+
+    async def _apps_of(self, view: McpView, method: str, member: str, address: str) -> list[dict[str, Any]]:
+        """Return the apps that a module lists. One that fails costs the others nothing."""
+        listed, params = list[dict[str, Any]](), dict[str, Any]()
+        with contextlib.suppress(MCPError):
+            for _ in range(_MOST_PAGES):
+                page = await self.asked(view, method, params)
+                found = page[member] if isinstance(page.get(member), list) else []
+                listed += [each for each in found if isinstance(each, dict) and str(each.get(address)).startswith(_APP)]
+                if "nextCursor" not in page:
+                    break
+                params = {"cursor": page["nextCursor"]}
+        return listed
+
+    async def _read(self, view: McpView, apps: Mapping[str, set[str]], params: dict[str, Any]) -> dict[str, Any]:
+        """Return a resource of the one module that has it: none is shown in the place of another's. Raises `MCPError`."""
+        named = sorted(module for module, addresses in apps.items() if params["uri"] in addresses)
+        if len(named) > 1:
+            raise _two_have(named)
+        asked = named or sorted(apps)
+        reads = (self.asked(McpView(view.who, module), "resources/read", params) for module in asked)
+        answers = dict(zip(asked, await asyncio.gather(*reads, return_exceptions=True), strict=True))
+        given = {module: answer for module, answer in answers.items() if isinstance(answer, dict)}
+        if len(given) > 1:
+            raise _two_have([*given])
+        for answer in (*given.values(), *answers.values()):
+            if isinstance(answer, dict):
+                return answer
+            raise answer
+        raise MCPError(types.INVALID_PARAMS, "No module here has an app: its resources are at /mcp/{module}.")
 
     async def asked(self, view: McpView, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """The result of a module's server to a method. Raises `MCPError`: its own, or that of a call that failed."""
@@ -80,10 +136,16 @@ class ModuleMethods:
         if "error" in answer:
             error = answer["error"]
             raise MCPError(int(error["code"]), str(error["message"]), error.get("data"))
-        given: dict[str, Any] = dict(answer.get("result", {}))
-        meta = {name: value for name, value in given.pop("_meta", {}).items() if not name.startswith(_OWN_META)}
-        if meta:
+        given = {name: value for name, value in answer.get("result", {}).items() if value is not None}
+        if meta := foreign_meta(given.pop("_meta", None)):
             given["_meta"] = meta
         if method in _CACHED:
             given = {"ttlMs": LIST_TTL_MS if method.endswith("list") else 0, **given, "cacheScope": "private"}
         return {**given, "resultType": given.get("resultType", "complete")}
+
+
+def _two_have(modules: list[str]) -> MCPError:
+    """Return the refusal of a resource that several modules have."""
+    return MCPError(
+        types.INVALID_PARAMS, f"{', '.join(modules)} have it: read it at /mcp/{modules[0]}, or the other's."
+    )

@@ -11,6 +11,7 @@ from toolfleet_gateway.mcp.header_arguments import called_schema
 from toolfleet_gateway.mcp.subscriptions import Subscriptions
 from toolfleet_gateway.mcp.task_methods import TaskIdParams, TaskMethods, TaskUpdateParams
 from toolfleet_gateway.mcp.tool_methods import ToolMethods
+from toolfleet_registry.functions.passed_methods import APPS
 
 SERVER_INFO: Final = {"name": "toolfleet", "version": version("toolfleet"), "title": "Toolfleet"}
 """What each result says of its server."""
@@ -34,7 +35,7 @@ def build_server(tools: ToolMethods, tasks: TaskMethods, subscriptions: Subscrip
     server.add_request_handler("tools/call", types.CallToolRequestParams, tools.call)
     if subscriptions is not None:
         server.add_request_handler("subscriptions/listen", types.SubscriptionsListenRequestParams, subscriptions.listen)
-    server.extensions[EXTENSION] = {}
+    server.extensions.update({EXTENSION: {}, APPS: {}})
     server.add_request_handler("tasks/get", TaskIdParams, tasks.get)
     server.add_request_handler("tasks/update", TaskUpdateParams, tasks.update)
     server.add_request_handler("tasks/cancel", TaskIdParams, tasks.cancel)

@@ -195,6 +195,8 @@ class Subscriptions:
                     async for event in events:
                         if _is_theirs(event, view) and listener.may_hear(event):
                             queue.put(ViewChange("tools"))
+                            if view.module is None:  # apps come and go with tools
+                                queue.put(ViewChange("resources"))
             except FleetUnavailable:
                 await asyncio.sleep(_AWAY_SECONDS)
 

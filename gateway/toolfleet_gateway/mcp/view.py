@@ -6,6 +6,7 @@ from typing import Final
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.formats.providers.tool_names import meant_tool, offered_name
+from toolfleet_registry.functions.passed_methods import app_of
 
 VIEW: Final = "toolfleet.mcp_view"
 """Where the view lies in a request's scope."""
@@ -47,10 +48,24 @@ class McpView:
         return offered_name(tool_name, "mcp", dotted=True)
 
     def meant(self, shown: str, tools: list[ToolDefinition]) -> str | None:
-        """The tool that a client calls so; `None` for a name that no tool seen here can have."""
+        """Return the tool that a client calls so; `None` for a name that no tool seen here can have, or two have."""
         if self.module is not None:
             return f"{self.module}.{shown}" if shown else None
         if "." in shown:
             return shown
-        found = meant_tool(shown, tools)
-        return None if found is None else found.name
+        if (found := meant_tool(shown, tools)) is not None:
+            return found.name
+        # an app knows the tools of its server by that server's names
+        modules = apps_in(tools)
+        named = (tool.name.partition(".") for tool in tools)
+        own = [f"{module}.{method}" for module, _, method in named if method == shown and module in modules]
+        return own[0] if len(own) == 1 else None
+
+
+def apps_in(tools: list[ToolDefinition]) -> dict[str, set[str]]:
+    """Return the addresses of the apps that tools name, by module."""
+    found = dict[str, set[str]]()
+    for tool in tools:
+        if (address := app_of(tool.meta)) is not None:
+            found.setdefault(tool.name.partition(".")[0], set()).add(address)
+    return found

@@ -4,7 +4,11 @@ They are not listed. Each takes a method's parameters as its arguments, and retu
 words of its server.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
+
+APPS: Final = "io.modelcontextprotocol/ui"
+"""The extension by which a tool names a resource that clients show to people: an app."""
 
 PASSED_METHODS: Final = (
     "prompts/list",
@@ -25,6 +29,15 @@ _BEGIN = "mcp."
 def passing_method(method: str) -> str:
     """What the tool for a method of the protocol is called in its module: `mcp.prompts.get`."""
     return _BEGIN + method.replace("/", ".")
+
+
+def app_of(meta: Mapping[str, Any] | None) -> str | None:
+    """Return the address of the app that a tool's `_meta` names, or None. The flat name is an older one."""
+    said = meta or {}
+    ui = said.get("ui")
+    found = ui.get("resourceUri") if isinstance(ui, Mapping) else None
+    found = found or said.get("ui/resourceUri")
+    return found if isinstance(found, str) else None
 
 
 RESERVED: Final = frozenset(map(passing_method, (*PASSED_METHODS, WATCH_METHOD)))

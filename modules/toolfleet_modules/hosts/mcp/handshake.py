@@ -7,13 +7,15 @@ from mcp.client.session import ClientSession
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
+from toolfleet_registry.functions.passed_methods import APPS
+
 TASKS = "io.modelcontextprotocol/tasks"
 """The extension by which a server may go on with a call by itself."""
 
 CLIENT = types.Implementation(name="toolfleet", version="1")
 """Who asks."""
-EXTENSIONS: dict[str, dict[str, Any]] = {TASKS: {}}
-"""What the client understands beyond the protocol."""
+EXTENSIONS: dict[str, dict[str, Any]] = {TASKS: {}, APPS: {"mimeTypes": ["text/html;profile=mcp-app"]}}
+"""What the client understands beyond the protocol. Clients of a gateway show apps; a server offers none to a client that does not say so."""
 
 
 async def agree(session: ClientSession, *, is_legacy: bool) -> None:

@@ -1,6 +1,7 @@
 """What MCP clients are listed, and told of changes; and what stands for a list that is too long."""
 
 import asyncio
+from functools import partial
 from collections.abc import Iterator
 from typing import Any
 
@@ -92,9 +93,11 @@ async def disabled(gateway: Gateway, tool: str, *, on: bool) -> None:
         await wait_until_answered(is_so, f"{tool} is switched", seconds=SECONDS)
 
 
-async def test_a_newer_client_is_told_of_changed_tools(one: Gateway) -> None:
-    """By the stream that it listens to."""
-    async with mcp_client(one) as client, listen(client.session, tools_list_changed=True) as changes:
+@pytest.mark.parametrize("has_tools", [True, False])
+async def test_a_newer_client_is_told_of_changed_lists(one: Gateway, has_tools: bool) -> None:
+    """By the stream that it listens to: where tools change, their apps may."""
+    wanted = partial(listen, tools_list_changed=True) if has_tools else partial(listen, resources_list_changed=True)
+    async with mcp_client(one) as client, wanted(client.session) as changes:
         told = asyncio.ensure_future(anext(aiter(changes)))
         await asyncio.sleep(0)
         try:

@@ -1,0 +1,128 @@
+"""Apps of MCP servers: a client finds and reads them at both kinds of endpoint, and what an app asks is a call of the fleet."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+import httpx
+import mcp_types as types
+import pytest
+from mcp import Client
+from mcp.server.apps import APP_MIME_TYPE, EXTENSION_ID
+from mcp.shared.exceptions import MCPError
+
+from support.fleet import TestBed
+from support.gateways.gateway_process import Gateway, gateway_process
+from support.gateways.mcp_clients import ERAS, Era, mcp_client
+from support.hosts.hosted_program import hosted
+from support.waiting import wait_until_sync
+from support.worker_process import TESTS
+from toolfleet_cli.local.redis_server import redis_server
+
+SERVER = TESTS / "support" / "hosts" / "app_server.py"
+SHARED = "ui://nest/app.html"
+MODULES = {"barn": "ui://barn/app.html", "left": SHARED, "right": SHARED}
+"""The address of each module's app."""
+META = {
+    "ui": {"csp": {"connectDomains": ["https://owls.example"]}, "permissions": {"camera": {}}, "prefersBorder": True}
+}
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as url:
+        bed = TestBed(url, (), tmp_path_factory.mktemp("logs"))
+
+        def host(module: str) -> AbstractContextManager[None]:
+            era = ["old"] if module == "right" else []
+            command = [sys.executable, str(SERVER), module, MODULES[module], *era]
+            return hosted(bed, module, command, {"PYTHONPATH": str(TESTS)})
+
+        with host("barn"), host("left"), host("right"), bed.worker(), gateway_process(bed) as gateway:
+            headers = {"Authorization": f"Bearer {gateway.key}"}
+            with httpx.Client(base_url=gateway.url, headers=headers, trust_env=False) as client:
+                wait_until_sync(
+                    lambda: all(f'"{module}.show"' in client.get("/tools").text for module in MODULES),
+                    "the gateway serves the modules",
+                    seconds=60,
+                )
+            yield gateway
+
+
+async def said(client: Client, tool: str) -> str:
+    (block,) = (await client.call_tool(tool, {})).content
+    assert isinstance(block, types.TextContent)
+    return block.text
+
+
+async def page(client: Client, address: str) -> str:
+    """The text of a resource, which is there once."""
+    (content,) = (await client.read_resource(address)).contents
+    assert isinstance(content, types.TextResourceContents)
+    return content.text
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/barn"])
+async def test_an_app_is_listed_and_read_as_its_server_made_it(gateway: Gateway, era: Era, path: str) -> None:
+    """With its kind, and with what it may reach, in the list and in what is read."""
+    async with mcp_client(gateway, era, path=path) as client:
+        listed = {each.uri: each for each in (await client.list_resources()).resources}
+        (content,) = (await client.read_resource(MODULES["barn"])).contents
+        assert client.server_capabilities.resources is not None
+        declared = (client.server_capabilities.extensions or {}).get(EXTENSION_ID)
+
+    for each in (listed[MODULES["barn"]], content):
+        assert (each.mime_type, each.meta) == (APP_MIME_TYPE, META)
+    assert listed.keys() == ({*MODULES.values()} if path == "/mcp" else {MODULES["barn"], "data://barn"})
+    assert declared == ({} if era == "auto" else None)  # before, no server says so
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_server_is_told_that_apps_are_shown(gateway: Gateway, era: Era) -> None:
+    """In its own era, which is the older one of `right`: else it could have no tools with apps."""
+    async with mcp_client(gateway, era) as client:
+        assert await said(client, "barn.show") == "an app"
+        assert await said(client, "right.show") == "an app"
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_an_app_calls_the_tools_of_its_server_by_their_names(gateway: Gateway, era: Era) -> None:
+    """Where one module with apps has a tool of that name: a name that two have is none."""
+    async with mcp_client(gateway, era) as client:
+        assert await said(client, "only_barn") == "barn"
+        assert await said(client, "only_left") == "left"
+        with pytest.raises(MCPError, match="Unknown tool: refresh") as refused:
+            await client.call_tool("refresh", {})
+    assert refused.value.code == types.INVALID_PARAMS
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_an_app_reads_other_resources_of_its_server(gateway: Gateway, era: Era) -> None:
+    """Whichever module with apps has it; what none has is an error in the words of a server."""
+    async with mcp_client(gateway, era) as client:
+        assert await page(client, "data://left") == "left"
+        with pytest.raises(MCPError, match="data://none"):
+            await page(client, "data://none")
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_no_app_passes_for_another(gateway: Gateway, era: Era) -> None:
+    """What two modules name is read at their own endpoints only."""
+    async with mcp_client(gateway, era) as client:
+        with pytest.raises(MCPError, match="left, right have it: read it at /mcp/left or /mcp/right"):
+            await page(client, SHARED)
+    for module in ("left", "right"):
+        async with mcp_client(gateway, path=f"/mcp/{module}") as own:
+            assert module in await page(own, SHARED)
+
+
+async def test_what_an_app_asks_is_audited(gateway: Gateway) -> None:
+    """Calls and reads, with the user that the client has."""
+    async with mcp_client(gateway) as client:
+        await said(client, "only_right")
+        await page(client, MODULES["barn"])
+    async with gateway.client() as operator:
+        lines = (await operator.get("/operations/audit", params={"limit": 100})).json()["lines"]
+
+    assert {"right.only_right", "barn.mcp.resources.read"} <= {line["tool"] for line in lines}
