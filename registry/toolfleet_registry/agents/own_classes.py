@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
 from toolfleet_registry.config.agents.middleware_specs import OwnMiddlewareSpec
-from toolfleet_registry.config.setting_sources import setting_place
+from toolfleet_registry.config.setting_sources import find_own_programs, setting_place
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
 
@@ -65,6 +65,7 @@ class OwnClasses:
         path, _, name = spec.name.partition(":")
         if not any(path == trusted or path.startswith(f"{trusted}.") for trusted in self._trusted):
             raise ValueError(f"{spec.name!r} is in none of the namespaces in trusted_middleware_namespaces")
+        find_own_programs()
         try:
             found = getattr(importlib.import_module(path), name)
         except (Exception, SystemExit) as exc:  # whatever a program does when it is imported

@@ -1,8 +1,10 @@
 """Tells where a setting comes from: the environment, a line of `toolfleet.toml`, a running `up`; and which names are misspelt."""
 
+import importlib
 import logging
 import os
 import re
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +46,16 @@ def find_toml(start: Path) -> Path | None:
     """The nearest `toolfleet.toml` in `start` or a folder above."""
     candidates = (folder / TOML_NAME for folder in (start, *start.parents))
     return next((path for path in candidates if path.is_file()), None)
+
+
+def find_own_programs() -> None:
+    """Have Python look for what settings name in the working directory and next to `toolfleet.toml`: last, where a file can hide no other."""
+    here = Path.cwd()
+    toml = find_toml(here)
+    for folder in dict.fromkeys((here, here if toml is None else toml.parent)):
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
+    importlib.invalidate_caches()  # a file may have come since Python looked last
 
 
 def private_places(beside: Path, sources: Mapping[str, SecretSource]) -> tuple[Path, ...]:

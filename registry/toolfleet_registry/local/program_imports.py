@@ -3,12 +3,13 @@
 import importlib
 import inspect
 import os
-import sys
 import sysconfig
 import traceback
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
+
+from toolfleet_registry.config.setting_sources import find_own_programs
 
 
 class ProgramFault(ValueError):
@@ -26,10 +27,7 @@ def found_at(path: str, what: str) -> Any:
     """What an import path names. Raises `ProgramFault`, also for whatever the imported program raises."""
     check_path(path)
     module_name, _, name = path.partition(":")
-    # Started as `toolfleet`, Python does not look in the working directory; at the end it can hide nothing there.
-    if not {"", os.getcwd()} & {*sys.path}:  # noqa: PTH109 - as Python writes it
-        sys.path.append("")
-    importlib.invalidate_caches()  # a file may have come since somebody looked last
+    find_own_programs()
     try:
         module = importlib.import_module(module_name)
         found = getattr(module, name, None)

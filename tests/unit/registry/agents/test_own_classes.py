@@ -1,5 +1,6 @@
 """Classes of the operators' own: which are imported, with what they are made, and what is said of those that cannot be had."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,20 @@ def test_what_cannot_be_had_is_said_in_a_clause(
         OwnClasses(settings, runs_in="worker").check(settings)
     assert words in str(refused.value)
     OwnClasses(settings, runs_in="agent").check(settings)
+
+
+@pytest.mark.parametrize("folder", [".", "deeper/still"])
+def test_a_class_is_found_next_to_the_settings(elsewhere: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    """Also from a folder below, and after all other places: what is installed is never hidden."""
+    monkeypatch.setattr("sys.path", [path for path in sys.path if path != str(elsewhere)])
+    (elsewhere / "toolfleet.toml").write_text("")
+    for name in ("ownbeside", "json"):
+        (elsewhere / f"{name}.py").write_text(PROGRAM)
+    (elsewhere / folder).mkdir(parents=True, exist_ok=True)
+    monkeypatch.chdir(elsewhere / folder)
+
+    classes = own(trusted="ownbeside")
+
+    assert classes.made(spec("ownbeside:Fine")).level == 1
+    assert sys.path[-1] == str(elsewhere)
+    assert sys.path.count(str(elsewhere)) == 1
