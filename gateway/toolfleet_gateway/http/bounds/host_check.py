@@ -1,5 +1,6 @@
 """Refuses requests for a `Host` that is not this gateway's, as after a rebinding of a name in somebody's browser."""
 
+import re
 from collections.abc import Collection
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -7,6 +8,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from toolfleet_gateway.http.problems import Problem, invalid_request
 
 ANY = "*"
+
+_HOST = re.compile(r"([^\s:/?#@\[\]]*|\[[0-9a-f:.]+\])(?::[0-9]*)?")  # RFC 3986, 3.2.2
 
 
 class HostCheck:
@@ -38,6 +41,6 @@ class HostCheck:
 
 
 def host_name(host: str) -> str:
-    """The name in a `Host` header, without its port, in lower case; an IPv6 address keeps its brackets."""
-    name, bracket, _ = host.lower().rpartition("]")
-    return f"{name}]" if bracket else host.lower().partition(":")[0]
+    """The name in a `Host` header, without its port, in lower case; an IPv6 address keeps its brackets. Any other form is no name."""
+    found = _HOST.fullmatch(host.lower())
+    return found[1] if found else ""

@@ -57,6 +57,12 @@ _HEADERS = [
     Bad("two Hosts", _get("/livez", "Host: localhost"), 400, "invalid_request"),
     Bad("a foreign Host", _get("/openapi.json", host="evil.example"), 421, "wrong_host"),
     Bad("a Host that only begins well", _get("/openapi.json", host="localhost.evil.example"), 421, "wrong_host"),
+    Bad(
+        "a Host with another one behind its port",
+        _get("/openapi.json", host="localhost:8484@evil.example"),
+        421,
+        "wrong_host",
+    ),
     Bad("a foreign Origin", _post(_CALL, "Origin: https://evil.example"), 403, "wrong_origin"),
     Bad("no Origin at all", _post(_CALL, "Origin: null"), 403, "wrong_origin"),
     Bad("two Authorizations", _post(_CALL, "Authorization: Bearer x"), 400, "invalid_request"),
