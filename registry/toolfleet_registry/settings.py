@@ -301,6 +301,25 @@ class _EnvironmentSettings(Settings):
         return init_settings, env_settings
 
 
+class _DeclaredSettings(Settings):
+    """The same, for a process that asks what people have set, and not what a running `up` has decided."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, environment, `toolfleet.toml`."""
+        sources = super().settings_customise_sources(
+            settings_cls, init_settings, env_settings, dotenv_settings, file_secret_settings
+        )
+        return sources[:3]
+
+
 def load_settings(**overrides: Any) -> Settings:
     """Read the settings. Raises `SettingsError` with one sentence a wrong setting; warns of misspelt variables."""
     return _read(Settings, overrides)
@@ -309,6 +328,11 @@ def load_settings(**overrides: Any) -> Settings:
 def load_environment() -> Settings:
     """Read them from the environment only. Raises `SettingsError` as `load_settings` does."""
     return _read(_EnvironmentSettings, {})
+
+
+def load_declared() -> Settings:
+    """Read them from the environment and `toolfleet.toml`, and no run file. Raises `SettingsError` as `load_settings` does."""
+    return _read(_DeclaredSettings, {})
 
 
 def _read(kind: type[Settings], overrides: dict[str, Any]) -> Settings:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +12,7 @@ from toolfleet_cli.console.output import add_row, age, progress, say, say_json, 
 from toolfleet_cli.remote.fleet_options import over_fleet
 from toolfleet_cli.remote.gateway import Gateway
 from toolfleet_cli.remote.status import status_of
-from toolfleet_registry.config.run_file import Process, find_run_file
+from toolfleet_registry.config.run_file import Process, run_file_of
 from toolfleet_registry.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -48,10 +47,8 @@ def status(
 
 def _processes(settings: Settings) -> Mapping[str, Process]:
     """Those of the `up` that runs here, if it is this fleet's."""
-    run_file = find_run_file(Path.cwd())
-    if run_file is None or run_file.settings.get("redis_url") != settings.redis_url:
-        return {}
-    return run_file.processes
+    run_file = run_file_of(settings.redis_url)
+    return {} if run_file is None else run_file.processes
 
 
 def _show(found: "FleetStatus", processes: Mapping[str, Process], asked: str, *, as_json: bool) -> None:
@@ -62,8 +59,13 @@ def _show(found: "FleetStatus", processes: Mapping[str, Process], asked: str, *,
     for lane in found.lanes:
         _say_workers(lane)
     _say_processes(processes)
+    for sentence in found.not_applied:
+        say(f"Not applied  {sentence}")
     _say_counts(found)
-    _show_queues(found.queues)
+    if found.broker_error is None:
+        _show_queues(found.queues)
+    else:
+        say(f"Queues       what waits is not known. {found.broker_error}")
     _show_troubles(found.troubles)
 
 

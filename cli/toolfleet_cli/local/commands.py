@@ -9,9 +9,13 @@ _CELERY = (sys.executable, "-m", "celery")
 _TASKS_APP = "toolfleet_tasks.app"
 
 
-def worker_command(lane: Lane) -> list[str]:
-    """A worker. What it does comes from the environment; the lane in its name is for people."""
-    return [sys.executable, "-m", "toolfleet_workers", "--hostname", _node(lane)]
+def worker_command(lane: Lane, *, generation: int = 1) -> list[str]:
+    """A worker. What it does comes from the environment; the lane in its name is for people.
+
+    `generation`: it follows so many others of its lane, one of which may still run.
+    """
+    role = lane if generation == 1 else f"{lane}-{generation}"
+    return [sys.executable, "-m", "toolfleet_workers", "--hostname", _node(role)]
 
 
 def beat_command() -> list[str]:

@@ -54,13 +54,10 @@ def find_examples_folder() -> Path | None:
 
 
 def find_examples() -> list[Example]:
-    """The example modules, sorted by name. Raises `SettingsError` where there are none, or none that could run."""
+    """Return the example modules, sorted by name; none outside of a clone. Raises `SettingsError` for those that could not run."""
     folder = find_examples_folder()
     if folder is None:
-        raise SettingsError(
-            "There are no modules to call: set TOOLFLEET_MODULE_SERVICES, as JSON, from each module's name to its URL, "
-            """such as '{"research": "http://127.0.0.1:8001"}'."""
-        )
+        return []
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise SettingsError(f"The example modules need {' and '.join(missing)}: pip install -e '.[worker,examples]'.")
     return [Example(path.parent.name, folder) for path in sorted((folder / "modules").glob("*/main.py"))]

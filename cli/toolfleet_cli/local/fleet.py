@@ -5,7 +5,7 @@ import os
 import secrets
 import time
 from base64 import b64encode
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 from kombu.utils.url import maybe_sanitize_url
 from redis.exceptions import RedisError
 
-from toolfleet_cli.local.child import Program
+from toolfleet_cli.local.child import Child, Program
 from toolfleet_cli.local.environment import FLOWER_LOGIN
 from toolfleet_cli.local.examples import SLOW_EXAMPLES, Example, find_examples, find_examples_folder
 from toolfleet_cli.local.folder_lock import folder_lock
@@ -47,6 +47,11 @@ from toolfleet_tasks.queues import Lane, lane_of
 READY_SECONDS = 60.0
 """For one group of processes to be ready: several Pythons start at once, perhaps on a small and busy machine."""
 
+_MODULES_SECONDS = 20.0
+"""For modules and hosts to be ready before the others start: one that still loads what it needs holds nobody up for longer."""
+
+_WORKER = "worker-"
+_LANES: tuple[Lane, ...] = ("fast", "slow")
 _TEND_SECONDS = 0.2
 _REDIS_SECONDS = 5.0
 
@@ -71,6 +76,10 @@ class LocalFleet:
         self.gateway_url, self.gateway_key = urls.gateway, urls.gateway_key
         self.sources = {**sources, **_sources(hosted)}
         self.hosted = list(hosted)
+        self.refusal: str | None = None
+        """Why workers did not start with the settings that they were last to have."""
+        self._change: _Change | None = None
+        self._generation = 1
         self._start = start
         self._supervisor, self._signals = start.supervisor, start.signals
 
@@ -80,7 +89,12 @@ class LocalFleet:
 
     def processes(self) -> dict[str, Process]:
         """The same, and what each is doing."""
-        return {child.name: Process(pid=child.pid, state=child.state) for child in self._supervisor.children}
+        modules = {process: each.name for each in self.hosted for process in each.processes}
+        modules = {**{name: name for name in self.sources}, **modules}
+        return {
+            child.name: Process(pid=child.pid, state=child.state, module=modules.get(child.name))
+            for child in self._supervisor.children
+        }
 
     def restart(self, name: str) -> bool:
         """Have the process of this name end in good order and start anew; `tend` does it. False if there is none."""
@@ -93,11 +107,56 @@ class LocalFleet:
             self._supervisor.start([worker_program("slow", self.settings)])
 
     def host(self, hosted: HostedModule) -> None:
-        """Start what serves another module; returns at once. It announces itself."""
+        """Start what serves another module, or the same one in another way; returns at once. It announces itself."""
+        self.unhost(hosted.name, but=hosted.processes)
         with self._signals.held():
             self._start.host(self.settings, hosted)
         self.hosted.append(hosted)
         self.sources |= _sources([hosted])
+
+    def unhost(self, module: str, *, but: Collection[str] = ()) -> None:
+        """End the processes that serve a module, `but` these; returns at once. They finish their calls first."""
+        ending = {process for each in self.hosted if each.name == module for process in each.processes} - {*but}
+        with self._signals.held():
+            for child in self._supervisor.kept:
+                if child.name in ending:
+                    self._supervisor.dismiss(child)
+        self.hosted = [each for each in self.hosted if each.name != module]
+        self.sources = {name: source for name, source in self.sources.items() if name not in ending}
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Start workers with other settings; returns at once. Once they are ready, `tend` ends those with the former ones."""
+        self._generation += 1
+        lanes = {child.name.removeprefix(_WORKER) for child in self._workers()} | {*_lanes(settings)}
+        new = [worker_program(lane, settings, generation=self._generation) for lane in _LANES if lane in lanes]
+        with self._signals.held():
+            until = time.monotonic() + READY_SECONDS
+            self._change = _Change(settings, self._workers(), self._supervisor.start(new), until)
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether workers with other settings are not ready yet."""
+        return self._change is not None
+
+    def _workers(self) -> list[Child]:
+        return [child for child in self._supervisor.kept if child.name.startswith(_WORKER)]
+
+    def _go_over(self, change: "_Change") -> None:
+        """Let the new workers take over, or the former ones go on, as soon as it is known whether the new ones start."""
+        is_late = time.monotonic() > change.until
+        failed = next(
+            (each for each in change.new if each.exit_code is not None or (is_late and not each.is_ready)), None
+        )
+        if failed is None and not all(child.is_ready for child in change.new):
+            return
+        self._change = None
+        for child in change.new if failed else change.old:
+            self._supervisor.dismiss(child)
+        if failed is None:
+            self.settings, self.refusal = change.settings, None
+            self._supervisor.replace(beat_program(self.settings))
+        else:
+            self.refusal = str(failed.failure("does not start with the new settings: the former ones stay"))
 
     def tend(self) -> None:
         """Restart what has ended unexpectedly; returns at once. Raises `ChildFailed` if it ends again and again.
@@ -107,6 +166,8 @@ class LocalFleet:
         with self._signals.held():
             for process in self._start.users.uncovered():
                 self._supervisor.restart(process)
+            if self._change is not None:
+                self._go_over(self._change)
             self._supervisor.tend()
 
     def watch(self, also: Callable[[], None] = lambda: None) -> None:
@@ -152,10 +213,20 @@ def local_fleet(  # noqa: PLR0913 - what is not obvious has a default
         settings = settings if agent is None else start.agent(settings, agent)
         if gateway:
             start.gateway(settings, announce)
-        urls = start.processes(settings, flower_port=flower_port)
+        urls = start.processes(settings, announce, flower_port=flower_port)
         with signals.interrupts():
             sources = {example.name: example.source for example in examples}
             yield LocalFleet(settings, urls, start, sources, hosted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """The `new` workers with other settings, and the `old` ones, which work until those are ready."""
+
+    settings: Settings
+    old: list[Child]
+    new: list[Child]
+    until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +264,7 @@ class _Start:
         # The same one each time: agents elsewhere have its address.
         port, taken = self._stack.enter_context(kept_port(note))
         if taken is not None:
-            announce(f"Port {taken}, where Redis was, is another program's now: Redis moves to {port}.")
+            announce(f"Port {taken}, where Redis was, is another program's: Redis uses {port}.")
         self._run([redis_program(self._folder / "redis", port, lock=lock)], seconds=START_SECONDS)
         url = redis_url(port)
         keys = settings.keys
@@ -209,15 +280,18 @@ class _Start:
         ports = {each.name: self._port() for each in examples}
         keys = settings.signing_keys
         programs = [example_program(each, ports[each.name], self._folder, signing_keys=keys) for each in examples]
-        self._run([*programs, *(program for each in hosted for program in self._host_programs(each, settings))])
+        hosts = [program for each in hosted for program in self._host_programs(each, settings)]
+        self._run([*programs, *hosts], seconds=_MODULES_SECONDS)
         started = {name: f"http://{LOOPBACK}:{port}" for name, port in ports.items()}
         services = {**settings.module_services, **started}
         slow = settings.slow_modules | (SLOW_EXAMPLES & services.keys())
         return settings.model_copy(update={"module_services": services, "slow_modules": slow})
 
     def host(self, settings: Settings, hosted: HostedModule) -> None:
-        """Start a host in a fleet that runs. Its place is behind Redis: it ends after the workers."""
-        self.supervisor.start(self._host_programs(hosted, settings), at=1)
+        """Start a host in a fleet that runs, or start it again. Its place is behind Redis: it ends after the workers."""
+        self.users.forget(hosted.name)
+        programs = self._host_programs(hosted, settings)
+        self.supervisor.start([each for each in programs if not self.supervisor.replace(each)], at=1)
 
     def _host_programs(self, hosted: HostedModule, settings: Settings) -> list[Program]:
         user = self.users.user_of(hosted)
@@ -246,13 +320,15 @@ class _Start:
             note = self._folder / "gateway-port"
             self._gateway_port, taken = self._stack.enter_context(kept_port(note, DEFAULT_PORT))
             if taken is not None:
-                announce(f"Port {taken} is another program's now: the gateway moves to {self._gateway_port}.")
+                announce(f"Port {taken} is another program's: the gateway uses {self._gateway_port}.")
 
-    def processes(self, settings: Settings, *, flower_port: int | None) -> "_Found":
+    def processes(self, settings: Settings, announce: Callable[[str], None], *, flower_port: int | None) -> "_Found":
         watchers = [beat_program(settings)]
         flower_url, login_file, gateway_url = None, None, None
         if flower_port is not None:
             port = self._port(flower_port)
+            if port != flower_port:
+                announce(f"Port {flower_port} is another program's: Flower uses {port}.")
             flower_url = f"http://{LOOPBACK}:{port}"
             if not any(os.environ.get(name) for name in (FLOWER_LOGIN, "FLOWER_AUTH")):
                 login_file = self._folder / "flower-auth"
@@ -262,7 +338,10 @@ class _Start:
         workers = [worker_program(lane, settings) for lane in _lanes(settings)]
         if self._gateway_port is not None:
             gateway_url = f"http://{LOOPBACK}:{self._gateway_port}"
-            workers.append(gateway_program(settings, self._gateway_port, settings.gateway_key or self._gateway_key))
+            (self._folder / "gateway-url").write_text(f"{gateway_url}\n")
+            # Modules it knows from the workers: what is added and removed while it runs, too.
+            known = settings.model_copy(update={"module_services": {}})
+            workers.append(gateway_program(known, self._gateway_port, settings.gateway_key or self._gateway_key))
         self._run(watchers, workers)
         return _Found(flower_url, login_file, gateway_url, self._gateway_key)
 

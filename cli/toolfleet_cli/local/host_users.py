@@ -50,6 +50,10 @@ class HostUsers:
                 )
         return self._users[hosted.name]
 
+    def forget(self, module: str) -> None:
+        """Choose again for a host that is described in another way."""
+        self._users.pop(module, None)
+
     def uncovered(self) -> set[str]:
         """The processes whose programs may see a file that was replaced: what hides it lay on the one before. Closes that to others."""
         now = time.monotonic()

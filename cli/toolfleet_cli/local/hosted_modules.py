@@ -37,24 +37,42 @@ class HostedModule:
 
 
 def hosted_modules(
-    named: Sequence[Path], settings: Settings, *, start: Path, taken: Iterable[str]
+    named: Sequence[Path], settings: Settings, *, start: Path, taken: Iterable[str], not_applied: dict[str, str]
 ) -> list[HostedModule]:
-    """The folders that are named, the hosts of the settings, and `.toolfleet/tools` in `start`, if it is there.
+    """Return the folders that are named, the hosts of the settings, and `.toolfleet/tools` in `start`, if it is there.
 
-    Raises `SettingsError` for a folder that is none, and for a name that two would have; `taken` are those of other modules.
+    Raises `SettingsError` for a named folder that is none, and for a name that two would have; `taken` are those of other
+    modules. A host of the settings that cannot be served is left out, and `not_applied` gets why.
     """
+    found, known = list[HostedModule](), set(taken)
+    for folder in named:
+        found.append(HostedModule.of_folder(folder.resolve().name, folder.resolve()))
+        check_hosted(found[-1], known)
+        known.update(found[-1].processes)
+    found += declared_hosts(settings, start=start, taken=known, not_applied=not_applied)
+    if (own := own_tools(start, found)) is not None:
+        check_hosted(own, {*known, *(process for each in found for process in each.processes)})
+        found.append(own)
+    return found
+
+
+def declared_hosts(
+    settings: Settings, *, start: Path, taken: Iterable[str], not_applied: dict[str, str]
+) -> list[HostedModule]:
+    """Return the hosts of the settings; `not_applied` gets why one is left out, by its module. `taken` are others' names."""
     toml = find_toml(start)
     beside = start if toml is None else toml.parent
-    found = [HostedModule.of_folder(folder.resolve().name, folder.resolve()) for folder in named]
+    found, known = list[HostedModule](), set(taken)
     for name, spec in sorted(settings.hosts.items()):
         folder = spec.folder if isinstance(spec, FolderSpec) else None
         source = beside.resolve() if folder is None else (beside / folder).resolve()
-        found.append(HostedModule(name, ("run", name), source, spec.replicas, spec))
-    if (own := own_tools(start, found)) is not None:
-        found.append(own)
-    known = set(taken)
-    for each in found:
-        check_hosted(each, known)
+        each = HostedModule(name, ("run", name), source, spec.replicas, spec)
+        try:
+            check_hosted(each, known)
+        except SettingsError as exc:
+            not_applied[name] = f"[hosts.{name}]: {exc} Correct that and save toolfleet.toml: it is applied then."
+            continue
+        found.append(each)
         known.update(each.processes)
     return found
 

@@ -108,11 +108,11 @@ def agent_program(examples: Path, port: int, folder: Path, settings: Settings, e
     )
 
 
-def worker_program(lane: Lane, settings: Settings) -> Program:
-    """A worker of a lane. It ends when its calls have, which it limits itself; SIGQUIT puts them back into the queue."""
+def worker_program(lane: Lane, settings: Settings, *, generation: int = 1) -> Program:
+    """A worker of a lane, the first one or a later one. It ends when its calls have, which it limits itself; SIGQUIT puts them back into the queue."""
     return Program(
         f"worker-{lane}",
-        worker_command(lane),
+        worker_command(lane, generation=generation),
         is_ready=says("toolfleet worker ready"),
         env={**environment_of(settings.model_copy(update={"lane": lane})), **_NO_GATEWAY_KEY, **_UNBUFFERED},
         cwd=Path.cwd() if settings.local_tools else None,  # where Python looks for our own functions

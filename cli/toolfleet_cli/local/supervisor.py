@@ -52,19 +52,22 @@ class Supervisor:
         return group
 
     def wait_ready(self, children: Sequence[Child], *, seconds: float, check: Callable[[], None]) -> None:
-        """Return when all of them are. Raises `ChildFailed`; `check` is called all the while, and may raise."""
+        """Return when all of them are ready, or only optional ones are not, which is announced.
+
+        Raises `ChildFailed` for one that is not optional; `check` is called all the while, and may raise.
+        """
         waiting = list(children)
         give_up_at, silent_until = time.monotonic() + seconds, time.monotonic() + _SILENCE_SECONDS
         while waiting:
             check()
-            for child in list(waiting):
-                if self._is_ready(child):
-                    waiting.remove(child)
+            waiting = [child for child in waiting if not self._is_settled(child)]
             if waiting and time.monotonic() > silent_until:
                 silent_until += _SILENCE_SECONDS
                 self._announce(f"Waiting for {waiting[0].name}; its log is {waiting[0].log_path}")
             if waiting and time.monotonic() > give_up_at:
-                raise waiting[0].failure(f"was not ready within {seconds:g} s")
+                for child in sorted(waiting, key=lambda child: child.program.is_optional):
+                    self._go_on_without(child, f"was not ready within {seconds:g} s")
+                return
             time.sleep(_POLL_SECONDS if waiting else 0)
 
     def tend(self) -> None:
@@ -88,8 +91,16 @@ class Supervisor:
 
     def restart(self, name: str) -> bool:
         """Have the child of this name end and start anew; returns at once, `tend` does it. False if there is none."""
-        child = next((child for child in self.children if child.name == name), None)
+        child = self._kept(name)
         if child is not None:
+            child.ask_to_restart(time.monotonic())
+        return child is not None
+
+    def replace(self, program: Program) -> bool:
+        """Have the child of this name end, and start as this program; returns at once. False if there is none."""
+        child = self._kept(program.name)
+        if child is not None:
+            child.program = program
             child.ask_to_restart(time.monotonic())
         return child is not None
 
@@ -114,6 +125,9 @@ class Supervisor:
         self._groups.clear()
         self._warden.close()
 
+    def _kept(self, name: str) -> Child | None:
+        return next((child for child in self.kept if child.name == name), None)
+
     def _forget(self, child: Child) -> None:
         child.kill()  # what it has left behind
         child.report()
@@ -121,10 +135,18 @@ class Supervisor:
         self._dismissed.discard(child)
         self._groups = [rest for group in self._groups if (rest := [each for each in group if each is not child])]
 
-    def _is_ready(self, child: Child) -> bool:
-        if child.exit_code is not None:
-            raise child.failure(f"ended with exit code {child.exit_code} instead of starting")
-        return self._note_readiness(child)
+    def _is_settled(self, child: Child) -> bool:
+        """Return whether there is nothing more to wait for: it is ready, or has ended, and is `tend`'s from now on."""
+        if child.exit_code is None:
+            return self._note_readiness(child)
+        self._go_on_without(child, f"ended with exit code {child.exit_code} instead of starting")
+        return True
+
+    def _go_on_without(self, child: Child, what: str) -> None:
+        failure = child.failure(what)
+        if not child.program.is_optional:
+            raise failure
+        self._announce(f"The fleet goes on without {child.name}, and uses it once it is ready: {failure}")
 
     def _note_readiness(self, child: Child) -> bool:
         if not child.program.is_ready(child):

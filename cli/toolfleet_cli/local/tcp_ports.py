@@ -34,14 +34,15 @@ def kept_port(note: Path, *preferred: int) -> Generator[tuple[int, int | None]]:
     """Hold the port that the file `note` names; if it names none, or one that somebody else has, another, which it names from then on.
 
     `preferred` are the first that another is looked for among.
-    Yields the port, and the one that was named if it is not that.
+    Yields the port, and the one that was wanted, the named one or else the first of `preferred`, if it is not that.
     """
     named = named_port(note)
+    wanted = named or next(iter(preferred), None)
     with held_port(*([named] if named else []), *preferred, *random.sample(_LASTING, _TRIES)) as port:
         if port != named:
             note.parent.mkdir(parents=True, exist_ok=True)
             note.write_text(f"{port}\n")
-        yield port, named if port != named else None
+        yield port, wanted if port != wanted else None
 
 
 def free_port() -> int:

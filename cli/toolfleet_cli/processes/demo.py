@@ -45,7 +45,7 @@ def run_demo() -> int:
                     folder,
                     settings=settings,
                     own_modules=find_examples(),
-                    hosted=hosted_modules([], settings, start=folder, taken=()),
+                    hosted=hosted_modules([], settings, start=folder, taken=(), not_applied={}),
                     agent=chain.AGENT_ENV,
                     announce=note,
                 ) as fleet,

@@ -21,15 +21,15 @@ class OwnTools:
         self._check_at = 0.0
         self._fault = ""
 
-    def taken_up(self) -> str | None:
-        """Serve the folder if it has appeared since; returns its module's name then. What is in the way is said once."""
+    def take_up(self) -> None:
+        """Serve the folder if it has appeared since. What is in the way is said once."""
         now = time.monotonic()
         if now < self._check_at:
-            return None
+            return
         self._check_at = now + _CHECK_SECONDS
         found = own_tools(self._start, self._fleet.hosted)
         if found is None:
-            return None
+            return
         try:
             need("host")
             check_hosted(found, {*self._fleet.settings.modules, *self._fleet.processes()})
@@ -37,7 +37,6 @@ class OwnTools:
             if str(exc) != self._fault:
                 note(str(exc))
             self._fault = str(exc)
-            return None
+            return
         note(f"The tools in {found.source} are served from now on")
         self._fleet.host(found)
-        return found.name

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
@@ -10,6 +11,7 @@ from shlex import quote
 from rich.text import Text
 
 from toolfleet import Caller, ModuleStatus, ToolDefinition, ToolFleet
+from toolfleet_cli.console import load_errors
 from toolfleet_cli.console.output import add_row, note, plain, say, show_table, shown_url, table
 from toolfleet_cli.local.environment import SECRETS
 from toolfleet_cli.local.fleet import LocalFleet, local_fleet
@@ -18,15 +20,17 @@ from toolfleet_cli.local.own_modules import own_modules
 from toolfleet_cli.local.stop_signals import StopRequested
 from toolfleet_cli.processes.extras import missing_for, need
 from toolfleet_cli.processes.found_servers import found_servers
+from toolfleet_cli.processes.settings_lines import SettingsLines
 from toolfleet_cli.processes.up_loop import UpLoop
 from toolfleet_cli.watching.announced_hosts import module_places, unannounced
 from toolfleet_registry.config.run_file import FOLDER, Process, RunFile, find_run_file
+from toolfleet_registry.config.run_file import NAME as RUN_FILE
 from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.headers.module_headers import SETTING
 from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.schemas.definition import input_schema
-from toolfleet_registry.settings import PREFIX, Settings, load_settings
+from toolfleet_registry.settings import PREFIX, Settings, load_declared, load_settings
 from toolfleet_registry.system.private_process import hide_process
 from toolfleet_tasks.messages.signing import Seal
 from toolfleet_tasks.queues import lane_of
@@ -34,6 +38,11 @@ from toolfleet_tasks.queues import lane_of
 _FLOWER_PORT = 5555  # its usual one; another if that is taken
 _OWNER = Caller(permission="owner", allowed_modules="*")
 _FAVOURITE = "research.search_docs"
+_NO_MODULES = """There are no modules yet. These add one, from another shell in this folder, and so does a line in toolfleet.toml:
+
+  toolfleet host folder FOLDER     # the functions with @tool in its Python files
+  toolfleet modules add NAME URL   # a module that is served at this address
+"""
 # What each process of this folder decides for itself.
 _OWN_AFFAIRS = {
     "hosts",
@@ -66,9 +75,10 @@ def run_up(
     settings = load_settings() if gateway is None else load_settings(up_gateway=gateway)
     if "call_contents" not in settings.model_fields_set:  # one's own calls, on one's own machine
         settings = settings.model_copy(update={"call_contents": "all"})
+    declared, not_applied = load_declared(), dict[str, str]()
     own = own_modules(modules, settings.modules)
     taken = {*settings.modules, *(each.name for each in own)}
-    hosted = hosted_modules(tools, settings, start=folder, taken=taken)
+    hosted = hosted_modules(tools, settings, start=folder, taken=taken, not_applied=not_applied)
     if hosted:
         need("host")
     hosted += found_servers(folder, taken={*taken, *(name for each in hosted for name in each.processes)})
@@ -86,7 +96,7 @@ def run_up(
             gateway=has_gateway(settings),
             announce=note,
         ) as fleet:
-            _stay(fleet, folder, reload=reload)
+            _stay(fleet, folder, SettingsLines(fleet, folder, declared, not_applied), reload=reload)
     except StopRequested:
         say("All has ended.")
     return 0
@@ -100,10 +110,10 @@ def has_gateway(settings: Settings) -> bool:
     return settings.up_gateway
 
 
-def _stay(fleet: LocalFleet, folder: Path, *, reload: bool) -> None:
+def _stay(fleet: LocalFleet, folder: Path, lines: SettingsLines, *, reload: bool) -> None:
     try:
         with _announced(fleet, folder) as tell:
-            loop = UpLoop(fleet, folder / FOLDER, reload=reload, tell=tell)
+            loop = UpLoop(fleet, folder / FOLDER, lines, reload=reload, tell=tell)
             asyncio.run(_introduce(fleet, folder))
             fleet.watch(loop.check)
     except StopRequested:
@@ -112,26 +122,35 @@ def _stay(fleet: LocalFleet, folder: Path, *, reload: bool) -> None:
 
 
 @contextmanager
-def _announced(fleet: LocalFleet, folder: Path) -> Generator[Callable[[Mapping[str, Process]], None]]:
-    """Let the other commands find the fleet while it runs. What is yielded tells them of its processes."""
+def _announced(
+    fleet: LocalFleet, folder: Path
+) -> Generator[Callable[[Mapping[str, Process], Mapping[str, str]], None]]:
+    """Let the other commands find the fleet while it runs. What is yielded tells them of its processes, and what is not applied."""
     # Git must not see the data; the folder is ours alone, but for the tools.
     (folder / FOLDER / ".gitignore").write_text("*\n!tools/\n!tools/**\n")
-    values = fleet.settings.model_dump(mode="json", exclude_defaults=True, exclude=_OWN_AFFAIRS | SECRETS)
-    run_file = RunFile(pid=os.getpid(), settings=values, flower_url=fleet.flower_url, gateway_url=fleet.gateway_url)
-    path = run_file.write(folder)
 
-    def tell(processes: Mapping[str, Process]) -> None:
-        run_file.model_copy(update={"processes": dict(processes)}).write(folder)
+    def tell(processes: Mapping[str, Process], not_applied: Mapping[str, str]) -> None:
+        values = fleet.settings.model_dump(mode="json", exclude_defaults=True, exclude=_OWN_AFFAIRS | SECRETS)
+        RunFile(
+            pid=os.getpid(),
+            settings=values,
+            flower_url=fleet.flower_url,
+            gateway_url=fleet.gateway_url,
+            processes=dict(processes),
+            not_applied=dict(not_applied),
+        ).write(folder)
 
+    tell({}, {})
     try:
         yield tell
     finally:
-        path.unlink(missing_ok=True)
+        (folder / FOLDER / RUN_FILE).unlink(missing_ok=True)
 
 
 async def _introduce(fleet: LocalFleet, folder: Path) -> None:
     """Say what runs where, and how to try it."""
-    for fault in await unannounced(fleet.settings, {each.name for each in fleet.hosted}):
+    late = {each.module for each in fleet.processes().values() if each.module and each.state != "ready"}
+    for fault in await unannounced(fleet.settings, {each.name for each in fleet.hosted} - late):
         note(fault)
     async with ToolFleet(settings=fleet.settings) as client:
         statuses = await client.modules.refresh()
@@ -148,7 +167,8 @@ async def _introduce(fleet: LocalFleet, folder: Path) -> None:
         say(f"Key     {fleet.gateway_key or 'the TOOLFLEET_GATEWAY_KEY that is set here'}")
     say(f"Logs    {folder / FOLDER / 'logs'}")
     say("")
-    _print_modules(fleet, statuses, places)
+    _print_modules(fleet, statuses, places, late - statuses.keys())
+    load_errors.show([error for status in statuses.values() for error in status.load_errors])
     for name in sorted(fleet.settings.module_headers.keys() - statuses.keys()):
         note(f"{SETTING} names the module {name!r}, which is not there: it is misspelt, or still to be added.")
     if tools:
@@ -173,8 +193,15 @@ def _export(name: str, value: str) -> str:
     return f"export {PREFIX}{name.upper()}={quote(shown)}" + ("" if shown == value else "  # with its password")
 
 
-def _print_modules(fleet: LocalFleet, statuses: dict[str, ModuleStatus], places: Mapping[str, str]) -> None:
+def _print_modules(
+    fleet: LocalFleet, statuses: dict[str, ModuleStatus], places: Mapping[str, str], late: AbstractSet[str]
+) -> None:
+    if not statuses and not late:
+        say(_NO_MODULES)
+        return
     shown = table("MODULE", "LANE", "TOOLS", "URL")
+    for name in sorted(late):
+        add_row(shown, name, lane_of(name, fleet.settings), Text("not ready yet", style="red"), "-")
     for name, status in statuses.items():
         tools = str(status.tools) if status.ok else Text(plain(status.error or ""), style="red")
         url = places.get(name) or (str(fleet.settings.local_tools) if name == LOCAL else "-")

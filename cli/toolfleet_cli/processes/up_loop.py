@@ -12,6 +12,7 @@ from toolfleet import ToolFleet
 from toolfleet_cli.console.output import note
 from toolfleet_cli.local.fleet import LocalFleet
 from toolfleet_cli.processes.own_tools import OwnTools
+from toolfleet_cli.processes.settings_lines import SettingsLines
 from toolfleet_cli.watching.log_excerpts import LogExcerpts
 from toolfleet_cli.watching.log_tail import LogTail
 from toolfleet_cli.watching.restart_requests import RestartRequests
@@ -29,9 +30,15 @@ class UpLoop:
     """The work for a fleet whose data lie in `folder`. `tell` gets its processes, now and when they change."""
 
     def __init__(
-        self, fleet: LocalFleet, folder: Path, *, reload: bool, tell: Callable[[Mapping[str, Process]], None]
+        self,
+        fleet: LocalFleet,
+        folder: Path,
+        lines: SettingsLines,
+        *,
+        reload: bool,
+        tell: Callable[[Mapping[str, Process], Mapping[str, str]], None],
     ) -> None:
-        self._fleet = fleet
+        self._fleet, self._lines = fleet, lines
         self._tell = tell
         self._requests = RestartRequests(folder)
         self._requests.take()  # those of an earlier fleet
@@ -39,12 +46,13 @@ class UpLoop:
         restarted = {name: source for name, source in fleet.sources.items() if reload and name not in hosts}
         self._sources = {name: SourceWatch(source) for name, source in restarted.items()}
         self._log_folder = folder / "logs"
-        self._logs = {name: self._log_of(name) for name in fleet.sources}
+        self._logs = dict[str, tuple[LogTail, LogExcerpts]]()
         self._own_tools = OwnTools(fleet, folder.parent)
         self._slow_lane = SlowLane(fleet.settings)
-        self._known = fleet.processes()
+        self._known, self._faults = fleet.processes(), lines.not_applied
         self._checked_at = 0.0
-        tell(self._known)
+        self._follow_logs()
+        tell(self._known, self._faults)
 
     def check(self) -> None:
         """Do it once. Takes milliseconds, but for a module that has come back, which is asked what it offers."""
@@ -52,8 +60,9 @@ class UpLoop:
             if self._fleet.restart(name):
                 note(f"{name} is restarted, as somebody asked for it")
         self._reload()
-        if (taken_up := self._own_tools.taken_up()) is not None:
-            self._logs[taken_up] = self._log_of(taken_up)
+        self._own_tools.take_up()
+        self._lines.check()
+        self._follow_logs()
         self._serve_slow_lane()
         self._show_logs()
         self._note_changes()
@@ -79,22 +88,29 @@ class UpLoop:
             for line in excerpts.feed(tail.read(), now):
                 note(f"{name} | {line}", style="dim")
 
-    def _log_of(self, name: str) -> tuple[LogTail, LogExcerpts]:
-        return LogTail(self._log_folder / f"{name}.log"), LogExcerpts()
+    def _follow_logs(self) -> None:
+        for name in self._fleet.sources.keys() - self._logs.keys():
+            self._logs[name] = LogTail(self._log_folder / f"{name}.log"), LogExcerpts()
 
     def _note_changes(self) -> None:
         before, self._known = self._known, self._fleet.processes()
-        if self._known == before:
+        faults, self._faults = self._faults, self._lines.not_applied
+        if (self._known, self._faults) == (before, faults):
             return
         try:
-            self._tell(self._known)
+            self._tell(self._known, self._faults)
         except OSError as exc:  # a full disk is no reason to end a fleet
             note(f"Other commands see the processes as they were: {exc}")
-        if any(self._is_back(name, before) for name in self._fleet.sources):
+        if back := [name for name in self._fleet.sources if self._is_back(name, before)]:
             asyncio.run(_refresh(self._fleet.settings))  # it may offer other tools than before
+            note(f"From now on calls reach {', '.join(sorted({self._known[name].module or name for name in back}))}")
 
     def _is_back(self, name: str, before: Mapping[str, Process]) -> bool:
-        return self._known[name].state == "ready" and (name not in before or before[name].state != "ready")
+        return (
+            name in self._known
+            and self._known[name].state == "ready"
+            and (name not in before or before[name].state != "ready")
+        )
 
 
 async def _refresh(settings: Settings) -> None:

@@ -20,6 +20,7 @@ from toolfleet_registry.config.agents.middleware_specs import (
     ToolRetrySpec,
 )
 from toolfleet_registry.config.agents.tool_selectors import selects
+from toolfleet_registry.config.run_file import unknown_module
 from toolfleet_registry.config.setting_sources import setting_place
 from toolfleet_registry.contracts import Caller, ToolDefinition
 from toolfleet_registry.contracts.message import DEFERS_BUILD
@@ -120,7 +121,7 @@ def rules_about(tool: ExplainedTool, caller: Caller, profiles: KnownProfiles, se
     except InvalidToolName as exc:
         yield ToolRule(about="name", passes=False, says=str(exc), place="the call")
         return
-    known = f"There is a module {module!r}." if tool.is_served else f"Unknown module: {module}"
+    known = f"There is a module {module!r}." if tool.is_served else unknown_module(module, settings.redis_url)
     yield ToolRule(about="module", passes=tool.is_served, says=known, place="the directory of modules")
     try:
         profile = profiles.of(caller)

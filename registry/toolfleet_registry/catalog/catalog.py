@@ -18,6 +18,7 @@ from toolfleet_registry.catalog.registration import OpenRegistry
 from toolfleet_registry.catalog.search import ToolSearch
 from toolfleet_registry.catalog.state import CatalogState, newer_failures
 from toolfleet_registry.catalog.toolset import ToolSet, described
+from toolfleet_registry.config.run_file import unknown_module
 from toolfleet_registry.contracts import Caller, ModuleStatus, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.directory.directory import ModuleDirectory
@@ -266,7 +267,7 @@ class Catalog:
 
     def _named(self, name: ToolName, call: ToolCall, caller: Caller) -> tuple[ToolDefinition, Reach] | ToolResult:
         if name.module not in self.modules:
-            return refused(call, "unknown_module", f"Unknown module: {name.module}")
+            return refused(call, "unknown_module", unknown_module(name.module, self._settings.redis_url))
         try:
             reach = reach_of(caller, self.profiles, self._settings.default_guest_modules)
         except UnknownAgent as exc:

@@ -105,9 +105,9 @@ class ModuleDirectory:
 
         return await self._hosts.read(taken)
 
-    async def forget_hosts(self, judged: JudgedHosts) -> None:
-        """Remove what hosts have said that are gone, but for the last one of each module that is away."""
-        await self._hosts.forget(judged)
+    async def forget_hosts(self, judged: JudgedHosts, *, removed: str = "") -> None:
+        """Remove what hosts have said that are gone, but for the last one of each module that is away, if it is not `removed`."""
+        await self._hosts.forget(judged, removed=removed)
 
     async def texts(self) -> dict[str, str]:
         """What is stored, by module, believed or not."""

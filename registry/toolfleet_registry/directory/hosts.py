@@ -140,9 +140,9 @@ class HostReadings:
         self._say(found.refused)
         return found
 
-    async def forget(self, judged: JudgedHosts) -> None:
-        """Remove what hosts have said that are gone, but for the last one of each module that is away."""
-        away = {name for name, module in judged.modules.items() if not module.replicas}
+    async def forget(self, judged: JudgedHosts, *, removed: str = "") -> None:
+        """Remove what hosts have said that are gone, but for the last one of each module that is away, if it is not `removed`."""
+        away = {name for name, module in judged.modules.items() if not module.replicas} - {removed}
         gone = list[tuple[bytes, bytes]]()
         for stored in sorted(self._stored, key=_when, reverse=True):
             if isinstance(stored.found, SeenHost) and stored.found.said.module in away:

@@ -165,7 +165,7 @@ class Dispatcher:
                 started = hold.crowded()
                 if started is None:
                     await self._workers.change(queue_for(call), until=hold.until)
-        return started
+        return self._workers.end_of(call, started) if isinstance(started, Refusal) else started
 
     async def _try(self, call: PublishedCall, hold: Hold, *, needs_worker: bool) -> PendingCall | Refusal | None:
         """Listen for the call's end, and publish it; `None` if that has surely failed, and is worth another try.

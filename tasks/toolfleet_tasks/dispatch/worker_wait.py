@@ -12,12 +12,14 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from toolfleet_registry.config.run_file import why_not_applied
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.refusal import Refusal
 from toolfleet_tasks.lua.consumers import READ
+from toolfleet_tasks.messages.fleet_results import unknown_to_workers
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 
 _POLL_SECONDS = 0.25  # between two looks at a queue for which calls are held back
@@ -64,6 +66,14 @@ class WorkerWait:
         if self._loop.time() - asked_at > _SILENCE_SECONDS:
             self._trust_anew()
         return self._is_over(refusal.seconds)
+
+    def end_of(self, call: PublishedCall, refusal: Refusal) -> Refusal:
+        """Return what a call in vain ends with: a module that the fleet's directory does not have gets no worker by waiting."""
+        module, entries = call.tool_name.partition(".")[0], self._known.entries
+        if refusal.kind != "unserved" or not entries or module in entries:
+            return refusal
+        why = why_not_applied(module, self._settings.redis_url)
+        return Refusal("unserved", result=unknown_to_workers(call.tool_name, why))
 
     async def change(self, queue: str, *, until: float) -> None:
         """Return when another try is worth it, by the loop's clock `until` at the latest.

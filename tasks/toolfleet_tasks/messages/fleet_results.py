@@ -139,6 +139,15 @@ def unserved(tool_name: str, lane: str) -> ToolResult:
     return result.model_copy(update={"retry_after_seconds": _AWAY_SECONDS})
 
 
+def unknown_to_workers(tool_name: str, why: str | None) -> ToolResult:
+    """Only the settings of the agent name the module: no worker comes for it, however long one waits. `why`: as far as it is known."""
+    module = tool_name.partition(".")[0]
+    text = f"Tool call refused: no worker of the fleet knows the module {module!r}, which only the settings here name. "
+    text += why or f"`toolfleet modules add {module} URL` adds it to the fleet that runs."
+    hint = "Nothing was executed: nobody can use this tool until an operator has added its module; go on without it, or tell the person."
+    return ToolResult.refused(tool_name, "unknown_module", text, hint=hint)
+
+
 def draining(tool_name: str, queue: str) -> ToolResult:
     """An operator has the module's queue take no new calls. Only agents word this."""
     text = f"Tool call refused: the queue {queue!r} is draining. {_AGAIN}"

@@ -14,10 +14,13 @@ from typing import Any, Literal
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
+from toolfleet_registry.config.run_file import run_file_of
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.probe_failures import ProbeFailure, state_without_manifest
+from toolfleet_registry.errors import BrokerAway, FleetUnavailable
+from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url, is_redis_url
@@ -41,8 +44,8 @@ _LARGEST_MESSAGE, _MESSAGES = 64 * 2**10, 50  # bytes of a message that is broug
 _OVERDUE_MS = 5_000  # a job that is due is looked at within a second or two
 _AS_BYTES = {NEVER_DECODE: True}
 
-MET_BY_CALLS = frozenset({"away", "coming back", "failing"})
-"""The troubles of modules that calls have met; the others are those of looks."""
+MET_BY_CALLS = frozenset({"away", "coming back", "failing", "not ready"})
+"""The troubles of modules that calls meet; the others are found by asking the modules what they offer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class ModuleTrouble:
     """A module with which something is wrong.
 
     `away`: it is left alone; `coming back`: calls are let in gradually; `failing`: so many calls in a row were not answered;
-    `stale`: its last good manifest is `seconds` old; else there is none, and it is as `state_without_manifest` says.
+    `not ready`: the local fleet's process for it does not serve it; `stale`: its last good manifest is `seconds` old; else there is none, and it is as `state_without_manifest` says.
     `error`: why the last look at it has failed.
     """
 
@@ -92,7 +95,7 @@ class FleetStatus:
 
     `held`: calls that workers have taken, `None` where that is not known. `jobs` have not ended, and `overdue_jobs` of them should
     have been looked at seconds ago. `wakes` wait for a try, and nobody has accepted `dead_wakes` and `dead_webhooks`. `quarantined`:
-    what lay in a queue and was no call.
+    what lay in a queue and was no call. `broker_error`: why a broker that is not the fleet's Redis does not say what waits. `not_applied`: lines of `toolfleet.toml` that are not in effect in a fleet on this machine, and why.
     """
 
     lanes: tuple[LaneStatus, ...]
@@ -106,6 +109,8 @@ class FleetStatus:
     dead_wakes: int
     dead_webhooks: int
     quarantined: int
+    not_applied: tuple[str, ...] = field(default=(), kw_only=True)
+    broker_error: str | None = field(default=None, kw_only=True)
 
 
 async def read_status(settings: Settings) -> FleetStatus:
@@ -137,12 +142,17 @@ class _Reading:
             module: lane_of(module, known.settings) for module in self._modules
         }
         self._redis = redis
+        self._local = run_file_of(settings.redis_url)
         self._errors = {module: failure.error for module, failure in failures.items()}
 
     async def status(self) -> FleetStatus:
         now = float(await self._redis.eval(NOW.text, *NOW.parameters(clock_key=self._keys.clock))) / 1e6
         lanes = (await self._lane("fast"), await self._lane("slow"))
-        queues, held = await self._queues(now, await workers_by_queue(self._settings))
+        workers, broker_error = await workers_by_queue(self._settings), None
+        try:
+            queues, held = await self._queues(now, workers)
+        except BrokerAway as exc:
+            queues, held, broker_error = (), None, str(exc)
         keys, redis = self._keys, self._redis
         counted = redis.pipeline(transaction=False)
         dead = keys.dead_order, keys.dead_wakes_order, keys.dead_webhooks("-order")
@@ -163,6 +173,8 @@ class _Reading:
             dead_wakes=dead_wakes,
             dead_webhooks=dead_webhooks,
             quarantined=quarantined,
+            broker_error=broker_error,
+            not_applied=() if self._local is None else tuple(dict.fromkeys(self._local.not_applied.values())),
         )
 
     async def _lane(self, lane: Literal["fast", "slow"]) -> LaneStatus:
@@ -183,8 +195,11 @@ class _Reading:
         if broker == self._settings.redis_url:
             return await self._redis_queues(self._redis, names, now, workers)
         client = async_client(broker, master=self._settings.sentinel_master)
-        async with client as redis, answering(redis, seconds=BROKER_SECONDS):
-            return await self._redis_queues(redis, names, now, workers)
+        try:
+            async with client as redis, answering(redis, seconds=BROKER_SECONDS):
+                return await self._redis_queues(redis, names, now, workers)
+        except FleetUnavailable as exc:
+            raise BrokerAway(f"The broker does not answer: {exc}") from exc
 
     async def _rabbitmq_lengths(self, names: Sequence[str]) -> list[int]:
         # Celery takes longer to load than all the rest, and at Redis nothing needs it.
@@ -242,7 +257,19 @@ class _Reading:
             answer: list[tuple[int, bytes, int, bytes]] = await _ask(self._redis, *BREAKERS.command(breakers=keys))
             for number, kind, rest, failures in answer:
                 found[part[number - 1]] = _of_breaker(part[number - 1], kind.decode(), rest, int(failures))
+        for module, reason in (await self._not_ready()).items():
+            found[module] = ModuleTrouble(module, "not ready", error=reason)
         return [found[module] for module in sorted(found)]
+
+    async def _not_ready(self) -> dict[str, str]:
+        """Of each module that the fleet on this machine is to serve, and does not, why: its process, or what that says."""
+        if self._local is None:
+            return {}
+        modules = {each.module for each in self._local.processes.values() if each.module is not None}
+        cache = ManifestCache(self._redis, ttl_seconds=self._settings.manifest_ttl_seconds, keys=self._keys)
+        offered = {module: cached.manifest for module, cached in (await cache.load(modules)).items()}
+        empty = {name: each.load_errors for name, each in offered.items() if each.load_errors and not each.tools}
+        return {**{name: errors[0].message for name, errors in empty.items()}, **self._local.not_ready}
 
     def _of_manifest(self, module: str, left: int) -> ModuleTrouble | None:
         error = self._errors.get(module)

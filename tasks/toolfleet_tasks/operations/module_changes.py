@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.entries import ModuleEntry, plain_url
+from toolfleet_registry.directory.host_judgement import JudgedHosts
 from toolfleet_registry.directory.networks import ModuleNetworks
 from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.redis.redis_errors import answering
@@ -82,7 +83,10 @@ class ModuleChanges:
                 await self._directory.replace(module, text, None)  # it counts for nobody
                 return ModuleEntry(module=module, removed_at=await self._now())
             if present is None or present.is_removed:
-                await self._check_unannounced(module, "it is there as long as they are: end them")
+                hosts = await self._check_unannounced(module, "it is there as long as they are: end them")
+                if module in hosts.modules:  # all of them have ended
+                    await self._directory.forget_hosts(hosts, removed=module)
+                    return ModuleEntry(module=module, removed_at=await self._now())
                 raise OperationRefused(f"There is no module {module!r} in the fleet's directory.")
             if present.is_static and module in await self._directory.fed():
                 raise OperationRefused(
@@ -102,14 +106,14 @@ class ModuleChanges:
     def _check_name(self, module: str) -> None:
         if module in {LOCAL, SCHEDULER}:
             raise OperationRefused(f"Module {module!r} is the fleet's own: another one needs another name.")
-        if module in self._settings.module_services:
-            raise OperationRefused(f"Module {module!r} is in the settings here, which come first: nothing is added.")
 
-    async def _check_unannounced(self, module: str, otherwise: str) -> None:
-        found = (await self._directory.read()).hosts.modules.get(module)
+    async def _check_unannounced(self, module: str, otherwise: str) -> JudgedHosts:
+        hosts = (await self._directory.read()).hosts
+        found = hosts.modules.get(module)
         if found is not None and found.replicas:
             at = ", ".join(replica.url for replica in found.replicas)
             raise OperationRefused(f"Module {module!r} is announced by its hosts ({at}); {otherwise}.")
+        return hosts
 
     async def _check_free(self, entry: ModuleEntry, present: ModuleEntry | None) -> None:
         if present is None or present.is_removed:

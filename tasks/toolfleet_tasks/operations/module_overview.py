@@ -50,9 +50,9 @@ async def read_overview(settings: Settings) -> ModuleOverview:
         states = await QueueStateStore(redis, settings).read()
     known = KnownModules(settings)
     known.take(listing.entries)
-    names = known.names | listing.entries.keys()
+    met = [one for one in (await read_status(settings)).troubles if one.trouble in MET_BY_CALLS]
+    names = known.names | listing.entries.keys() | {one.module for one in met}
     workers, lanes = await workers_by_queue(settings), {name: lane_of(name, known.settings) for name in names}
-    met = (one for one in (await read_status(settings)).troubles if one.trouble in MET_BY_CALLS)
     return ModuleOverview(
         entries=listing.entries,
         ignored=listing.ignored,

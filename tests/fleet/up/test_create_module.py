@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.up import toolfleet, up
+from support.waiting import wait_until_sync
 
 BIN = Path(sys.executable).parent
 FIVE_MINUTES = 300
@@ -78,12 +79,15 @@ def test_up_says_what_is_no_module(tmp_path: Path, options: list[str], why: str)
     assert not (tmp_path / ".toolfleet").exists()
 
 
-def test_a_module_that_does_not_start_ends_up_with_its_reason(tmp_path: Path) -> None:
-    """`up` says whose log to read, and leaves nothing running."""
+def test_up_goes_on_without_a_module_that_does_not_start_and_says_why(tmp_path: Path) -> None:
+    """With the last lines of its log; once it is corrected, it is served."""
     assert toolfleet("create", "module", "owls", cwd=tmp_path).returncode == 0
-    (tmp_path / "owls" / "tools.py").write_text("import no_such_library\n")
-    ended = toolfleet("up", "--module", "owls", cwd=tmp_path)
-
-    assert ended.returncode != 0
-    assert "owls" in ended.stderr
-    assert "no_such_library" in (tmp_path / ".toolfleet" / "logs" / "owls.log").read_text()
+    tools = tmp_path / "owls" / "tools.py"
+    good = tools.read_text()
+    tools.write_text("import no_such_library\n")
+    with up(tmp_path, None, "--module", "owls", "--reload", "--no-gateway") as fleet:
+        assert "The fleet goes on without owls, and uses it once it is ready: owls ended with exit code" in fleet.said()
+        assert "No module named 'no_such_library'" in fleet.said()
+        assert "owls" in toolfleet("status", cwd=tmp_path).stdout
+        tools.write_text(good)
+        wait_until_sync(lambda: "From now on calls reach owls" in fleet.said(), fleet.said(), seconds=60)

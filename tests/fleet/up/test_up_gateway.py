@@ -76,6 +76,8 @@ def test_a_fleet_has_a_gateway(owls: ModuleServer, tmp_path: Path) -> None:
     with held_port(DEFAULT_PORT), up(tmp_path, env) as fleet:
         key, url = key_of(fleet), url_of(fleet)
         assert f"Gateway {url}\n" in fleet.said()
+        assert f"Port {DEFAULT_PORT} is another program's: the gateway uses {url.rpartition(':')[2]}." in fleet.said()
+        assert (tmp_path / ".toolfleet" / "gateway-url").read_text() == f"{url}\n"
         assert f"Key     {key}\n" in fleet.said()
         assert answers(fleet)
         assert "gateway" in toolfleet("logs", cwd=tmp_path).stdout.split()

@@ -332,16 +332,6 @@ def test_the_demo_needs_a_clone(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     assert ended.err == "The demo runs from a clone of the project, where its example modules are.\n"
 
 
-def test_up_without_modules_says_what_to_set(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str) -> None:
-    """Outside of a clone there is nothing to start by default."""
-    monkeypatch.setattr("toolfleet_cli.local.examples.find_examples_folder", lambda: None)
-    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
-    ended = run("up")
-
-    assert ended.code == 2
-    assert ended.err.startswith("There are no modules to call: set TOOLFLEET_MODULE_SERVICES, as JSON")
-
-
 def test_the_levels_are_those_of_the_registry() -> None:
     """The command knows the same permissions as the fleet, in the same order."""
     assert [level.value for level in Level] == [level.name.lower() for level in Permission]

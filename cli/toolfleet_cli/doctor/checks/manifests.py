@@ -13,6 +13,8 @@ from toolfleet_tasks.operations.fleet_status import ModuleTrouble, read_status
 
 _UNREACHED = frozenset({"away", "unreachable"})
 
+_APPLY = "Correct it as it says: `toolfleet up` says when it is applied, and `toolfleet status` shows what is left."
+
 
 @dataclass(frozen=True, slots=True)
 class ManifestCheck:
@@ -28,7 +30,13 @@ class ManifestCheck:
         status = await read_status(settings)
         async with operating(settings) as operator:
             differences, closed = await operator.differences(), await operator.closed()
-        findings = [*(_trouble(one) for one in status.troubles), *_drift(differences), *_closed(closed, differences)]
+        lines = (error(one, "The fleet works as if that line were not there.", _APPLY) for one in status.not_applied)
+        findings = [
+            *lines,
+            *(_trouble(one) for one in status.troubles),
+            *_drift(differences),
+            *_closed(closed, differences),
+        ]
         findings += [
             remark(said, "Calls of them are made once, however often the profile says.", "toolfleet modules list")
             for said in await never_repeated(settings)
@@ -57,6 +65,12 @@ def _trouble(one: ModuleTrouble) -> Diagnosis:
             text,
             "Its calls fail, or are let in a few at a time.",
             f"toolfleet modules list; see the log of {one.module}",
+        )
+    if one.trouble == "not ready":
+        return error(
+            f"Module {one.module} is not ready: {quoted}.",
+            "The fleet goes on without it, and uses it once it is ready.",
+            "toolfleet status; correct what its log says",
         )
     if one.trouble == "away":
         return error(

@@ -52,6 +52,16 @@ def test_a_module_is_added_listed_and_removed(run: Run, owls: ModuleServer) -> N
     assert run("modules", "remove", "owls").err == "There is no module 'owls' in the fleet's directory.\n"
 
 
+def test_a_module_of_the_settings_here_is_added_to_a_fleet_that_does_not_have_it(
+    run: Run, owls: ModuleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What counts is what the workers and beat of the fleet have, and not what this process reads."""
+    monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps({"owls": owls.url}))
+    added = run("modules", "add", "owls", owls.url)
+
+    assert (added.code, added.out) == (0, f"Module owls is in the fast lane, at {owls.url}.\n")
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

@@ -48,6 +48,28 @@ def test_it_is_one_screen(run: Run, fleet: Settings, redis_url: str) -> None:
     assert len(lines) < 40
 
 
+def test_it_says_what_the_fleet_on_this_machine_goes_on_without(run: Run, redis_url: str, elsewhere: Path) -> None:
+    """Each module that no process serves, what the process does and how to see why; and lines that are not in effect."""
+    states = {"owls": "starting", "crows": "dead", "larks": "dead", "larks-2": "ready"}
+    processes = {name: Process(pid=1, state=state, module=name.partition("-")[0]) for name, state in states.items()}
+    line = "[hosts.jays]: There is no tool folder jays."
+    values = {"redis_url": redis_url}
+    RunFile(pid=os.getpid(), settings=values, processes=processes, not_applied={"jays": line}).write(elsewhere)
+    found = json.loads(run("status", "--json").out)
+
+    dead = "its process is dead: `toolfleet logs crows` shows why, `toolfleet restart crows` gives it another try"
+    assert [(one["module"], one["trouble"], one["error"]) for one in found["troubles"]] == [
+        ("crows", "not ready", dead),
+        ("owls", "not ready", "its process is starting: `toolfleet logs owls` shows why"),
+    ]
+    assert found["not_applied"] == [line]
+    assert f"Not applied  {line}" in " ".join(run("status").out.split(" ")).replace("\n", " ")
+    said = " ".join(run("doctor").out.split())
+    assert f"ERROR manifests: {line}" in said
+    assert f"Module crows is not ready: {dead}." in said
+    assert run("call", "jays.sing", "--timeout", "5").err.startswith(f"unknown_module: Unknown module: jays. {line}")
+
+
 def test_it_says_why_a_module_is_away_or_coming_back(run: Run, fleet: Settings, redis_url: str) -> None:
     """Also where no call has failed, as when no worker could connect."""
     with Redis.from_url(redis_url) as redis:
@@ -79,7 +101,7 @@ def test_it_has_a_form_for_programs(run: Run, fleet: Settings) -> None:
     found = json.loads(run("status", "--json").out)
 
     assert len(found["troubles"]) == 20
-    assert found["processes"]["m0"] == {"pid": 2, "state": "dead"}
+    assert found["processes"]["m0"] == {"pid": 2, "state": "dead", "module": None}
     assert found["lanes"][0]["slots"] == 7
     assert found["queues"] == []
     assert found["dead_letters"] == 0

@@ -93,6 +93,39 @@ def test_a_child_that_never_gets_ready_is_an_error(supervisor: Supervisor) -> No
         supervisor.wait_ready(children, seconds=0.3, check=lambda: None)
 
 
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        ("import time; time.sleep(600)", "was not ready within 0.3 s"),
+        ("import sys; print('no such thing'); sys.exit(3)", "ended with exit code 3 instead of starting"),
+    ],
+)
+def test_an_optional_child_that_is_not_ready_holds_nobody_up(
+    supervisor: Supervisor, said: list[str], code: str, what: str
+) -> None:
+    """The others are waited for; it is said which one is missing, and why."""
+    children = supervisor.start([program("late", code, is_optional=True), program("well", _SLEEPER)])
+    supervisor.wait_ready(children[1:], seconds=20, check=lambda: None)
+    supervisor.wait_ready(children, seconds=0.3, check=lambda: None)
+
+    assert [child.is_ready for child in children] == [False, True]
+    without = f"The fleet goes on without late, and uses it once it is ready: late {what}; its log is "
+    assert any(line.startswith(without) for line in said)
+
+
+def test_a_child_can_become_another_program(supervisor: Supervisor) -> None:
+    """It ends, and starts as that one under its name."""
+    (child,) = started(supervisor, program("one", _SLEEPER))
+    assert supervisor.replace(program("one", f"print('another'); {_SLEEPER}"))
+    assert not supervisor.replace(program("two", _SLEEPER))
+
+    def is_other() -> bool:
+        supervisor.tend()
+        return child.state == "ready" and "another" in child.said()
+
+    wait_until_sync(is_other, "the other program runs")
+
+
 def test_who_waits_for_long_is_told_for_what(
     supervisor: Supervisor, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

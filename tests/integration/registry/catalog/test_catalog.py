@@ -22,6 +22,7 @@ from toolfleet_registry.store.memory import InMemoryToolRegistry
 
 OWNER = Caller(permission="owner", allowed_modules="*")
 NOWHERE = "http://127.0.0.1:1"
+_SCHEDULER = "TOOLFLEET_SCHEDULER=true, for agents, gateways, workers and beat alike, has the fleet offer it."
 
 GIT = manifest_of("git", "log", "push", "pull", "gc", "root_only")
 for _tool, _permission in zip(GIT["tools"], ["guest", "admin", "user", "owner", "superuser"], strict=True):
@@ -117,6 +118,7 @@ def refusal(catalog: Catalog, call: ToolCall, caller: Caller = OWNER) -> ToolRes
         ("git.a b", "invalid_tool_name", "Invalid tool name format: git.a b. Expected 'module.tool_name'."),
         ("git.\ud800", "invalid_tool_name", "Invalid tool name format: git.?. Expected 'module.tool_name'."),
         ("xyz.push", "unknown_module", "Unknown module: xyz"),
+        ("scheduler.add_job", "unknown_module", f"Unknown module: scheduler. {_SCHEDULER}"),
         ("git.xyz", "unknown_tool", "Unknown tool: git.xyz"),
         ("git.push.force", "unknown_tool", "Unknown tool: git.push.force"),
         ("Git.push", "unknown_module", "Unknown module: Git"),

@@ -99,6 +99,19 @@ async def test_a_call_that_nobody_serves_is_refused(make: Make, redis: Redis, wo
     assert not await redis.exists(KEYS.caller_limit("fast", "ada"), KEYS.intent("ada", "k"))
 
 
+async def test_a_module_that_only_the_agent_names_gets_no_worker_by_waiting(make: Make) -> None:
+    """It is refused for good, with the command that adds it; no result says that the same call may work later."""
+    settings = make()
+    async with ModuleChanges.of(settings) as changes:
+        await changes.add(ModuleEntry(module="crows", url="http://127.0.0.1:1"))
+    async with ToolFleet(settings=settings) as fleet:
+        result = await fleet.call(ECHO, ADA)
+
+    assert (result.error_code, result.effect_state, result.retryable) == ("unknown_module", "none", False)
+    assert "no worker of the fleet knows the module 'owls'" in str(result.error)
+    assert "`toolfleet modules add owls URL`" in str(result.error)
+
+
 async def test_a_worker_that_comes_in_time_runs_the_call(make: Make, worker: HandWorker) -> None:
     """The call waits in its agent until then, and is published once."""
     settings = make(unserved_seconds=60)

@@ -70,6 +70,16 @@ def test_a_kept_port_is_the_same_each_time(tmp_path: Path) -> None:
         assert 0 < third < 2**16
 
 
+def test_the_first_choice_that_is_taken_is_said(tmp_path: Path) -> None:
+    """Where no port is kept yet, too: documents name it. The port that is kept then is nobody's loss."""
+    usual = free_port()
+    with listen(usual), kept_port(tmp_path / "port", usual) as (port, taken):
+        assert port != usual
+        assert taken == usual
+    with kept_port(tmp_path / "port", usual) as found:
+        assert found == (port, None)
+
+
 def test_a_kept_port_that_is_taken_is_given_up(tmp_path: Path) -> None:
     """For another one, which is kept from then on; and it is said which one it was."""
     with kept_port(tmp_path / "port") as (first, _):

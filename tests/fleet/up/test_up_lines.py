@@ -1,0 +1,116 @@
+"""`toolfleet up` in an empty folder, as a new user has it; then lines come into its `toolfleet.toml`."""
+
+import json
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+import support.up
+from support.module_server import serve
+from support.owls import make_module
+from support.servers.plain_http import PLAIN
+from support.up import Up, toolfleet, up
+from support.waiting import wait_until_sync
+
+_TOOLS = '''"""Tools."""
+from toolfleet.sdk import tool
+
+@tool(permission="guest", effect="read")
+def greet() -> str:
+    """Greet."""
+    return "hoot"
+'''
+_INSTALLED = "import toolfleet_cli.local.examples as e; e.find_examples_folder = lambda: None; "
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """A fleet that was started in an empty folder, from an installed wheel: there are no examples. No test ends it."""
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        command = [*support.up.COMMAND[:2], _INSTALLED + support.up.COMMAND[2]]
+        patch.setattr(support.up, "COMMAND", command)
+        with up(folder) as running:
+            yield running
+
+
+def calls(fleet: Up, tool: str, *words: str) -> str:
+    """What the command prints for a call."""
+    ended = toolfleet("call", tool, *words, "--timeout", 10, cwd=fleet.folder)
+    return ended.stdout + ended.stderr
+
+
+def write(fleet: Up, text: str) -> None:
+    (fleet.folder / "toolfleet.toml").write_text(text)
+
+
+def test_it_starts_without_modules_and_says_how_to_add_one(fleet: Up) -> None:
+    """With two commands; the gateway is ready all the same."""
+    assert "There are no modules yet." in fleet.said()
+    assert "  toolfleet host folder FOLDER " in fleet.said()
+    assert "  toolfleet modules add NAME URL " in fleet.said()
+    assert "JSON" not in fleet.said()
+    assert httpx.get(f"{fleet.run_file().gateway_url}/readyz", timeout=10, verify=PLAIN).status_code == 200
+
+
+def test_a_module_is_there_within_seconds_of_its_line(fleet: Up) -> None:
+    """Added, moved to another address, and removed: each is said, and no process is lost."""
+    beat = fleet.run_file().processes["beat"].pid
+    with serve(make_module("owls")) as there:
+        with serve(make_module("owls")) as here:
+            write(fleet, f'[module_services]\nowls = "{here.url}"\n')
+            wait_until_sync(lambda: "hoot" in calls(fleet, "owls.echo", "word=hoot"), fleet.said(), seconds=30)
+            wait_until_sync(lambda: "toolfleet.toml: from now on calls reach owls" in fleet.said(), "it is said")
+
+        write(fleet, f'[module_services]\nowls = "{there.url}"\n')
+        wait_until_sync(lambda: "hoot" in calls(fleet, "owls.echo", "word=hoot"), fleet.said(), seconds=60)
+        write(fleet, "")
+        wait_until_sync(
+            lambda: "unknown_module: Unknown module: owls" in calls(fleet, "owls.echo"), fleet.said(), seconds=60
+        )
+    wait_until_sync(lambda: "toolfleet.toml: calls do not reach any more owls" in fleet.said(), "it is said")
+    wait_until_sync(lambda: fleet.run_file().processes["beat"].pid != beat, "beat has the new lines, too")
+    assert json.loads(toolfleet("status", "--json", cwd=fleet.folder).stdout)["troubles"] == []
+
+
+def test_a_host_is_started_and_ended_by_its_line_and_what_cannot_be_is_said_everywhere(fleet: Up) -> None:
+    """On the console of `up`, in the call's error, in `status` and `doctor`; the other lines count."""
+    tools = fleet.folder / "mine"
+    tools.mkdir()
+    (tools / "greet.py").write_text(_TOOLS)
+    write(fleet, 'log_level = "DEBUG"\n[hosts.crows]\nfolder = "mine"\n[hosts.jays]\nfolder = "nowhere"\n')
+    wait_until_sync(lambda: "hoot" in calls(fleet, "crows.greet"), fleet.said(), seconds=60)
+
+    jays = f"[hosts.jays]: There is no tool folder {fleet.folder / 'nowhere'}. Correct that and save toolfleet.toml: it is applied then."
+    level = "toolfleet.toml: log_level changed; to apply that, end `toolfleet up` with Ctrl-C, and start it again."
+    status = json.loads(toolfleet("status", "--json", cwd=fleet.folder).stdout)
+    said = " ".join(toolfleet("doctor", cwd=fleet.folder).stdout.split())
+    assert {jays, level} == {*status["not_applied"]}
+    assert (jays in fleet.said(), level in fleet.said()) == (True, True)
+    assert (jays in said, level in said) == (True, True)
+    assert f"unknown_module: Unknown module: jays. {jays}" in calls(fleet, "jays.sing")
+
+    write(fleet, "[hosts.crows\n")
+    wait_until_sync(lambda: "Until that is corrected, the lines before count." in fleet.said(), "it is said")
+    write(fleet, "")
+    wait_until_sync(lambda: "crows" not in fleet.run_file().processes, fleet.said(), seconds=30)
+    wait_until_sync(lambda: fleet.run_file().not_applied == {}, "all is applied")
+    wait_until_sync(
+        lambda: "unknown_module: Unknown module: crows" in calls(fleet, "crows.greet"), fleet.said(), seconds=30
+    )
+
+
+def test_a_server_that_does_not_start_is_no_secret(fleet: Up) -> None:
+    """Its host goes on trying; status, and what the console asks for, name the module and the reason."""
+    write(fleet, '[hosts.larks]\ncommand = ["no-such-program-here"]\n')
+
+    def trouble() -> list[tuple[str, str]]:
+        found = json.loads(toolfleet("status", "--json", cwd=fleet.folder).stdout)["troubles"]
+        return [(one["module"], one["trouble"]) for one in found]
+
+    wait_until_sync(lambda: trouble() == [("larks", "not ready")], fleet.said(), seconds=60)
+    key = {"Authorization": f"Bearer {(fleet.folder / '.toolfleet' / 'gateway-key').read_text().strip()}"}
+    url = f"{fleet.run_file().gateway_url}/operations/modules"
+    rows = httpx.get(url, headers=key, timeout=10, verify=PLAIN).json()["modules"]
+    assert {row["module"]: row.get("trouble") for row in rows} == {"larks": "not ready"}
