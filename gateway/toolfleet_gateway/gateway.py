@@ -41,6 +41,7 @@ from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.aio.closing import Closing
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.operations.calls.call_index import CallIndex
+from toolfleet_tasks.operations.queue_lengths import BrokerProbe
 
 _REDIS_SECONDS = 2.0  # for an answer about somebody's limits
 
@@ -78,11 +79,13 @@ async def serve_gateway(
         CallIndex.of(settings) as calls,
         gateway_metrics(settings) as metrics,
     ):
+        broker = BrokerProbe(settings)
         limits = KeyLimits(redis, settings.keys)
         streams = OpenStreams(settings.gateway_streams, closing, authenticator, limits)
 
         async def is_ready() -> bool:
-            return not closing.has_begun and await fleet.begun_calls.ping()
+            answers = await asyncio.gather(fleet.begun_calls.ping(), broker.answers())
+            return not closing.has_begun and all(answers)
 
         routes = [*routes_of(fleet, settings, closing, streams, calls), *metrics_routes(metrics, settings)]
         routes += metadata_routes(authenticator.resource)
@@ -97,6 +100,7 @@ async def serve_gateway(
         try:
             await server.serve(sockets=[listener])
         finally:
+            broker.close()
             await end([watching])
             await front.aclose()
 

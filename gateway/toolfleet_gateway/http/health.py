@@ -34,7 +34,7 @@ def health_routes(is_ready: Callable[[], Awaitable[bool]]) -> list[AnyRoute]:
                     return json_answer(HealthAnswer())
         except TimeoutError:
             pass
-        raise unavailable("The gateway is not ready: it is ending, or Redis does not answer.")
+        raise unavailable("The gateway is not ready: it is ending, or Redis or the broker does not answer.")
 
     answers = {200: Answer("It is well.", HealthAnswer)}
     return [

@@ -51,8 +51,8 @@ class ShownQueue(BaseModel):
     """Why, as they said."""
     is_lanes: bool
     """Whether it was done to the whole lane."""
-    waiting: int
-    """Calls that wait in it."""
+    waiting: int | None = None
+    """Calls that wait in it; left out while a broker that is not the fleet's Redis does not answer."""
     held: int
     """Calls that workers have taken and that have not ended."""
     oldest_seconds: float | None = None
@@ -70,6 +70,8 @@ class ShownQueueList(BaseModel):
     """By name."""
     count: int
     """How many these are."""
+    broker_error: str | None = None
+    """Why nobody knows what waits; left out where the broker answers."""
 
 
 class ChangedQueue(BaseModel):
@@ -127,13 +129,13 @@ class _AboutQueues:
     async def listed(self, request: RouteRequest[None, None]) -> Response:
         del request
         async with QueueOverviews.of(self._settings) as overviews:
-            return _answer(await overviews.read())
+            return _answer(await overviews.read(), overviews.broker_error)
 
     async def shown(self, request: RouteRequest[None, None]) -> Response:
         with refusals():
             async with QueueOverviews.of(self._settings) as overviews:
                 try:
-                    return _answer(await overviews.named(request.path["queue"]))
+                    return _answer(await overviews.named(request.path["queue"]), overviews.broker_error)
                 except NoSuchQueue as exc:
                     raise _unknown(exc) from exc
 
@@ -150,9 +152,9 @@ class _AboutQueues:
         return json_answer(ChangedQueue(changed=made.is_new, before=before))
 
 
-def _answer(queues: tuple[QueueOverview, ...]) -> Response:
+def _answer(queues: tuple[QueueOverview, ...], broker_error: str | None) -> Response:
     shown = [ShownQueue.model_validate(queue, from_attributes=True) for queue in queues]
-    return json_answer(ShownQueueList(queues=shown, count=len(shown)))
+    return json_answer(ShownQueueList(queues=shown, count=len(shown), broker_error=broker_error))
 
 
 def _unknown(error: NoSuchQueue) -> Problem:

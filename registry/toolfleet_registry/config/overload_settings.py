@@ -27,7 +27,8 @@ class OverloadSettings(BaseSettings, defer_build=True):
     wait, the fewer a single user may have among them: at most as many as there is room left, and half of all."""
     broker_patience_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30
     """How long a call waits in its agent, within its deadline, for a Redis or RabbitMQ that is away, before it ends as
-    `fleet_unavailable`: a restart or a fail-over is over by then, most often, and nobody's patience is."""
+    `fleet_unavailable`: a restart or a fail-over is over by then, most often, and nobody's patience is. It is counted from the first
+    call that finds it away: once that long is over, each further call ends within some three seconds, after one more try."""
     unserved_seconds: Annotated[float, Field(ge=0)] = 5
     """How long a module may have been without a worker before its calls are told `busy`: a worker that was killed is back by then,
     most often. `inf`: calls always wait for a worker."""

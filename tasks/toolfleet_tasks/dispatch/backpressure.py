@@ -13,6 +13,7 @@ from toolfleet_tasks.fairness.wait_queue import CallerLane, WaitQueue
 from toolfleet_tasks.publish.publisher import Publisher
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 2.0  # seconds, before a broker is tried again that is there and takes nothing
+_ONE_TRY_SECONDS = 3.0  # by then it has been tried again
 
 
 @dataclass(slots=True)
@@ -51,6 +52,7 @@ class Backpressure:
         self._publisher = publisher
         self._pause = 0.0
         self._paused_until = 0.0
+        self._away_since: float | None = None
 
     def close(self) -> None:
         """Who waits is told that the fleet was left."""
@@ -77,7 +79,16 @@ class Backpressure:
 
     def succeeded(self) -> None:
         """The broker has answered: it is there."""
-        self._pause = 0.0
+        self._pause, self._away_since = 0.0, None
+
+    def patient_until(self) -> float:
+        """Return until when a call waits for the broker: it has been away from the first call that met that.
+
+        Calls that come when it has been away for longer than that wait for one more try only.
+        """
+        now = self.loop.time()
+        self._away_since = now if self._away_since is None else self._away_since
+        return max(self._away_since + self.patience_seconds, now + min(self.patience_seconds, _ONE_TRY_SECONDS))
 
     def failed(self) -> None:
         """The broker takes nothing, although it is there: nobody of us tries it for a while, which grows."""
@@ -170,7 +181,7 @@ class Hold:
         )
 
     async def _broker(self) -> None:
-        """Wait for the broker, each time anew with all patience; but for one that was there, and took nothing."""
+        """Wait for the broker, with what patience is left; with that of its first try for one that was there, and took nothing."""
         back = self._back
         if back.is_open:
             return
@@ -181,5 +192,4 @@ class Hold:
             raise self._away or BrokerUnavailable("it does not answer", passes=True) from None
 
     def _patient_until(self) -> float:
-        patience = self.until if self._is_sent else self._back.loop.time() + self._back.patience_seconds
-        return min(patience, self.until)
+        return self.until if self._is_sent else min(self._back.patient_until(), self.until)

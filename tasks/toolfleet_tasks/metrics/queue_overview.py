@@ -12,7 +12,6 @@ from redis.client import NEVER_DECODE
 
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
-from toolfleet_registry.errors import BrokerAway
 from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url, is_redis_url
@@ -52,8 +51,8 @@ class QueueOverview:
     """Why, as they said."""
     is_lanes: bool
     """Whether it holds for the whole lane."""
-    waiting: int
-    """Calls in the queue."""
+    waiting: int | None
+    """Calls in the queue; `None` while a broker that is not the fleet's Redis does not answer."""
     held: int
     """Calls that workers have taken and that have not ended, those that wait for a retry among them; with RabbitMQ those that run, as workers said last."""
     oldest_seconds: float | None
@@ -63,8 +62,8 @@ class QueueOverview:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits or runs."""
-        return not (self.waiting or self.held)
+        """Whether nothing waits or runs, as far as that is known."""
+        return self.waiting == 0 and not self.held
 
 
 class Emptiness:
@@ -97,6 +96,8 @@ class QueueOverviews:
         self._redis, self._broker = redis, broker
         self._settings = settings
         self._reader = FleetReader(redis, settings, broker=broker)
+        self.broker_error: str | None = None
+        """Why the last reading does not say what waits; `None` if it does."""
 
     @classmethod
     @asynccontextmanager
@@ -113,14 +114,13 @@ class QueueOverviews:
             yield overviews
 
     async def read(self) -> tuple[QueueOverview, ...]:
-        """Those of all modules, by name."""
+        """Those of all modules, by name. A broker that is away takes nothing from them but what waits: see `broker_error`."""
         async with answering(self._redis, seconds=_SECONDS):
             held = (
                 await self._held()
             )  # first: what goes from a queue to a worker meanwhile is counted twice, and never missed
             facts = await self._reader.read()
-        if facts.broker_error is not None:  # nobody may take what is not known for an empty queue
-            raise BrokerAway(facts.broker_error)
+        self.broker_error = facts.broker_error
         states = await QueueStateStore(self._redis, self._settings).read()
         return tuple(_overview(queue, states, held) for queue in _of_modules(facts))
 
@@ -171,9 +171,9 @@ def _of_modules(facts: FleetFacts) -> Iterable[QueueFacts]:
 
 def _overview(queue: QueueFacts, states: QueueStates, held: Counter[str] | None) -> QueueOverview:
     module, state = queue.queue.removeprefix(queue_of("")), queue.state
-    taken, waiting = queue.running if held is None else held[queue.queue], queue.waiting or 0
+    taken, waiting = queue.running if held is None else held[queue.queue], queue.waiting
     shown: OverviewState = "open" if state is None else state.state
-    if shown == "draining" and not (waiting or taken):
+    if shown == "draining" and waiting == 0 and not taken:
         shown = "drained"
     return QueueOverview(
         queue=queue.queue,

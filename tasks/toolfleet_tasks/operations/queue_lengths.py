@@ -1,15 +1,24 @@
 """Asks RabbitMQ how many messages wait in its queues, over a connection that is kept from one reading to the next."""
 
+import asyncio
+import contextlib
 from collections.abc import Sequence
 
 from amqp.exceptions import NotFound
 from kombu.connection import Connection
 
-from toolfleet_registry.errors import BrokerUnavailable
+from toolfleet_registry.errors import BrokerUnavailable, FleetUnavailable
+from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.broker.kombu_connections import KombuConnections
 from toolfleet_tasks.operations.broker_question import ask_broker
+from toolfleet_tasks.queues import CONTROL
+
+_KNOWN_SECONDS, _PROBE_SECONDS = 1.0, 1.5
 
 
 class QueueLengths:
@@ -32,6 +41,39 @@ class QueueLengths:
                 return _lengths(connection, queues)
             except Exception as exc:  # whatever kombu and its transports raise
                 raise BrokerUnavailable(str(exc) or repr(exc), passes=True) from exc
+
+
+class BrokerProbe:
+    """Asks whether the broker answers, where it is not the Redis of the results; an answer is good for a second."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._lengths = settings, None if is_redis_url(str(settings.broker)) else QueueLengths(settings)
+        self._lock, self._asked_at, self._answered = asyncio.Lock(), float("-inf"), True
+
+    async def answers(self) -> bool:
+        """Return whether it does, within a second and a half."""
+        if self._settings.broker == self._settings.redis_url:
+            return True
+        async with self._lock:
+            if machine_clock.monotonic() - self._asked_at > _KNOWN_SECONDS:
+                self._answered = await self._ask()
+                self._asked_at = machine_clock.monotonic()
+            return self._answered
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._lengths is not None:
+            self._lengths.close()
+
+    async def _ask(self) -> bool:
+        with contextlib.suppress(FleetUnavailable):
+            if self._lengths is not None:
+                await self._lengths.read([CONTROL], seconds=_PROBE_SECONDS)
+                return True
+            client = async_client(str(self._settings.broker), master=self._settings.sentinel_master)
+            async with client as redis, answering(redis, seconds=_PROBE_SECONDS):
+                return bool(await redis.ping())
+        return False
 
 
 def _lengths(connection: Connection, queues: Sequence[str]) -> list[int]:

@@ -44,6 +44,7 @@ async def is_idle(fleet: ToolFleet) -> None:
 
 async def state_of(fleet: ToolFleet, module: str = "owls") -> tuple[str, int, int]:
     (one,) = [queue for queue in await fleet.queues.list() if queue.module == module]
+    assert one.waiting is not None
     return one.state, one.waiting, one.held
 
 

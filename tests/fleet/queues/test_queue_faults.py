@@ -43,6 +43,7 @@ def nap(seconds: float, name: str = "") -> ToolCall:
 
 async def waiting_in(fleet: ToolFleet) -> int:
     (one,) = [queue for queue in await fleet.queues.list() if queue.module == "owls"]
+    assert one.waiting is not None
     return one.waiting
 
 

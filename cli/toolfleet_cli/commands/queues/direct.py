@@ -1,14 +1,15 @@
 """Reads and changes the queues of the fleet whose Redis the settings name."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from toolfleet_cli.console.output import progress
+from toolfleet_cli.console.output import note, progress
 from toolfleet_registry.settings import load_settings
 
 if TYPE_CHECKING:
-    from toolfleet_tasks.metrics.queue_overview import QueueOverview
+    from toolfleet_tasks.metrics.queue_overview import QueueOverview, QueueOverviews
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,13 @@ async def _read() -> "list[QueueOverview]":
     from toolfleet_tasks.metrics.queue_overview import QueueOverviews  # noqa: PLC0415 - `--help` needs nothing of the tasks
 
     async with progress("Asking Redis"), QueueOverviews.of(load_settings()) as overviews:
-        return [*await overviews.read()]
+        return _with_error(overviews, await overviews.read())
+
+
+def _with_error(overviews: "QueueOverviews", queues: "Sequence[QueueOverview]") -> "list[QueueOverview]":
+    if overviews.broker_error is not None:
+        note(overviews.broker_error, style="red")
+    return [*queues]
 
 
 async def _change(name: str, action: str, reason: str, by: str | None) -> bool:
@@ -50,4 +57,4 @@ async def _wait(name: str, seconds: float) -> "list[QueueOverview]":
     from toolfleet_tasks.metrics.queue_overview import QueueOverviews  # noqa: PLC0415 - as above
 
     async with progress("Waiting for what is left"), QueueOverviews.of(load_settings()) as overviews:
-        return [*await overviews.wait_until_empty(name, seconds=seconds)]
+        return _with_error(overviews, await overviews.wait_until_empty(name, seconds=seconds))

@@ -85,7 +85,8 @@ def drain(
     found = queues.waited(name, wait)
     left = [queue for queue in found if not queue.is_empty]
     for queue in left:
-        note(f"In {queue.queue} {queue.waiting} calls wait, and workers have {queue.held}.", style="red")
+        waiting = "an unknown number of" if queue.waiting is None else queue.waiting
+        note(f"In {queue.queue} {waiting} calls wait, and workers have {queue.held}.", style="red")
     if left:
         raise typer.Exit(1)
     say("Nothing waits or runs there.")
@@ -115,7 +116,8 @@ def _show(queues: "Sequence[QueueOverview]") -> None:
     for queue in queues:
         state = Text(queue.state, style=_COLOURS[queue.state])
         workers = Text(str(queue.workers), style="" if queue.workers else "red")
-        counts = str(queue.waiting), str(queue.held), age(queue.oldest_seconds if queue.waiting else None)
+        waiting = "-" if queue.waiting is None else str(queue.waiting)
+        counts = waiting, str(queue.held), age(queue.oldest_seconds if queue.waiting else None)
         add_row(shown, queue.queue, queue.lane, state, *counts, workers, _why(queue, now))
     show_table(shown)
 

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from toolfleet_cli.console.output import note
 from toolfleet_cli.remote.gateway import Gateway, place
 
 if TYPE_CHECKING:
@@ -49,5 +50,7 @@ def _read(found: Any) -> "list[QueueOverview]":
 
     from toolfleet_tasks.metrics.queue_overview import QueueOverview  # noqa: PLC0415 - as above
 
-    missing = {"since": None, "oldest_seconds": None}
+    if (away := found.get("broker_error")) is not None:
+        note(away, style="red")
+    missing = {"since": None, "oldest_seconds": None, "waiting": None}
     return TypeAdapter(list[QueueOverview]).validate_python([{**missing, **each} for each in found["queues"]])

@@ -19,8 +19,12 @@ def queue_pages() -> list[ConsolePage]:
 
 async def _shown(visit: Visit) -> Outcome:
     status, found = await visit.ask("getFleetStatus"), await visit.ask("listQueues")
-    order = sorted(found["queues"], key=lambda one: (one["state"] == "open", -one["waiting"], one["queue"]))
-    return Shown("queues", "Queues", {**window_of(visit.query).cut(order), "status": status})
+    order = sorted(found["queues"], key=lambda one: (one["state"] == "open", -one.get("waiting", 0), one["queue"]))
+    return Shown(
+        "queues",
+        "Queues",
+        {**window_of(visit.query).cut(order), "status": status, "broker_error": found.get("broker_error")},
+    )
 
 
 async def _changed(visit: Visit) -> Outcome:

@@ -150,6 +150,24 @@ async def test_patience_with_a_broker_that_is_away_has_an_end() -> None:
     assert await sent is None
 
 
+async def test_a_broker_that_has_been_away_for_long_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patience is counted from the first call that met it away; a later one has one more try, until the broker has answered."""
+    monkeypatch.setattr("toolfleet_tasks.dispatch.backpressure._ONE_TRY_SECONDS", 0.01)
+    room = Room(broker_patience_seconds=3600)
+    room.broker.is_ready = False
+    first = asyncio.create_task(room.hold().admitted())
+    await wait_until(lambda: room.back._away_since is not None, "the first one waits")
+    room.back._away_since = room.back.loop.time() - 3600
+    with pytest.raises(BrokerUnavailable):
+        await room.hold().admitted()
+    assert not first.done()
+    room.broker.is_ready = True
+    assert await first is None
+    room.back.succeeded()
+
+    assert room.back.patient_until() > room.back.loop.time() + 3000
+
+
 async def test_a_broker_that_takes_nothing_is_left_alone_by_all() -> None:
     """After one failure nobody tries it for a moment, which grows; one success ends that."""
     room = Room()
