@@ -28,8 +28,6 @@ def _explain(result: ToolResult) -> None:
     note(f"{result.error_code}: {result.error}", style="red")
     if result.hint:
         note(result.hint)
-    if result.effect_state == "unknown":
-        note("Nobody can know whether it has had its effect.")
 
 
 def _summary(audit: Audit) -> str:

@@ -11,7 +11,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from toolfleet_registry.contracts import EffectState
 from toolfleet_registry.contracts.inputs.bounds import check_requests
 from toolfleet_registry.contracts.inputs.messages import requests_of
-from toolfleet_registry.contracts.outcomes import check_acceptance
+from toolfleet_registry.contracts.outcomes import UNEXPLAINED, check_acceptance
 from toolfleet_registry.contracts.result_files import MOST_FILES
 from toolfleet_registry.functions.files import File, Gathered
 from toolfleet_registry.system.http_bodies import loads_strict
@@ -70,7 +70,7 @@ class Reply:
             KeyboardInterrupt,
         ) as exc:
             _log.error("%s returned what is no JSON", tool_name, exc_info=exc)
-            error = f"{tool_name} returned what cannot be sent as JSON ({type(exc).__name__}); its log says why."
+            error = f"{tool_name} returned what cannot be sent as JSON ({type(exc).__name__}); its {UNEXPLAINED}"
             return cls.failure(tool_name, error, effect_state="done")
         if len(gathered.files) > MOST_FILES:
             error = (

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.sdk.offer import Facts, definition_from
 from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.contracts.outcomes import UNEXPLAINED
 from toolfleet_registry.functions.signature import USER, Signature
 
 if TYPE_CHECKING:  # a manifest runs nothing
@@ -95,7 +96,7 @@ class Tool:
             return Reply.failure(name, f"Invalid arguments for {name}: {in_words(exc)}", effect_state="none")
         except (Exception, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001 - a validator is an author's: it may raise anything
             _log.error("%s cannot read its arguments", name, exc_info=exc)
-            error = f"{name} failed over its arguments inside the module ({type(exc).__name__}); its log says why."
+            error = f"{name} failed over its arguments inside the module ({type(exc).__name__}); its {UNEXPLAINED}"
             return Reply.failure(name, error, effect_state="none")
         if self.signature.needs_user and user_id is None:
             return Reply.failure(name, f"{name} needs to know for which user; the call has none.", effect_state="none")

@@ -11,6 +11,7 @@ from toolfleet_modules.requests.question import question_reply
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.task_guard import TaskExit
 from toolfleet_modules.sdk.served_run import DefinedTool, ServedRun
+from toolfleet_registry.contracts.outcomes import UNEXPLAINED
 from toolfleet_registry.functions.failures import Accepted, InputRequired, ModuleBusy, ToolError
 from toolfleet_registry.functions.signature import Signature
 from toolfleet_registry.functions.threads import NotBegun, Threads
@@ -132,7 +133,7 @@ class ToolRun(ServedRun[FunctionTool]):
             return Reply.failure(self.name, f"{self.name} failed: {text}")
         # The exception's text may hold paths or data of this machine; it is in the log only.
         return Reply.failure(
-            self.name, f"{self.name} failed inside the module ({type(exc).__name__}); its log says why."
+            self.name, f"{self.name} failed inside the module ({type(exc).__name__}); its {UNEXPLAINED}"
         )
 
 

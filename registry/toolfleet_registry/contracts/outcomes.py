@@ -47,6 +47,10 @@ class Health(StrEnum):
     """The worker itself cannot make connections now: it has no descriptors, ports, route or name service."""
 
 
+UNEXPLAINED = "log says why."
+"""How the error of a tool ends that has raised something: its text is in a log only, so it helps no model to correct the call."""
+
+
 @dataclass(frozen=True, slots=True)
 class Acceptance:
     """A module has begun a call, and goes on with it by itself.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from toolfleet_registry.contracts import running
+from toolfleet_registry.contracts.outcomes import UNEXPLAINED
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.threads import NotBegun, Threads
 from toolfleet_registry.local.local_function import LocalFunction
@@ -38,6 +39,11 @@ class Failure:
     def of(cls, exc: BaseException) -> Self:
         """Describe it."""
         return cls(type(exc).__name__, "".join(traceback.format_tb(exc.__traceback__)))
+
+    @property
+    def error(self) -> str:
+        """What its caller is told."""
+        return f"Tool execution error: the function failed ({self.kind}); its {UNEXPLAINED}"
 
 
 class FunctionRuns:

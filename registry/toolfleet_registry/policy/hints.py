@@ -1,12 +1,16 @@
-"""Tells a model what it may do after a call that failed: one sentence, from what the result says and nothing else.
+"""Tells a model what it may do after a call that failed: one sentence, from one table by error code and effect.
 
-Where an effect may have happened and a repeat could double it, no sentence invites to one.
+An error says what went wrong, and leaves to its hint whether something has happened, and what to do next: so the two never
+contradict each other, and say nothing twice. Where an effect may have happened and a repeat could double it, no sentence
+invites to one.
 """
 
 import math
 from collections.abc import Mapping
+from typing import Final
 
 from toolfleet_registry.contracts import Effect, ErrorCode, ToolResult
+from toolfleet_registry.contracts.outcomes import UNEXPLAINED
 from toolfleet_registry.contracts.terms.call_terms import ExitBehavior
 
 
@@ -17,38 +21,23 @@ def hint_for(result: ToolResult, effect: Effect | None = None, *, is_stated: boo
     """
     if result.success:
         return None
-    # What was taken back before it began nobody wants any more.
-    if result.retryable and not (result.error_code == "cancelled" and result.effect_state == "none"):
-        return _for_repeatable(result, effect)
-    if result.error_code == "invalid_arguments" and (result.error or "").endswith(_TOO_LARGE):
-        return _SEND_LESS
-    if result.effect_state == "none":
-        return _BY_CODE.get(result.error_code, _REFUSED) if result.error_code else _REFUSED
-    if result.effect_state == "done":
-        return _DONE
-    return _SAYS_FAILED if is_stated else _PERHAPS_DONE
-
-
-def _for_repeatable(result: ToolResult, effect: Effect | None) -> str:
-    if result.error_code == "rate_limited" and result.effect_state == "none":
-        return _when_free(result.retry_after_seconds)
-    if result.error_code == "result_too_large":  # the same call would have the same result
-        return "Ask for less, such as a part of it; repeating the call does no harm."
-    after = f" after {math.ceil(result.retry_after_seconds)} s" if result.retry_after_seconds else ""
-    if result.error_code == "module_error" and result.effect_state == "none":  # the tool itself says why
-        nothing = "It only reads, so nothing has changed" if effect == "read" else "Nothing was executed"
-        return f"{nothing}: correct the call by what the error says; it may be repeated{after}."
-    return {
-        "none": f"Nothing was executed: the call may be repeated as it is{after}.",
-        "done": f"Its effect has happened, and a repeat adds nothing to it: the call may be repeated{after} for its answer.",
-        "unknown": f"It may have been executed, but a repeat does no harm: the call may be repeated as it is{after}.",
-    }[result.effect_state]
+    code, error = result.error_code, result.error or ""
+    standing = f"{result.effect_state} again" if result.retryable else result.effect_state
+    is_unexplained = error.endswith(UNEXPLAINED)
+    if code == "module_error" and standing == "none again":  # the tool itself says why, unless it has raised
+        standing = f"{'read' if effect == 'read' else 'none'} {'unexplained' if is_unexplained else 'stated'}"
+    elif is_stated and standing == "unknown" and not is_unexplained:
+        standing = "unknown stated"
+    elif code == "invalid_arguments" and error.endswith(_TOO_LARGE) and standing == "none":
+        standing = "none large"
+    sentence = _HINTS.get((code, standing)) or _HINTS[None, standing]
+    seconds = result.retry_after_seconds
+    return sentence.format(after=f" after {math.ceil(seconds)} s" if seconds else "", free=_when_free(seconds))
 
 
 def _when_free(seconds: float | None) -> str:
     """Nobody waits for tomorrow: a limit may be free again after hours."""
-    when = "later" if seconds is None else f"after {math.ceil(seconds)} s"
-    return f"Nothing was executed: the call may be repeated as it is {when}; until then go on without it, or tell the person."
+    return "later" if seconds is None else f"after {math.ceil(seconds)} s"
 
 
 UNDECLARED_LINES = "`undeclared = true` in `tool_retry` repeats answered failures, `effects` in `[module.NAME]` says what a repeat would do"
@@ -77,43 +66,112 @@ AT_LIMIT: Mapping[ExitBehavior, str] = {
 """After a refusal by what a run or a thread may call in all."""
 UNNAMED_RUN = "Nothing was executed: the agent's program must say which run the call is of: Conversation(run_id=…)."
 UNNAMED_THREAD = "Nothing was executed: the agent's program must say which conversation the call is of: Conversation(conversation_id=…)."
+KILLS_WORKERS = "Nothing was executed. Do not repeat the call: it may be what the workers died of. Go on without it, or tell the person."
+DRAINING = (
+    "Nothing was executed: the queue takes no new calls until an operator resumes it, so go on without this tool."
+)
+KEYS_DIFFER = (
+    "Nothing was executed: the fleet's signing keys do not agree, so go on without this tool, or tell the person."
+)
+SAME_KEY_ONLY = (
+    "It may have been executed: repeat it with the same idempotency key only, which brings the first call's result, "
+    "for a repeat under another key, or without one, could do it twice."
+)
 
-_TOO_LARGE = "can be sent."  # how `arguments.size_fault` ends
-_SEND_LESS = (
-    "Nothing was executed: send less, such as a smaller file or where it lies, as base64 takes a third more than a file's "
-    "bytes; an operator may allow more with TOOLFLEET_MAX_ARGUMENTS_BYTES."
-)
-_SAYS_FAILED = (
-    "The tool says that it failed: correct the call, but if it changes something, look with a tool that only reads "
-    "before you repeat it."
-)
-_PERHAPS_DONE = (
-    "It may have been executed: find out with a tool that only reads, or ask the person, before repeating it, "
-    "for a repeat could do it twice."
-)
-_DONE = (
-    "Its effect has happened, so do not repeat it: look at what it did with a tool that only reads, or tell the person."
-)
-_REFUSED = "Nothing was executed, and the same call would fail the same way: change it, or use another tool."
+_TOO_LARGE: Final = "can be sent."  # how `arguments.size_fault` ends
+_LESS = "Ask for less, such as a part of it; repeating the call does no harm."
 _OTHER_NAME = "Nothing was executed: use a name from the list of tools, as it is written there."
+_TAKEN_BACK = "Nothing was executed, as it was taken back: call it again only if the person wants it after all."
 
-_BY_CODE: dict[ErrorCode, str] = {
-    "invalid_tool_name": _OTHER_NAME,
-    "unknown_module": _OTHER_NAME,
-    "unknown_tool": _OTHER_NAME,
-    "version_mismatch": "Nothing was executed: the tool has changed, so look at how it is described now before you call it anew.",
-    "invalid_arguments": "Nothing was executed: correct the arguments, as the tool's schema has them, and call it anew.",
-    "permission_denied": "Nothing was executed: use another tool, or tell the person that this one is not allowed to them.",
-    "rate_limited": "Nothing was executed: the limit for this tool is reached, so go on without it, or tell the person.",
-    "blocked_by_gate": "Nothing was executed: it is not allowed here, so use another way, or tell the person.",
-    "approval_required": "Nothing was executed: a person has to approve it first, so wait for the answer.",
-    "approval_denied": "Nothing was executed: a person has declined it, so ask them what they want instead.",
-    "busy": "Nothing was executed: there is no room for it now, so go on without it, or tell the person.",
-    "module_unreachable": "Nothing was executed: go on without this tool, or tell the person that it is away.",
-    "result_too_large": "Nothing was executed: ask for less, such as a part of it.",
-    "expired": "Nothing was executed, as its time was over: call it anew with more time, if it is still wanted.",
-    "cancelled": "Nothing was executed, as it was taken back: call it anew only if the person wants it after all.",
-    "conflict": "Nothing was executed: other arguments need another idempotency key, and this key needs its first arguments.",
-    "fleet_unavailable": "Nothing was executed: the fleet is away, so go on without this tool, or tell the person.",
-    "internal": "Nothing was executed: the fault is the fleet's, so go on without this tool, or tell the person.",
+_HINTS: Final[Mapping[tuple[ErrorCode | None, str], str]] = {
+    (None, "none"): "Nothing was executed, and the same call would fail the same way: change it, or use another tool.",
+    (None, "none again"): "Nothing was executed: the call may be repeated as it is{after}.",
+    (None, "done"): (
+        "Its effect has happened, so do not repeat it: look at what it did with a tool that only reads, or tell the person."
+    ),
+    (None, "done again"): (
+        "Its effect has happened, and a repeat adds nothing to it: the call may be repeated{after} for its answer."
+    ),
+    (None, "unknown"): (
+        "It may have been executed: find out with a tool that only reads, or ask the person, before repeating it, "
+        "for a repeat could do it twice."
+    ),
+    (None, "unknown again"): (
+        "It may have been executed, but a repeat does no harm: the call may be repeated as it is{after}."
+    ),
+    (None, "unknown stated"): (
+        "The tool says that it failed: correct the call, but if it changes something, look with a tool that only reads "
+        "before you repeat it."
+    ),
+    ("invalid_tool_name", "none"): _OTHER_NAME,
+    ("unknown_module", "none"): _OTHER_NAME,
+    ("unknown_tool", "none"): _OTHER_NAME,
+    ("version_mismatch", "none"): (
+        "Nothing was executed: the tool has changed, so look at how it is described now before you call it again."
+    ),
+    ("invalid_arguments", "none"): (
+        "Nothing was executed: correct the arguments, as the tool's schema has them, and call it again."
+    ),
+    ("invalid_arguments", "none large"): (
+        "Nothing was executed: send less, such as a smaller file or where it lies, as base64 takes a third more than a file's "
+        "bytes; an operator may allow more with TOOLFLEET_MAX_ARGUMENTS_BYTES."
+    ),
+    ("permission_denied", "none"): (
+        "Nothing was executed: use another tool, or tell the person that this one is not allowed to them."
+    ),
+    ("rate_limited", "none"): (
+        "Nothing was executed: the limit for this tool is reached, so go on without it, or tell the person."
+    ),
+    ("rate_limited", "none again"): (
+        "Nothing was executed: the call may be repeated as it is {free}; until then go on without it, or tell the person."
+    ),
+    ("blocked_by_gate", "none"): (
+        "Nothing was executed: it is not allowed here, so use another way, or tell the person."
+    ),
+    ("approval_required", "none"): "Nothing was executed: a person has to approve it first, so wait for the answer.",
+    ("approval_denied", "none"): (
+        "Nothing was executed: a person has declined it, so ask them what they want instead."
+    ),
+    ("busy", "none"): ("Nothing was executed: there is no room for it now, so go on without it, or tell the person."),
+    ("module_unreachable", "none"): (
+        "Nothing was executed: go on without this tool, or tell the person that it is away."
+    ),
+    ("module_error", "none stated"): (
+        "Nothing was executed: correct the call by what the error says; it may be repeated{after}."
+    ),
+    ("module_error", "none unexplained"): (
+        "Nothing was executed: repeat the call as it is{after}, or tell the person."
+    ),
+    ("module_error", "read stated"): (
+        "It only reads, so nothing has changed: correct the call by what the error says; it may be repeated{after}."
+    ),
+    ("module_error", "read unexplained"): (
+        "It only reads, so nothing has changed: repeat the call as it is{after}, or tell the person."
+    ),
+    ("result_too_large", "none"): "Nothing was executed: ask for less, such as a part of it.",
+    ("result_too_large", "none again"): _LESS,  # the same call would have the same result
+    ("result_too_large", "done again"): _LESS,
+    ("result_too_large", "unknown again"): _LESS,
+    ("result_dropped", "done"): (
+        "It was done, so do not repeat it: use the answer that you had then, or look with a tool that only reads, "
+        "or ask the person."
+    ),
+    ("result_dropped", "done again"): (
+        "It was done, and a repeat does no harm: under another idempotency key it may be called for its answer."
+    ),
+    ("expired", "none"): (
+        "Nothing was executed, as its time was over: call it again with more time, if it is still wanted."
+    ),
+    ("cancelled", "none"): _TAKEN_BACK,
+    ("cancelled", "none again"): _TAKEN_BACK,  # what was taken back before it began is no longer wanted
+    ("conflict", "none"): (
+        "Nothing was executed: other arguments need another idempotency key, and this key needs its first arguments."
+    ),
+    ("fleet_unavailable", "none"): (
+        "Nothing was executed: the fleet is away, so go on without this tool, or tell the person."
+    ),
+    ("fleet_unavailable", "unknown again"): "It may have been executed: send it again with the same idempotency key.",
+    ("internal", "none"): (
+        "Nothing was executed: the fault is the fleet's, so go on without this tool, or tell the person."
+    ),
 }

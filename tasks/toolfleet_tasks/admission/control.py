@@ -256,7 +256,7 @@ def digest_asked(call: PublishedCall) -> str:
 
 
 def _busy(tool_name: str, reason: str) -> ToolResult:
-    text = f"Tool call refused: {reason}. It was not executed, and may be called again later."
+    text = f"Tool call refused: {reason}."
     result = ToolResult.failed(tool_name, "busy", text, effect_state="none", retryable=True)
     return result.model_copy(update={"retry_after_seconds": _BUSY_SECONDS})
 

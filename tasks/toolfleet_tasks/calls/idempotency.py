@@ -17,6 +17,7 @@ from toolfleet_registry.contracts.logs.log_message import LogMessage
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.contracts.spoken_names import UNSPOKEN, Spoken
 from toolfleet_registry.errors import NotPublished
+from toolfleet_registry.policy.hints import SAME_KEY_ONLY
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.calls.handle import CallHandle
@@ -25,13 +26,7 @@ from toolfleet_tasks.calls.status import DONE, CallStatus
 from toolfleet_tasks.results.listener import ResultListener
 from toolfleet_tasks.results.reader import ResultReader
 
-_STILL = (
-    "The first call with its idempotency key is under way; with the same key it may be called again, for its result."
-)
-_HINT = (
-    "It may have been executed: repeat it with the same idempotency key only, which brings the first call's result, "
-    "for a repeat under another key, or without one, could do it twice."
-)
+_STILL = "The first call with its idempotency key is under way."
 
 
 class Joined:
@@ -60,7 +55,7 @@ class Joined:
         result = ToolResult.failed(
             self.tool_name, code, f"{text} {_STILL}", effect_state="unknown", retryable=is_harmless
         )
-        self.end(result if is_harmless else result.model_copy(update={"hint": _HINT}))
+        self.end(result if is_harmless else result.model_copy(update={"hint": SAME_KEY_ONLY}))
 
     def give_up(self) -> None:
         """The caller has gone."""

@@ -179,7 +179,7 @@ async def _judged(name: str, returned: Any, *, max_bytes: int) -> ToolResult:
     """The function's result. The text of its own error is for nobody's eyes."""
     if isinstance(returned, Failure):
         log.error("local_tool_failed", kind=returned.kind, stack=returned.stack)
-        return _failed(name, f"Tool execution error: the function failed ({returned.kind})")
+        return _failed(name, returned.error)
     try:
         value, files = await as_json(returned, max_bytes=max_bytes)
     except BodyTooLarge as exc:

@@ -276,7 +276,8 @@ def _rest(result: ToolResult, otherwise: float) -> float:
 
 
 def _failed_as(result: ToolResult, how: str) -> EndedRound:
-    return EndedRound("failed", error=f"The job has failed: {how}: {result.error}", error_code=result.error_code)
+    said = " ".join(filter(None, (result.error, result.hint)))
+    return EndedRound("failed", error=f"The job has failed: {how}: {said}", error_code=result.error_code)
 
 
 def _missed(place: JobPosition) -> str:

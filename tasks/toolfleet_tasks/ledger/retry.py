@@ -215,7 +215,7 @@ def _delay(attempt: Attempt, jitter: float, attempts: int, terms: RetryTerms | N
 
 _CERTAINTY: tuple[EffectState, ...] = ("none", "unknown", "done")
 _BEFORE: dict[EffectState, tuple[ErrorCode, str]] = {
-    "unknown": ("outcome_unknown", "An earlier attempt may have executed it: check that before it is repeated."),
+    "unknown": ("outcome_unknown", "An earlier attempt was sent, and its end is not known."),
     "done": ("module_error", "An earlier attempt has executed it."),
 }
 _PROMISES_NONE = frozenset[ErrorCode | None]({"module_unreachable", "expired"})

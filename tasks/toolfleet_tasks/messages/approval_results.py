@@ -41,7 +41,7 @@ def unapproved(tool_name: str) -> ToolResult:
 
 def too_many_wait(tool_name: str, count: int) -> ToolResult:
     """So many calls wait for people that no further one may."""
-    text = f"Tool call refused: {count} calls wait for approvals already. It was not executed, and may be called again later."
+    text = f"Tool call refused: {count} calls wait for approvals already."
     return ToolResult.failed(tool_name, "busy", text, effect_state="none", retryable=True)
 
 

@@ -1,19 +1,16 @@
 """Words the results that the fleet itself gives, when no module's answer is to be had.
 
-Each says what a model may do next; none invites to repeat what may have happened.
+Each says what went wrong; what a model may do next, the table of `policy/hints.py` says.
 """
 
 from dataclasses import dataclass
 
 from toolfleet_registry.contracts import EffectState, ErrorCode, PublishedCall, ToolResult
 from toolfleet_registry.errors import MessageRefused, MessageTooLarge
-from toolfleet_registry.policy.hints import hint_for
+from toolfleet_registry.policy.hints import DRAINING, KEYS_DIFFER, KILLS_WORKERS, hint_for
 
 _AWAY_SECONDS = 5.0  # until a repeat makes sense: a server that is away, or full, is seldom well within a second
 _COARSE = 10  # seconds: from here on, nobody cares for a part of one
-_CHECK = "It may have been executed: check that before it is repeated."
-_LEAVE = "Nothing was executed. Do not repeat the call: it may be what the workers died of. Go on without it, or tell the person."
-_AGAIN = "It was not executed, and may be called again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,51 +46,45 @@ def timed_out(tool_name: str, seconds: float) -> ToolResult:
 
 def expired(tool_name: str) -> ToolResult:
     """The deadline passed before the call was begun, so nothing has happened."""
-    text = f"Tool call expired: its deadline passed before a worker could begin it. {_AGAIN}"
+    text = "Tool call expired: its deadline passed before a worker could begin it."
     return ToolResult.failed(tool_name, "expired", text, effect_state="none", retryable=True)
 
 
 def undone(tool_name: str) -> ToolResult:
     """The deadline passed after attempts that did nothing."""
-    text = f"Tool call could not be executed by its deadline: its module was not there. {_AGAIN}"
+    text = "Tool call could not be executed by its deadline: its module was not there."
     return ToolResult.failed(tool_name, "timed_out", text, effect_state="none", retryable=True)
 
 
 def unanswered(call: PublishedCall) -> ToolResult:
     """The deadline passed; the call was begun, or nobody can be asked whether it was."""
-    text = f"Tool call was not answered by its deadline. {_CHECK}"
+    text = "Tool call was not answered by its deadline."
     return _repeatable(call, ToolResult.failed(call.tool_name, "timed_out", text, effect_state="unknown"))
 
 
 def cancelled(tool_name: str, *, effect_state: EffectState) -> ToolResult:
     """The caller took the call back: before it was begun (`none`), or while it ran."""
-    text = (
-        "Tool call was cancelled before it was executed."
-        if effect_state == "none"
-        else f"Tool call was cancelled. {_CHECK}"
-    )
+    text = "Tool call was cancelled before it was executed." if effect_state == "none" else "Tool call was cancelled."
     return ToolResult.failed(tool_name, "cancelled", text, effect_state=effect_state, retryable=effect_state == "none")
 
 
 def outcome_unknown(tool_name: str, reason: str) -> ToolResult:
     """A worker took the call and nobody saw how it ended."""
-    text = f"Tool execution error: {reason} {_CHECK}"
+    text = f"Tool execution error: {reason}"
     return ToolResult.failed(tool_name, "outcome_unknown", text, effect_state="unknown")
 
 
 def workers_died(tool_name: str, so_far: EffectState) -> ToolResult:
     """Two workers have died with the call in their hands: it is not tried on a third. `so_far`: what it may have done."""
-    words = "It was not executed." if so_far == "none" else _CHECK
-    text = f"Tool execution error: two workers have died with the call in their hands. {words}"
+    text = "Tool execution error: two workers have died with the call in their hands."
     code: ErrorCode = "internal" if so_far == "none" else "outcome_unknown"
     result = ToolResult.failed(tool_name, code, text, effect_state=so_far)
-    hint = _LEAVE if so_far == "none" else hint_for(result)
-    return result.model_copy(update={"hint": hint})
+    return result.model_copy(update={"hint": KILLS_WORKERS if so_far == "none" else hint_for(result)})
 
 
 def worker_failed(tool_name: str, kind: str) -> ToolResult:
     """A worker gave a call up before it began it, or after attempts that did nothing."""
-    text = f"Tool execution error: the worker failed ({kind}). {_AGAIN}"
+    text = f"Tool execution error: the worker failed ({kind})."
     return ToolResult.failed(tool_name, "internal", text, effect_state="none", retryable=True)
 
 
@@ -102,31 +93,27 @@ def fleet_unavailable(tool_name: str, reason: str) -> ToolResult:
 
     Only agents word this, and it is stored for no call: older agents, which may join one, know no such code.
     """
-    text = f"Tool execution error: the queue cannot be reached ({reason}). {_AGAIN}"
+    text = f"Tool execution error: the queue cannot be reached ({reason})."
     result = ToolResult.failed(tool_name, "fleet_unavailable", text, effect_state="none", retryable=True)
     return result.model_copy(update={"retry_after_seconds": _AWAY_SECONDS})
 
 
 def not_published(tool_name: str, reason: str) -> ToolResult:
     """The call never got into its queue, and that is no fault of the broker's."""
-    text = f"Tool execution error: the queue cannot be reached ({reason}). {_AGAIN}"
+    text = f"Tool execution error: the queue cannot be reached ({reason})."
     return ToolResult.failed(tool_name, "internal", text, effect_state="none", retryable=True)
 
 
 def not_known(tool_name: str, seconds: float) -> ToolResult:
     """No worker could find out who may use the tool, by the call's deadline: Redis, the registry or the module is away."""
-    text = f"Tool execution error: the fleet could not find out who may use this tool. {_AGAIN}"
+    text = "Tool execution error: the fleet could not find out who may use this tool."
     result = ToolResult.failed(tool_name, "busy", text, effect_state="none", retryable=True)
     return result.model_copy(update={"retry_after_seconds": round(seconds, 1)})
 
 
-def module_away(tool_name: str, seconds: float, *, so_far: EffectState = "none") -> ToolResult:
-    """The module's breaker is open: it failed too often, and is left alone for so many seconds.
-
-    `so_far` is what the call's attempts may have done before, which `settled` adds to the result.
-    """
+def module_away(tool_name: str, seconds: float) -> ToolResult:
+    """The module's breaker is open: it failed too often, and is left alone for so many seconds."""
     text = "Tool execution error: the module has failed too often, and is left alone for now."
-    text = f"{text} {_AGAIN}" if so_far == "none" else text
     result = ToolResult.failed(tool_name, "module_unreachable", text, effect_state="none", retryable=True)
     return result.model_copy(update={"retry_after_seconds": max(round(seconds, 1), 0.1)})
 
@@ -134,7 +121,7 @@ def module_away(tool_name: str, seconds: float, *, so_far: EffectState = "none")
 def unserved(tool_name: str, lane: str) -> ToolResult:
     """No worker consumes the module's queue, and none is expected. Only agents word this."""
     module = tool_name.partition(".")[0]
-    text = f"Tool call refused: no worker serves the module {module!r} (lane {lane}). {_AGAIN}"
+    text = f"Tool call refused: no worker serves the module {module!r} (lane {lane})."
     result = ToolResult.failed(tool_name, "busy", text, effect_state="none", retryable=True)
     return result.model_copy(update={"retry_after_seconds": _AWAY_SECONDS})
 
@@ -150,12 +137,9 @@ def unknown_to_workers(tool_name: str, why: str | None) -> ToolResult:
 
 def draining(tool_name: str, queue: str) -> ToolResult:
     """An operator has the module's queue take no new calls. Only agents word this."""
-    text = f"Tool call refused: the queue {queue!r} is draining. {_AGAIN}"
-    hint = (
-        f"The queue {queue!r} is draining: it takes no new calls until an operator resumes it. Go on without this tool."
-    )
+    text = f"Tool call refused: the queue {queue!r} is draining."
     result = ToolResult.failed(tool_name, "busy", text, effect_state="none", retryable=True)
-    return result.model_copy(update={"retry_after_seconds": _AWAY_SECONDS, "hint": hint})
+    return result.model_copy(update={"retry_after_seconds": _AWAY_SECONDS, "hint": DRAINING})
 
 
 def message_refused(tool_name: str, reason: MessageRefused | str) -> ToolResult:
@@ -163,21 +147,18 @@ def message_refused(tool_name: str, reason: MessageRefused | str) -> ToolResult:
     if isinstance(reason, MessageTooLarge):
         return ToolResult.refused(tool_name, "invalid_arguments", str(reason))
     text = f"Tool execution error: the worker refused the message: {reason}"
-    hint = (
-        "Nothing was executed: the fleet's signing keys do not agree, so go on without this tool, or tell the person."
-    )
-    return ToolResult.refused(tool_name, "permission_denied", text, hint=hint)
+    return ToolResult.refused(tool_name, "permission_denied", text, hint=KEYS_DIFFER)
 
 
 def message_too_new(tool_name: str, reason: str) -> ToolResult:
     """The call was published by a newer agent than every worker that serves its queue."""
-    text = f"Tool execution error: the fleet's workers are older than what published the call: {reason}. {_AGAIN}"
+    text = f"Tool execution error: the fleet's workers are older than what published the call: {reason}."
     return ToolResult.failed(tool_name, "internal", text, effect_state="none", retryable=True)
 
 
 def dropped(call: PublishedCall) -> ToolResult:
     """The call has ended, and how is not kept any more."""
-    text = f"Tool call has ended, and its result is not kept any more. {_CHECK}"
+    text = "Tool call has ended, and its result is not kept any more."
     return _repeatable(call, ToolResult.failed(call.tool_name, "result_dropped", text, effect_state="unknown"))
 
 

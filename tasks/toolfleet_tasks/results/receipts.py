@@ -11,6 +11,7 @@ from collections import deque
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.policy.hints import hint_for
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.lua.constants import COUNTED_FROM_BYTES
@@ -152,13 +153,8 @@ def verdict_of(call: PublishedCall, result: ToolResult, text: str) -> ToolResult
         f"Tool call was done before, and its result was handed over then; it is not kept any more (sha256:{digest}).",
         effect_state="done",
         retryable=again,
-        hint=_AGAIN if again else _DONE,
     )
-    return gone.model_copy(update={"audit": result.audit})
-
-
-_AGAIN = "It was done, and a repeat does no harm: under another idempotency key it may be called for its answer."
-_DONE = "It was done, so do not repeat it: use the answer that you had then, or look with a tool that only reads."
+    return gone.model_copy(update={"audit": result.audit, "hint": hint_for(gone)})
 
 
 def _seen(reply: "asyncio.Future[object]") -> None:

@@ -91,7 +91,8 @@ def unfilled_places(spec: JobSpec, end: End, result: Any) -> tuple[str, ...]:
 def _message(spec: JobSpec, end: End, result: Any, error: str | None, *, is_last_round: bool) -> str:
     what = f"The job {spec.name!r}" if spec.name else "The job"
     happened = {"completed": "has completed", "failed": "has failed", "timed_out": "has not ended in time"}[end]
-    outcome = f"{what} {happened}{': ' + error if error and end != 'completed' else '.'}"
+    why = (error or "").removeprefix("The job has failed: ").removeprefix("The job has timed out: ")
+    outcome = f"{what} {happened}{': ' + why if why and end != 'completed' else '.'}"
     own, _ = _filled(spec, end, result)
     parts = [own] if own else []
     if end != "completed" or not parts:  # whoever wrote the message thought of success

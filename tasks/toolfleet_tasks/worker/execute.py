@@ -129,7 +129,7 @@ class _Execution:
         if claim.granted == "killed":
             return await self._killed()
         if claim.granted in {"open", "unapproved"}:
-            away = fleet_results.module_away(tool_name, claim.rest_seconds, so_far=claim.so_far)
+            away = fleet_results.module_away(tool_name, claim.rest_seconds)
             refusal = away if claim.granted == "open" else approval_results.unapproved(tool_name)
             return await self._finish(self._settled(refusal))
         if claim.granted == "exhausted" and claim.last is not None:

@@ -132,7 +132,10 @@ async def test_a_tool_that_fails_is_a_result(fleet: ToolFleet, worker: WorkerPro
     exploded = await registry.execute("explode", said_by("@fay"))
 
     assert (refused.success, refused.message, refused.audit["looked"]) == (False, "No such owl.", True)
-    assert (exploded.success, exploded.message) == (False, "Tool execution error: the function failed (ValueError)")
+    assert (exploded.success, exploded.message) == (
+        False,
+        "Tool execution error: the function failed (ValueError); its log says why.",
+    )
     assert {"duration_ms", "tool", "ts", "call_id"} <= exploded.audit.keys()
     assert "tag_tools.py" in worker.said()
     assert "secret words about owls" not in worker.said()

@@ -141,7 +141,7 @@ class LocalExecutor:
             log.error("local_tool_failed", kind=returned.kind, stack=returned.stack)
             if context._is_over:  # noqa: SLF001 - made for this run; by a clock of its own that ends with ours, perhaps
                 raise TimeoutError
-            return _failed(call, f"Tool execution error: the function failed ({returned.kind})")
+            return _failed(call, returned.error)
         return await self._judge(call, returned)
 
     async def _judge(self, call: PublishedCall, returned: Any) -> Attempt:

@@ -288,6 +288,5 @@ def _ended(handle: BegunHandle, result: ToolResult) -> dict[str, Any]:
 def _unconfirmed(handle: BegunHandle, *, has_key: bool) -> ToolResult:
     """For a call that was sent to a Redis which was lost then. With a key a repeat joins it, wherever it is."""
     error = "The fleet's Redis has not confirmed the call: it may be in its queue, or not."
-    hint = "Send it again with the same key." if has_key else None
     code: ErrorCode = "fleet_unavailable" if has_key else "outcome_unknown"
-    return ToolResult.failed(handle.tool_name, code, error, effect_state="unknown", retryable=has_key, hint=hint)
+    return ToolResult.failed(handle.tool_name, code, error, effect_state="unknown", retryable=has_key)

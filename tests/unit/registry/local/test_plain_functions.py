@@ -194,7 +194,10 @@ async def test_what_it_raises_ends_its_call_and_nothing_else(executor: LocalExec
     """The error's kind is told, its text is not."""
     attempt = await executor.execute(call("fail", kind=kind), seconds=SECONDS)
     assert attempt.outcome is Outcome.FAILED
-    assert attempt.result.error == f"Tool execution error: the function failed ({type(ERRORS[kind]).__name__})"
+    assert (
+        attempt.result.error
+        == f"Tool execution error: the function failed ({type(ERRORS[kind]).__name__}); its log says why."
+    )
     assert (attempt.result.error_code, attempt.result.effect_state) == ("module_error", "unknown")
 
 

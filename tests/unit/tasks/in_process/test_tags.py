@@ -142,7 +142,10 @@ async def test_a_function_that_fails_is_a_result() -> None:
 
     refused, exploded = [await registry.execute(name, CONTEXT) for name in ("refuse", "explode")]
     assert (refused.success, refused.message, refused.audit["looked"]) == (False, "No such owl.", True)
-    assert (exploded.success, exploded.message) == (False, "Tool execution error: the function failed (ValueError)")
+    assert (exploded.success, exploded.message) == (
+        False,
+        "Tool execution error: the function failed (ValueError); its log says why.",
+    )
     odd = await registry.execute("odd", CONTEXT)
     assert (odd.success, odd.message) == (
         False,

@@ -59,6 +59,13 @@ def test_news_say_where_they_belong_and_what_came_of_it() -> None:
         ("completed", {"name": "owl count"}, None, "The job 'owl count' has completed."),
         ("completed", {"message": "Tell Ada."}, None, "Tell Ada."),
         ("failed", {}, "The owls flew.", "The job has failed: The owls flew."),
+        (
+            "failed",
+            {"on_failure_message": "It went wrong."},
+            "The job has failed: its first call has failed: No.",
+            "It went wrong.\n\nThe job has failed: its first call has failed: No.",
+        ),
+        ("timed_out", {}, "The job has timed out: it is late.", "The job has not ended in time: it is late."),
         ("failed", {"message": "Deploy it."}, None, "Deploy it.\n\nThe job has failed."),
         ("timed_out", {"name": "x"}, None, "The job 'x' has not ended in time."),
     ],

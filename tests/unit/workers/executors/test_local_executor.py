@@ -161,7 +161,7 @@ async def test_what_a_function_raises_ends_its_call_and_nothing_else(executor: L
     """`SystemExit` would end the worker. The error's kind is told, its text and its traceback are not."""
     attempt = await executor.execute(call("fail", kind=kind), seconds=SECONDS)
 
-    expected = f"Tool execution error: the function failed ({type(ERRORS[kind]).__name__})"
+    expected = f"Tool execution error: the function failed ({type(ERRORS[kind]).__name__}); its log says why."
     assert (attempt.result.error, attempt.result.error_code) == (expected, "module_error")
     assert attempt.result.effect_state == "unknown"
     assert attempt.outcome is Outcome.FAILED  # as a module that says so: the same table decides what follows
