@@ -1,8 +1,8 @@
 """What MCP clients are listed, and told of changes; and what stands for a list that is too long."""
 
 import asyncio
-from functools import partial
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import mcp_types as types
