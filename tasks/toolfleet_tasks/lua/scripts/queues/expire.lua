@@ -1,5 +1,5 @@
--- Expires the leases of a worker that has died, as its parent says, which has waited for it: `queues/restore` then puts its messages
--- back. Changes nothing while the worker is connected: the parent is wrong, or Redis has not heard yet.
+-- Expires the leases of a worker that has died, as its parent says, which has waited for it: `queues/restore` then puts its
+-- messages back. Changes nothing while the worker is connected: the parent is wrong, or Redis has not heard yet.
 -- Claims go with them where a repeat does no harm. Of other calls the request may still be on its way: their modules are asked what
 -- became of them once their leases have run out, as ever.
 -- holder: under which name it held them. tags: of messages that it may hold.
