@@ -1,9 +1,9 @@
-"""Runs one real MCP client against a gateway, with a model that follows a script: `run_mcp_client.py CLIENT URL KEY ACT` prints JSON.
+"""Runs one real MCP client against a gateway, with a model that follows a script: `run_mcp_client.py CLIENT URL KEY ACT [CALLS]` prints JSON.
 
 Acts: `call` calls `owls.echo`, then `owls.nap` for two seconds; `talk` calls
 `owls.talk`, and prints each message of progress; `leave` calls `owls.nap` for a minute until it is interrupted; `cancel` takes such a
 call back at a line on standard input, and calls `owls.echo`; `twice` calls `owls.echo`, waits for a line, and calls it again in the same
-session.
+session; `each` makes the CALLS, names and arguments as JSON.
 """
 
 import asyncio
@@ -47,7 +47,11 @@ async def twice(client: ConnectedClient) -> list[str]:
     return [first, await client.call("owls.echo", {"text": "hoo again"})]
 
 
-ACTS: Mapping[str, Act] = {each.__name__: each for each in (call, talk, leave, cancel, twice)}
+async def each(client: ConnectedClient) -> list[str]:
+    return [await client.call(name, arguments) for name, arguments in json.loads(sys.argv[5])]
+
+
+ACTS: Mapping[str, Act] = {act.__name__: act for act in (call, talk, leave, cancel, twice, each)}
 
 
 def _say(text: str) -> None:

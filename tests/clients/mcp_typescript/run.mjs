@@ -78,6 +78,13 @@ const acts = {
     said.push(text(await call("owls.echo", { text: "hoo again" })));
     return { said };
   },
+  async each() {
+    const results = [];
+    for (const [tool, args] of JSON.parse(process.argv[6])) {
+      results.push(await call(tool, args));
+    }
+    return { said: results.map(({ content, structuredContent }) => ({ content, structuredContent })) };
+  },
   async tasks() {
     const v2RequestFraming = { protocolVersion: "2026-07-28", clientInfo: who, clientCapabilities: {} };
     const session = createTaskSessionFromClient(client, { endpointId: "fleet", rawDispatch: send, v2RequestFraming });
