@@ -1,10 +1,11 @@
 """Writes a result as the message that a provider wants back for a tool call."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
-from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.contracts.content_results import content_blocks, text_in
+from toolfleet_registry.contracts import ResultFile, ToolResult
+from toolfleet_registry.contracts.content_results import checked_part, content_blocks, foreign_meta, text_in
 from toolfleet_registry.formats.providers.dialects import Format, dialect_of
 from toolfleet_registry.formats.providers.shown_files import shown_files
 from toolfleet_registry.formats.providers.tool_names import answered_name
@@ -50,7 +51,7 @@ def from_result(
 
 
 def _gemini(result: ToolResult, tool_call_id: str | None, unseen: str, *, dotted: bool) -> dict[str, Any]:
-    response = {"output": result.result} if result.success else {"error": _text(result)}
+    response = {"output": _shown(result.result)} if result.success else {"error": _text(result)}
     if said := "\n".join(filter(None, (unseen.strip(), result.hint if result.success else None))):
         response["note"] = said
     answer = {"name": answered_name(result.tool_name, "gemini", dotted=dotted), "response": response}
@@ -58,11 +59,45 @@ def _gemini(result: ToolResult, tool_call_id: str | None, unseen: str, *, dotted
 
 
 def _mcp(result: ToolResult, shown: list[dict[str, Any]], unseen: str) -> dict[str, Any]:
-    text = {"type": "text", "text": _text(result) + unseen}
-    answer: dict[str, Any] = {"content": [text, *shown], "isError": not result.success}
-    if result.success and isinstance(result.result, dict):
-        answer["structuredContent"] = result.result
+    """As an MCP server has given it, block by block with what it gave beside them; any other as text and structure."""
+    value, blocks = result.result, content_blocks(result.result) if result.success else None
+    files = {file.label(number): file for number, file in enumerate(result.files, 1)}
+    content = [_block(block, files) for block in blocks or ()]
+    if blocks is None or unseen or not all(content):
+        content = [{"type": "text", "text": _text(result) + unseen}, *shown]
+    answer: dict[str, Any] = {"content": content, "isError": not result.success}
+    if not isinstance(value, dict):
+        return answer
+    if result.success and blocks is None:
+        return {**answer, "structuredContent": value}
+    if value.keys() <= {"content", "structured", "_meta"}:
+        meta = foreign_meta(value.get("_meta"))
+        answer |= {"structuredContent": value["structured"]} if "structured" in value else {}
+        answer |= {"_meta": meta} if meta else {}
     return answer
+
+
+def _block(block: dict[str, Any], files: Mapping[str, ResultFile]) -> dict[str, Any] | None:
+    file, said = files.get(str(block.get("file"))), {name: value for name, value in block.items() if name != "file"}
+    match block:
+        case {"type": "image" | "audio"} if file is not None:
+            return {**said, "data": file.data, "mimeType": file.media_type}
+        case {"type": "resource", "uri": str()}:
+            return _resource(said, file)
+        case {"type": "text", "text": str()} | {"type": "resource_link", "uri": str(), "name": str()}:
+            return said
+        case _:
+            return None
+
+
+def _resource(said: dict[str, Any], file: ResultFile | None) -> dict[str, Any] | None:
+    if file is None and not isinstance(said.get("text"), str):
+        return None
+    outer = {name: value for name, value in said.items() if name in {"type", "annotations", "_meta"}}
+    inner = {name: value for name, value in said.items() if name not in outer}
+    if "resourceMeta" in inner:
+        inner["_meta"] = inner.pop("resourceMeta")
+    return {**outer, "resource": inner if file is None else {**inner, "blob": file.data}}
 
 
 def _marked_text(result: ToolResult) -> str:
@@ -75,13 +110,15 @@ def _text(result: ToolResult) -> str:
         hint = result.hint or hint_for(result)
         sentences = [result.error or "The call failed.", *([hint] if hint else [])]
         return _sendable("\n".join(sentences))
-    if blocks := content_blocks(result.result):
-        text = text_in(blocks)
-    elif isinstance(result.result, str):
-        text = result.result
-    else:
-        text = json.dumps(result.result, ensure_ascii=False, separators=(",", ":"))
+    value = _shown(result.result)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return _sendable(f"{text}\n({result.hint})" if result.hint else text)
+
+
+def _shown(value: Any) -> Any:
+    """Return what a model reads of a result: the text of an MCP server's blocks, or else its structure, or the result."""
+    blocks = content_blocks(value)
+    return text_in(blocks) if blocks else checked_part(value)
 
 
 def _sendable(text: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from support.schemas.provider_judges import accepts_result
-from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.contracts import ResultFile, ToolResult
 from toolfleet_registry.formats import Format, from_result
 from toolfleet_registry.formats.providers.dialects import DIALECTS
 
@@ -14,6 +14,7 @@ FOUND = ToolResult.ok("research.search", {"passages": ["Eulen schlafen am Tag, M
 FAILED = ToolResult.failed(
     "research.search", "timed_out", "Timed out after 30 s.", effect_state="none", hint="Try less."
 )
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPj/HwADBwIAMCbHYQAAAABJRU5ErkJggg=="
 TEXT = "Timed out after 30 s.\nTry less."
 
 
@@ -65,6 +66,45 @@ def test_a_success_and_a_failure(provider: Format, found: dict[str, Any], failed
     assert from_result(FAILED, provider, "1") == failed
     accepts_result(provider, found)
     accepts_result(provider, failed)
+
+
+PICTURE = ResultFile(kind="image", media_type="image/png", data=PIXEL)
+BLOCKS = [
+    {"type": "text", "text": "two eggs\n", "annotations": {"priority": 1}},
+    {"type": "image", "file": PICTURE.label(1)},
+    {"type": "text", "text": "no owl"},
+]
+STRUCTURE = {"eggs": 2, "picture": PIXEL}
+MADE = ToolResult.ok("texts.several", {"content": BLOCKS, "structured": STRUCTURE, "_meta": {"owls.test/page": 1}})
+MADE = MADE.model_copy(update={"files": (PICTURE,)})
+
+
+@pytest.mark.parametrize("provider", DIALECTS)
+def test_a_result_of_an_mcp_server_is_its_text_and_its_pictures_once(provider: Format) -> None:
+    """Of its structure, which may have all of that again, a model reads nothing."""
+    message = from_result(MADE, provider, "1")
+    seen = json.dumps({**message, "structuredContent": None})
+
+    accepts_result(provider, message)
+    assert [seen.count(text) for text in ("two eggs", "no owl", "structured\\", '"eggs\\')] == [1, 1, 0, 0]
+    assert seen.count(PIXEL) == (0 if provider == "openai_chat" else 1)
+    if provider == "mcp":
+        picture = {"type": "image", "data": PIXEL, "mimeType": "image/png"}
+        assert message["content"] == [BLOCKS[0], picture, BLOCKS[2]]
+        assert (message["structuredContent"], message["_meta"]) == (STRUCTURE, {"owls.test/page": 1})
+
+
+@pytest.mark.parametrize("provider", DIALECTS)
+def test_a_result_of_an_mcp_server_without_blocks_is_its_structure(provider: Format) -> None:
+    """As it would be of any other tool."""
+    made = ToolResult.ok("texts.several", {"content": [], "structured": {"eggs": 2}, "_meta": {"owls.test/page": 1}})
+    plain = ToolResult.ok("texts.several", {"eggs": 2})
+
+    message = from_result(made, provider, "1")
+    if provider == "mcp":
+        assert (message["content"], message["structuredContent"]) == ([], {"eggs": 2})
+    else:
+        assert message == from_result(plain, provider, "1")
 
 
 @pytest.mark.parametrize("provider", DIALECTS)
