@@ -165,8 +165,7 @@ class Execute:
 
     def _tool(self, call: Call) -> ServedTool | None:
         tools = self._offer()
-        found = tools.get(call.tool_name)
-        return by_any_name(tools, lambda tool: tool.definition).get(call.tool_name) if found is None else found
+        return tools.get(call.tool_name) or by_any_name(tools, lambda tool: tool.definition).get(call.tool_name)
 
     def _work_for(self, call: Call, run: Runnable, context: Context) -> Work:
         """The work of this call id in this process, which is begun if there is none. Raises `KeyReused`, `ModuleBusy`."""

@@ -135,8 +135,7 @@ def _verdict(
 
 def _is_disabled(offer: Offer, known: Known) -> bool:
     """Whether an operator has disabled the tool under any of its names: a new name enables nothing."""
-    found = (known.registrations.get(name) for name in offer.definition.names)
-    return any(registration is not None and not registration.enabled for registration in found)
+    return any(not known.registrations[each].enabled for each in offer.definition.names if each in known.registrations)
 
 
 def _is_held_back(offer: Offer, present: ToolRegistration | None) -> bool:
@@ -154,19 +153,18 @@ def _is_withheld(offer: Offer, registered: str | None, known: Known, *, stays: b
     """
     name = offer.spec.tool_name
     approved = None if known.pins is None else known.pins.get(name)
-    if known.pins is None or approved == offer.digest:
-        return False
-    if approved is None and any(_was_pinned_as(former, offer, known.pins) for former in offer.definition.former_names):
+    if known.pins is None or approved == offer.digest or (approved is None and _was_pinned(offer, known.pins)):
         return False
     before = known.verdicts.get(name, _NOTHING)
     had_drifted = before.kept is not None and before.digest == offer.digest
     return not (stays and had_drifted and approved is not None and approved == registered)
 
 
-def _was_pinned_as(former: str, offer: Offer, pins: Mapping[str, str]) -> bool:
+def _was_pinned(offer: Offer, pins: Mapping[str, str]) -> bool:
     """Whether what was approved under a former name is what is offered, but for the name."""
-    before = offer.definition.model_copy(update={"name": former, "former_names": []})
-    return former in pins and pins[former] == digest_of(spec_of(before))
+    tool = offer.definition
+    before = (tool.model_copy(update={"name": name, "former_names": []}) for name in tool.former_names)
+    return any(pins.get(each.name) == digest_of(spec_of(each)) for each in before)
 
 
 def _forgotten(gone: list[ToolRegistration]) -> list[str]:

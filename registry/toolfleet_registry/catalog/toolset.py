@@ -7,7 +7,7 @@ from itertools import islice
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.contracts.tool_definition import by_any_name
-from toolfleet_registry.manifests.overrides import SeenTool, definition_of
+from toolfleet_registry.manifests.overrides import SeenTool
 from toolfleet_registry.permissions import Modules, Permission, denial, level_of_caller
 
 _MOST_LISTINGS = 256  # kinds of callers; each listing holds a reference for every tool
@@ -21,7 +21,7 @@ class ToolSet:
 
     def __init__(self, tools: Iterable[SeenTool] = ()) -> None:
         self._by_name = {tool.definition.name: tool for tool in tools}
-        self._by_any_name = by_any_name(self._by_name, definition_of)
+        self._by_any_name = by_any_name(self._by_name, lambda tool: tool.definition)
         listed = sorted(name for name, tool in self._by_name.items() if tool.definition.listed)
         self._sorted = [(self._by_name[name].access, described(self._by_name[name])) for name in listed]
         self._listings: dict[tuple[Permission, Modules], tuple[ToolDefinition, ...]] = {}

@@ -47,11 +47,6 @@ class SeenTool:
     access: Access
 
 
-def definition_of(tool: SeenTool) -> ToolDefinition:
-    """Return the definition that holds."""
-    return tool.definition
-
-
 def pending_because(offered: ToolDefinition, verdict: ToolOverride) -> Pending | None:
     """Why what is offered is not in effect, though an approval would do; `None` if that is not so."""
     if verdict.digest is None:

@@ -16,7 +16,7 @@ from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.manifests.definitions import spec_of
 from toolfleet_registry.manifests.digests import digest_of
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache
-from toolfleet_registry.manifests.overrides import SeenTool, definition_of, seen_tools
+from toolfleet_registry.manifests.overrides import SeenTool, seen_tools
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
@@ -245,8 +245,9 @@ class ToolCache:
     def _take(self, module: str, cached: CachedManifest) -> None:
         if cached is not self._read.get(module):
             self._read[module] = cached
-            tools = seen_tools(cached.manifest, cached.verdicts, self._settings.module.get(module))
-            self._modules[module] = by_any_name({tool.access.tool_name: tool for tool in tools}, definition_of)
+            seen = seen_tools(cached.manifest, cached.verdicts, self._settings.module.get(module))
+            tools = {tool.access.tool_name: tool for tool in seen}
+            self._modules[module] = by_any_name(tools, lambda tool: tool.definition)
         self._asked_at.pop(module, None)
 
 

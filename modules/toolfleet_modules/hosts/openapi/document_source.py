@@ -5,12 +5,11 @@ import contextlib
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import urljoin
 
 import httpx
 from watchfiles import Change, awatch
 
-from toolfleet_modules.hosts.openapi.calls.http_sender import origin_of
+from toolfleet_modules.hosts.openapi.calls.http_sender import within_origin
 from toolfleet_modules.hosts.openapi.documents.document import DocumentWrong
 from toolfleet_modules.hosts.openapi.documents.document_text import MOST_SELECTED_BYTES
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
@@ -145,7 +144,9 @@ class UrlSource:
                 if response.status_code == _NOT_MODIFIED and self._known is not None:
                     return None
                 if response.is_redirect:
-                    url = self._redirected(url, response.headers.get("location", ""))
+                    url = within_origin(url, response.headers.get("location", "")) or ""
+                    if not url:
+                        raise DocumentWrong("Its server redirects to another one, which is not followed.")
                     continue
                 if response.status_code != _OK:
                     raise DocumentWrong(f"Its server answers with status {response.status_code}.")
@@ -163,10 +164,3 @@ class UrlSource:
         names = {"etag": "If-None-Match", "last-modified": "If-Modified-Since"}
         self._validators = {sent: said[name] for name, sent in names.items() if name in said}
         return body
-
-    @staticmethod
-    def _redirected(url: str, location: str) -> str:
-        target = urljoin(url, location)
-        if origin_of(target) != origin_of(url):
-            raise DocumentWrong("Its server redirects to another one, which is not followed.")
-        return target

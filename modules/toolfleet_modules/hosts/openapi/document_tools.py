@@ -102,7 +102,7 @@ class _Building:
             raise OperationUnusable("TooManyTools", f"There are {MOST_TOOLS} tools already: choose by tags or paths.")
         base = base_of(operation, self._options)
         credentials = self._credentials.of(operation.security)
-        found = self._names[operation.method, operation.path]
+        found = self._names[f"{operation.method}{operation.path}"]
         name, *former = (f"{self._options.name}.{each}" for each in found if each is not None)
         taken = {place_of(each.place, each.name) for each in credentials}
         plan = input_plan(operation, self._inputs, taken, names=[name, *former], slashes=self._options.slashes)

@@ -224,6 +224,19 @@ async def test_a_service_that_turns_a_call_away_says_why(service: BirdService, t
     assert reply["error"].endswith(': {"error":"monthly quota of 100 calls is used up"}')
 
 
+@pytest.mark.parametrize(("method", "effect"), [("get", "none"), ("put", "none"), ("post", "none")])
+async def test_what_is_not_modified_is_no_redirect(
+    service: BirdService, tmp_path: Path, method: str, effect: str
+) -> None:
+    """As a service answers to `If-None-Match`: nothing has happened, and nothing leads elsewhere."""
+    async with hosted_document(tmp_path, document(PATHS), base=service.url) as birds:
+        done = await birds.call(f"{method}_status", code=304)
+
+        assert (done.success, done.effect_state) == (False, effect)
+        assert "304 (Not Modified)" in str(done.error)
+        assert "redirect" not in str(done.error)
+
+
 async def test_a_redirect_says_where_the_service_points(service: BirdService, tmp_path: Path) -> None:
     """A caller may then call what is there."""
     async with hosted_document(tmp_path, document(PATHS), base=service.url) as birds:

@@ -262,3 +262,22 @@ def test_every_schema_of_3_0_is_one_of_2020_12_afterwards(schema: dict[str, Any]
     """As the draft's own schema says, in both directions."""
     for direction in ("input", "output"):
         Draft202012Validator.check_schema(translated(schema, direction=direction))
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            {"propertyName": "kind", "mapping": {"barn": "#/components/schemas/BarnOwl", "tawny": "TawnyOwl"}},
+            "An owl. Kinds by 'kind': barn is BarnOwl, tawny is TawnyOwl.",
+        ),
+        ({"propertyName": "kind"}, "An owl."),
+        ({"mapping": {"barn": "BarnOwl"}}, "An owl."),
+        ("kind", "An owl."),
+    ],
+)
+def test_a_discriminator_is_said_in_words(said: Any, words: str) -> None:
+    """JSON Schema has no word for it, and a model needs the values that its property can have."""
+    found = translated({"type": "object", "description": "An owl.", "discriminator": said})
+
+    assert found == {"type": "object", "description": words}

@@ -338,6 +338,139 @@ def test_an_optional_body_that_cannot_be_sent_is_left_out(content: dict[str, Any
     assert (none.tools, len(none.faults)) == ({}, 1)
 
 
+ELSEWHERE = {"$ref": "owls.yaml#/owl"}
+PARTS: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "needs header fields": (BINARY, {"headers": {"X-Owl": {"required": True}}}, "needs header fields of its own"),
+    "is an object, and XML": ({"type": "object"}, {"contentType": "application/xml"}, "is 'application/xml'"),
+    "is in another file": (ELSEWHERE, {}, "owls.yaml"),
+}
+
+
+@pytest.mark.parametrize(("schema", "encoding", "words"), PARTS.values(), ids=PARTS)
+def test_a_part_that_cannot_be_sent_is_left_out(schema: Any, encoding: dict[str, Any], words: str) -> None:
+    """If it is optional, with a note; a required one costs the operation, with the reason. In JSON, too, where it can be so."""
+    for media_type in (MULTIPART, "application/json")[: 2 if schema == ELSEWHERE else 1]:
+        whole = {"type": "object", "properties": {"a": {"type": "string"}, "b": schema}}
+        said = {"schema": whole, "encoding": {"b": encoding}}
+        post = operation("op", requestBody={"required": True, "content": {media_type: said}})
+        (tool,) = tools(one("/f", post, "post")).tools.values()
+        assert tool.argument_names == {"a"}
+        assert "Its part 'b' is left out: " in tool.definition.description
+        assert words in tool.definition.description
+
+        required = {**said, "schema": {**whole, "required": ["b"]}}
+        post = operation("op", requestBody={"required": True, "content": {media_type: required}})
+        (fault,) = tools(one("/f", post, "post")).faults
+        assert words in fault.message
+
+
+@pytest.mark.parametrize(
+    ("name", "encoding", "is_noted"),
+    [
+        ("X-Owl", {"headers": {"X-Owl": {"schema": {}}}}, True),
+        ("Content-Type", {"headers": {"Content-Type": {"required": True}}}, False),
+        ("", {"contentType": "image/png"}, False),
+    ],
+)
+def test_header_fields_of_a_part_are_noted(name: str, encoding: dict[str, Any], *, is_noted: bool) -> None:
+    """They are optional, and nobody can say them. The type of a part is no such field."""
+    content = {MULTIPART: {"schema": {"type": "object", "properties": {"b": BINARY}}, "encoding": {"b": encoding}}}
+    post = operation("op", requestBody={"required": True, "content": content})
+    (tool,) = tools(one("/f", post, "post")).tools.values()
+
+    assert tool.argument_names == {"b"}, name
+    assert ("'b' is sent without header fields of its own" in tool.definition.description) is is_noted
+
+
+@pytest.mark.parametrize(
+    ("content", "written"),
+    [
+        ({"application/xml": {}}, None),
+        ({"text/csv": {}}, None),
+        ({"text/plain": {"schema": {"type": "string"}}}, "q=%7Bx"),
+        ({"text/csv": {}, "application/json": {}}, "q=%22%7Bx%22"),
+        ({"application/vnd.owl+json": {}}, "q=%22%7Bx%22"),
+    ],
+)
+def test_a_parameter_is_written_as_its_content_says(content: dict[str, Any], written: str | None) -> None:
+    """As JSON or as text; one of another type is left out with a note, and costs the operation if it is required."""
+    body = one("/a", operation("op", {"name": "q", "in": "query", "content": content}))
+    if written is not None:
+        assert sent(body, {"q": "{x"}).url.partition("?")[2] == written
+        return
+    (tool,) = tools(body).tools.values()
+    assert f"'q' is left out: 'q' is written as {next(iter(content))!r}." in tool.definition.description
+    (fault,) = tools(
+        one("/a", operation("op", {"name": "q", "in": "query", "required": True, "content": content}))
+    ).faults
+    assert fault.kind == "UnsupportedParameter"
+
+
+@pytest.mark.parametrize("method", ["get", "head"])
+def test_a_body_of_get_is_sent_where_openapi_has_one(method: str) -> None:
+    """3.1 has it; 3.0 says that it is to be ignored, and the tool's description says that it is."""
+    said = operation("op", requestBody=json_body({"type": "object", "properties": {"a": {}}, "required": ["a"]}))
+    assert sent(one("/a", said, method), {"a": 1}).body == b'{"a":1}'
+    old = one("/a", said, method, version="3.0.3")
+    assert sent(old, {}).body == b""
+    (tool,) = tools(old).tools.values()
+    assert "Its body is left out" in tool.definition.description
+
+
+@pytest.mark.parametrize(
+    ("pattern", "shown"),
+    [
+        (r"^[\w-\.]+@([\w-]+\.)+[\w-]{2,4}$", r"^[\w\-\.]+@([\w\-]+\.)+[\w\-]{2,4}$"),
+        (r"[.-\d]\w-\d", r"[.\-\d]\w\-\d"),
+        (r"[\\w-z]\-\d", r"[\\w-z]\-\d"),
+        ("^[a-z]+$", "^[a-z]+$"),
+        ("^.{1,10000}$", None),
+    ],
+)
+@pytest.mark.parametrize("place", ["query", "body"])
+def test_a_pattern_that_other_languages_take_costs_no_tool(place: str, pattern: str, shown: str | None) -> None:
+    """A dash beside a class is written as all engines read it; one that is too large is said in words, for the service checks it."""
+    schema = {"type": "string", "pattern": pattern}
+    body = json_body({"type": "object", "properties": {"a": schema}})
+    said = operation("op", parameter("a", "query", schema)) if place == "query" else operation("op", requestBody=body)
+    found = tools(one("/a", said, "post"))
+    (tool,) = found.tools.values()
+    words = {"pattern": shown} if shown else {"description": f"The service checks it by the pattern {pattern}."}
+
+    assert not found.faults
+    assert (tool.definition.input_schema or {})["properties"]["a"] == {"type": "string", **words}
+
+
+@pytest.mark.parametrize(("path", "is_listed"), [("owls", True), ("x-owls", False)])
+def test_a_path_that_is_none_is_listed(path: str, *, is_listed: bool) -> None:
+    """An extension of OpenAPI is no path."""
+    assert [each.label for each in tools(one(path, operation("op"))).faults] == ([path] if is_listed else [])
+
+
+@pytest.mark.parametrize(
+    ("media_type", "value", "content_type", "body"),
+    [
+        ("image/*", f"data:image/png;base64,{b64encode(PNG).decode()}", "image/png", PNG),
+        ("image/*", b64encode(PNG).decode(), "image/png", PNG),
+        ("image/*", "AAE=", "application/octet-stream", b"\x00\x01"),
+        ("application/pdf", b64encode(PNG).decode(), "application/pdf", PNG),
+        ("text/plain", "ü", "text/plain; charset=utf-8", b"\xc3\xbc"),
+        ("text/plain; charset=iso-8859-1", "ü", "text/plain; charset=iso-8859-1", b"\xfc"),
+        ("text/markdown; variant=GFM", "ü", "text/markdown; variant=GFM; charset=utf-8", b"\xc3\xbc"),
+        ("application/json; charset=iso-8859-1", "ü", "application/json; charset=iso-8859-1", b'"\\u00fc"'),
+        ("application/json", "ü", "application/json", b'"\xc3\xbc"'),
+    ],
+)
+def test_a_body_is_what_its_type_says(media_type: str, value: str, content_type: str, body: bytes) -> None:
+    """In the character set that the document names, and of the type that a data URL names where the document has `*`."""
+    request = sent(
+        one("/up", operation("op", requestBody=json_body({"type": "string"}, media_type=media_type)), "post"),
+        {"body": value},
+    )
+
+    assert (request.headers["Content-Type"], request.body) == (content_type, body)
+
+
 def test_a_header_that_only_the_host_sends_is_named() -> None:
     """Of those that every request has by itself nothing is said."""
     headers = [parameter(name, "header") for name in ("Authorization", "Accept", "Content-Type")]

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 from toolfleet_modules.hosts.openapi.calls.http_sender import ServiceAnswer
-from toolfleet_modules.hosts.openapi.documents.body_plan import is_json
+from toolfleet_modules.hosts.openapi.documents.body_plan import charset_of, is_json
 from toolfleet_modules.hosts.openapi.documents.output_schema import DescribedAnswer
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.reply import Reply
@@ -17,9 +17,10 @@ from toolfleet_registry.functions.files import Audio, File, Image
 from toolfleet_registry.system.http_bodies import loads_strict
 
 _BUSY = frozenset({408, 425, 429})  # whoever says this has not begun
-_MOVED = frozenset({301, 307, 308})
+_UNDONE = frozenset({301, 304, 307, 308})
 _BUSY_SECONDS = 1.0
 _MOST_SHOWN = 1500  # characters of an error's body
+_PHRASES = {each.value: f" ({each.phrase})" for each in HTTPStatus}
 _TEXTS = frozenset(
     """application/xml application/javascript application/yaml application/x-www-form-urlencoded application/x-ndjson
     application/ndjson application/jsonl application/x-jsonlines application/json-seq""".split()  # noqa: SIM905 - one text is read more easily
@@ -45,9 +46,8 @@ def reply_of(  # noqa: PLR0913 - what an answer is judged by
     """Return the reply. Raises `ModuleBusy` for an answer that says that nothing has begun, and to come back."""
     status = answer.status
     said = described.get(str(status)) or described.get(f"{status // 100}XX")
-    words = " ".join(secrets.hide(_text(answer)).split())  # hidden before it is cut
-    words = words[:_MOST_SHOWN]
-    error = f"{name} has answered with status {status}{_phrase(status)}{': ' if words else '.'}{words}"
+    words = " ".join(secrets.hide(_text(answer)).split())[:_MOST_SHOWN]  # hidden before it is cut
+    error = f"{name} has answered with status {status}{_PHRASES.get(status, '')}{': ' if words else '.'}{words}"
     retry_after = parse_retry_after(answer.headers.get("retry-after"))
     # A proxy says 503 also when its connection broke after it had passed the request on.
     is_away = status == HTTPStatus.SERVICE_UNAVAILABLE and (retry_after is not None or is_repeatable)
@@ -64,10 +64,11 @@ def reply_of(  # noqa: PLR0913 - what an answer is judged by
             name, result, most_bytes=most_bytes, note=note, unchecked=why if is_checked and not is_as_said else None
         )
     if status // 100 == 3:  # noqa: PLR2004 - as above
-        target = secrets.hide(answer.headers.get("location", ""))[:_MOST_SHOWN]
-        to = f" to {target}" if target.isprintable() and target else ""
-        error = f"{name} has answered with a redirect ({status}){to}, which is not followed: it leads elsewhere, or would send anew."
-        return Reply.failure(name, error, effect_state="none" if status in _MOVED or is_repeatable else "unknown")
+        if "location" in answer.headers:
+            target = secrets.hide(answer.headers["location"])[:_MOST_SHOWN]
+            to = f" to {target}" if target.isprintable() and target else ""
+            error = f"{name} has answered with a redirect ({status}){to}, which is not followed: it leads elsewhere, or would send anew."
+        return Reply.failure(name, error, effect_state="none" if status in _UNDONE or is_repeatable else "unknown")
     if status // 100 == 4:  # noqa: PLR2004 - as above
         return Reply.failure(name, error, effect_state="none")
     return Reply.failure(name, error, effect_state="unknown", retryable=is_repeatable)
@@ -118,16 +119,8 @@ def _is_text(media_type: str) -> bool:
 
 
 def _text(answer: ServiceAnswer) -> str:
-    message = Message()
-    message["content-type"] = answer.headers.get("content-type", "")
+    charset = charset_of(answer.headers.get("content-type", ""))
     try:
-        return answer.body.decode(message.get_content_charset() or "utf-8", "replace").removeprefix("\ufeff")
+        return answer.body.decode(charset or "utf-8", "replace").removeprefix("\ufeff")
     except LookupError:
         return answer.body.decode(errors="replace")
-
-
-def _phrase(status: int) -> str:
-    try:
-        return f" ({HTTPStatus(status).phrase})"
-    except ValueError:
-        return ""

@@ -90,7 +90,8 @@ class HttpSender:
             async with asyncio.timeout(seconds):
                 url, answer = request.url, await self._sent(request, request.url, seconds, may_begin)
                 for _ in range(_MOST_REDIRECTS):
-                    target = _within_origin(url, answer) if request.method in _FOLLOWING else None
+                    is_followed = answer.is_redirect and request.method in _FOLLOWING
+                    target = within_origin(url, answer.headers["location"]) if is_followed else None
                     if target is None:
                         break
                     url = target
@@ -169,12 +170,10 @@ def origin_of(url: str) -> tuple[str, str, int | None]:
     return parsed.scheme, parsed.host, parsed.port
 
 
-def _within_origin(url: str, answer: ServiceAnswer) -> str | None:
-    """Where a redirect leads, if that is the same origin."""
-    if not answer.is_redirect:
-        return None
+def within_origin(url: str, location: str) -> str | None:
+    """Return where a redirect leads, if that is the same origin."""
     try:
-        target = urljoin(url, answer.headers["location"])
+        target = urljoin(url, location)
         return target if origin_of(target) == origin_of(url) and not httpx.URL(target).userinfo else None
     except (httpx.InvalidURL, ValueError):
         return None

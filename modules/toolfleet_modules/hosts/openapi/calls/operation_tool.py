@@ -1,7 +1,7 @@
 """Makes a module's tool of an operation: a call is a request to its service."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from toolfleet_modules.hosts.openapi.calls.answer_reply import reply_of
@@ -65,7 +65,7 @@ class OperationRun(ServedRun[OperationTool]):
     async def run(self) -> Reply:
         """Send the request. Raises `ModuleBusy`, `NotBegun` and `asyncio.CancelledError`."""
         reply = await self._replied()
-        return replace(reply, body=self.tool.secrets.hide_json(reply.body.encode()).decode())
+        return reply.rewritten(self.tool.secrets.hide_json)
 
     async def _replied(self) -> Reply:
         name, is_repeatable = self.name, self.is_repeatable

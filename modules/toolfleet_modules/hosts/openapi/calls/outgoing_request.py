@@ -9,6 +9,7 @@ from urllib.parse import quote_plus, urlsplit
 
 from toolfleet_modules.hosts.openapi.calls.credentials import Credential, with_credentials
 from toolfleet_modules.hosts.openapi.calls.parameter_values import (
+    NOTHING_LEFT,
     ValueRefused,
     cookie_parts,
     decoded,
@@ -65,14 +66,14 @@ class RequestForm:
             value = arguments[field.argument]
             if field.place == "body":
                 properties[field.name] = value
-            elif value is None:
-                continue  # nothing that a text could say
-            elif field.place == "query":
-                query += query_parts(field, value)
-            elif field.place == "header":
+            elif field.place == "header" and value is not None:
                 headers[field.name] = header_text(field, value)
-            elif field.place == "cookie":
-                cookies += cookie_parts(field, value)
+            elif field.place != "path":
+                write, parts = (cookie_parts, cookies) if field.place == "cookie" else (query_parts, query)
+                written = [] if value is None else write(field, value)  # null: nothing that a text could say
+                if field.is_required and not written:
+                    raise ValueRefused(NOTHING_LEFT.format(field.argument))
+                parts += written
         if self.plan.key_header is not None:
             headers[self.plan.key_header] = key_of(call_id, self.plan.key_schema or {})
         url, body = urlsplit(f"{self.base}{self._path(arguments)}"), self._body(properties, headers)

@@ -1,7 +1,7 @@
 """Writes arguments as OpenAPI's styles have them: in paths, queries, headers and cookies."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, unquote
@@ -11,6 +11,10 @@ from toolfleet_modules.hosts.openapi.documents.input_fields import InputField
 _MOST_DIGITS = 1e21  # from there on a number is written with an exponent
 _MOST_DECODED = 16  # times: text that is encoded more often is refused unread
 _IN_QUERY = ":/?@!$'()*,;"  # of the reserved ones, those that mean nothing in a query
+
+
+NOTHING_LEFT = "{} is required, and an empty value would leave it out of the request."
+"""Refuses a required value of which nothing would be sent; filled in with the argument's name."""
 
 
 class ValueRefused(Exception):
@@ -23,16 +27,7 @@ def path_text(field: InputField, value: Any) -> str:
     Servers and proxies decode a path before they route it, some more than once, so it is judged by what it decodes to.
     Raises `ValueRefused` for an empty text, for a backslash, and for `/` where the operator does not allow it.
     """
-    name, value = _quoted(field.name), without_nulls(field, value)
-    if isinstance(value, dict) and not field.is_json:
-        pairs = [(_quoted(key), _quoted(text_of(each))) for key, each in value.items()]
-        text = _joined_object(field, name, pairs)
-    elif isinstance(value, list) and not field.is_json:
-        text = _joined_list(field, name, [_quoted(text_of(each)) for each in value])
-    else:
-        written = _quoted(_whole(field, value))
-        named = f"{name}={written}" if written else name
-        text = {"simple": written, "label": f".{written}", "matrix": f";{named}"}[field.style]
+    text = _in_style(field, value, _quoted)
     if not text:
         raise ValueRefused(f"{field.argument} is empty, and is a part of the path.")
     plain = decoded(text)
@@ -72,14 +67,7 @@ def query_parts(field: InputField, value: Any) -> list[str]:
 
 def header_text(field: InputField, value: Any) -> str:
     """A header's value, as it stands. Raises `ValueRefused` for what no header can have."""
-    value = without_nulls(field, value)
-    if isinstance(value, dict) and not field.is_json:
-        equals = "=" if field.explode else ","
-        text = ",".join(f"{key}{equals}{text_of(each)}" for key, each in value.items())
-    elif isinstance(value, list) and not field.is_json:
-        text = ",".join(map(text_of, value))
-    else:
-        text = _whole(field, value)
+    text = _in_style(field, value, str)
     if not text.isprintable():
         raise ValueRefused(f"{field.argument} has characters that a header cannot have.")
     return text.strip()
@@ -111,33 +99,34 @@ def with_whole_numbers(value: Any) -> Any:
 
 def text_of(value: Any) -> str:
     """One value as a text: JSON's own words, and JSON of what is nested."""
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return value if isinstance(value, str) else json_text(value)
+
+
+def json_text(value: Any, *, is_ascii: bool = False) -> str:
+    """JSON without blanks; `is_ascii`: in ASCII only."""
+    return json.dumps(value, ensure_ascii=is_ascii, separators=(",", ":"))
 
 
 def _whole(field: InputField, value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if field.is_json else text_of(value)
+    return json_text(value) if field.is_json else text_of(value)
 
 
-def _joined_list(field: InputField, name: str, texts: list[str]) -> str:
-    if field.style == "matrix":
-        if field.explode:
-            return "".join(f";{name}={each}" for each in texts)
-        return f";{name}={','.join(texts)}"
-    if field.style == "label":
-        return f".{('.' if field.explode else ',').join(texts)}"
-    return ",".join(texts)
-
-
-def _joined_object(field: InputField, name: str, pairs: list[tuple[str, str]]) -> str:
-    equals = "=" if field.explode else ","
-    texts = [f"{key}{equals}{each}" for key, each in pairs]
+def _in_style(field: InputField, value: Any, write: Callable[[str], str]) -> str:
+    """Return a value in one of the styles of paths, of which `simple` is that of headers; `write` writes each part."""
+    name, value, texts = write(field.name), without_nulls(field, value), list[str]()
+    if isinstance(value, dict) and not field.is_json:
+        equals = "=" if field.explode else ","
+        texts = [f"{write(key)}{equals}{write(text_of(each))}" for key, each in value.items()]
+    elif isinstance(value, list) and not field.is_json:
+        label = f"{name}=" if field.style == "matrix" and field.explode else ""
+        texts = [f"{label}{write(text_of(each))}" for each in value]
+    else:
+        written = write(_whole(field, value))
+        named = f"{name}={written}" if written else name
+        return {"simple": written, "label": f".{written}", "matrix": f";{named}"}[field.style]
     if field.style == "matrix":
         return "".join(f";{each}" for each in texts) if field.explode else f";{name}={','.join(texts)}"
-    if field.style == "label":
-        return f".{('.' if field.explode else ',').join(texts)}"
-    return ",".join(texts)
+    return f".{('.' if field.explode else ',').join(texts)}" if field.style == "label" else ",".join(texts)
 
 
 def _object_parts(field: InputField, name: str, value: Mapping[str, Any], safe: str) -> list[str]:

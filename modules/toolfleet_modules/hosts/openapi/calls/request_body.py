@@ -1,6 +1,5 @@
 """Writes a request's body: JSON, a form, several parts, text or bytes."""
 
-import json
 import mimetypes
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -9,8 +8,14 @@ from urllib.parse import quote_plus
 
 from pydantic_core import PydanticCustomError
 
-from toolfleet_modules.hosts.openapi.calls.parameter_values import ValueRefused, query_parts, text_of
-from toolfleet_modules.hosts.openapi.documents.body_plan import FORM, MULTIPART, BodyPlan, is_json
+from toolfleet_modules.hosts.openapi.calls.parameter_values import (
+    NOTHING_LEFT,
+    ValueRefused,
+    json_text,
+    query_parts,
+    text_of,
+)
+from toolfleet_modules.hosts.openapi.documents.body_plan import FORM, MULTIPART, BodyPlan, charset_of, is_json
 from toolfleet_modules.hosts.openapi.documents.input_fields import InputField
 from toolfleet_registry.functions.encoded_bytes import Media, decoded
 from toolfleet_registry.system.randomness import uuid4
@@ -22,14 +27,26 @@ def body_of(plan: BodyPlan, value: Any) -> tuple[str, bytes]:
     """The media type and the bytes; `value` is the whole body, or its properties by name. Raises `ValueRefused`."""
     name = plan.media_type.partition(";")[0].strip().lower()
     if is_json(plan.media_type):
-        return plan.media_type, json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        is_ascii = "charset" in plan.media_type.lower()  # which may be any one that has ASCII in it
+        return plan.media_type, json_text(value, is_ascii=is_ascii).encode()
     if name == FORM:
         return plan.media_type, "&".join(_form_parts(plan, _properties(value))).encode()
     if name == MULTIPART:
         return _multipart(plan, _properties(value))
     if name.startswith("text/"):
-        return f"{name}; charset=utf-8", text_of(value).encode()
-    return plan.media_type, _bytes(value, "body")[0]
+        return _text(plan.media_type, text_of(value))
+    data, found = _bytes(value, "body")
+    return (found or "application/octet-stream") if "*" in plan.media_type else plan.media_type, data
+
+
+def _text(media_type: str, text: str) -> tuple[str, bytes]:
+    """Return the media type and the bytes of a text, in the character set that the document names, or else in UTF-8."""
+    if (charset := charset_of(media_type)) is None:
+        return f"{media_type}; charset=utf-8", text.encode()
+    try:
+        return media_type, text.encode(charset)
+    except (LookupError, UnicodeEncodeError):
+        raise ValueRefused(f"The body is sent in {charset}, which does not have all of its characters.") from None
 
 
 def _properties(value: Any) -> Mapping[str, Any]:
@@ -38,18 +55,19 @@ def _properties(value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _without_nulls(properties: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what can be said: no part of a form is null."""
+def _without_nulls(plan: BodyPlan, properties: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what can be said: no part of a form is null. Raises `ValueRefused` for a required one of which nothing is left."""
     for name, value in properties.items():
-        if isinstance(value, list):
-            yield name, [each for each in value if each is not None]
-        elif value is not None:
-            yield name, value
+        said = [each for each in value if each is not None] if isinstance(value, list) else value
+        if said is not None and said != []:
+            yield name, said
+        elif name in plan.required:
+            raise ValueRefused(NOTHING_LEFT.format(name))
 
 
 def _form_parts(plan: BodyPlan, properties: Mapping[str, Any]) -> list[str]:
     parts = list[str]()
-    for name, value in _without_nulls(properties):
+    for name, value in _without_nulls(plan, properties):
         encoding = plan.encodings.get(name, {})
         if {"style", "explode", "allowReserved"} & encoding.keys():
             style = str(encoding.get("style", "form"))
@@ -66,7 +84,7 @@ def _form_parts(plan: BodyPlan, properties: Mapping[str, Any]) -> list[str]:
 def _multipart(plan: BodyPlan, properties: Mapping[str, Any]) -> tuple[str, bytes]:
     boundary = uuid4().hex
     body = bytearray()
-    for name, value in _without_nulls(properties):
+    for name, value in _without_nulls(plan, properties):
         said = plan.encodings.get(name, {}).get("contentType")
         for each in value if isinstance(value, list) else [value]:
             label = f'form-data; name="{name.translate(_NAME_CHARACTERS)}"'

@@ -1,11 +1,15 @@
 """Plans an operation's body: its media type, and whether its properties can be arguments of their own."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from email.message import Message
+from functools import partial
+from typing import Any, TypeVar
 
 from toolfleet_modules.hosts.openapi.documents.document import OperationUnusable
 from toolfleet_modules.hosts.openapi.documents.json_schemas import SchemaTranslator
+
+_Made = TypeVar("_Made")
 
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
@@ -20,6 +24,7 @@ class BodyPlan:
     """A body of `media_type`. `properties` are arguments of their own; `None`: the whole body is one, of `schema`.
 
     `files`: of the properties, those that are bytes. `encodings`: what the document says of how each is written.
+    `notes`: sentences about parts, or what belongs to them, that are left out.
     """
 
     media_type: str
@@ -29,6 +34,7 @@ class BodyPlan:
     required: frozenset[str] = frozenset()
     files: frozenset[str] = frozenset()
     encodings: Mapping[str, Any] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 def body_plan(body: Mapping[str, Any], translator: SchemaTranslator, references: set[str]) -> BodyPlan:
@@ -37,7 +43,7 @@ def body_plan(body: Mapping[str, Any], translator: SchemaTranslator, references:
     is_required = body.get("required") is True
     found = _chosen(content if isinstance(content, dict) else {})
     if found is None:
-        kinds = ", ".join(content)[:120] if isinstance(content, dict) else "no media type"
+        kinds = ", ".join(content)[:120] if isinstance(content, dict) and content else "of no media type"
         raise OperationUnusable("UnsupportedBody", f"Its body is {kinds}: JSON, forms, text and bytes are written.")
     media_type, said = found
     schema, encodings = said.get("schema", {}), said.get("encoding")
@@ -75,22 +81,81 @@ def is_json(media_type: str) -> bool:
     return name in {"application/json", "text/json", "text/x-json", "application/x-json"} or name.endswith("+json")
 
 
+def charset_of(media_type: str) -> str | None:
+    """Return the character set that a media type names."""
+    message = Message()
+    message["content-type"] = media_type
+    return message.get_content_charset()
+
+
+def part_of(
+    make: Callable[[set[str]], _Made],
+    translator: SchemaTranslator,
+    references: set[str],
+    optional: tuple[str, list[str]] | None,
+) -> _Made | None:
+    """Make a part of the plan; for an `optional` one that cannot be sent, note under its name why it is left out."""
+    own = set[str]()
+    try:
+        made = make(own)
+        if optional is not None:
+            translator.definitions(own)  # whether all that it refers to is there
+    except OperationUnusable as exc:
+        if optional is None:
+            raise
+        optional[1].append(f"{optional[0]} is left out: {exc}")
+        return None
+    references |= own
+    return made
+
+
 def _with_properties(
     plan: BodyPlan, found: Mapping[str, Any], translator: SchemaTranslator, references: set[str]
 ) -> BodyPlan:
     """The plan of a plain object: each of its properties is an argument."""
-    properties = {name: each for name, each in found.items() if not translator.is_hidden(each)}
-    is_multipart = _is_multipart(plan.media_type)
-    files = frozenset(
-        name
-        for name, each in properties.items()
-        if is_multipart and _is_file(translator, each, plan.encodings.get(name, {}).get("contentType"))
-    )
-    translated = {
-        name: _file_schema(translator, each) if name in files else translator.translate(each, references)
-        for name, each in properties.items()
-    }
-    return replace(plan, properties=translated, required=plan.required & properties.keys(), files=files)
+    translated, files, notes = dict[str, Any](), set[str](), list[str]()
+    for name, each in found.items():
+        encoding = plan.encodings.get(name, {}) if _is_multipart(plan.media_type) else None
+        label = f"Its part {name[:80]!r}"
+        make = partial(_property_schema, translator, each, encoding)
+        made = part_of(make, translator, references, None if name in plan.required else (label, notes))
+        if made is None or made[0] is None:
+            continue
+        translated[name] = made[0]
+        files |= {name} if made[1] else set()
+        if encoding and _part_headers(translator, encoding):
+            notes.append(f"{label} is sent without header fields of its own.")
+    required = plan.required & translated.keys()
+    return replace(plan, properties=translated, required=required, files=frozenset(files), notes=notes)
+
+
+def _property_schema(
+    translator: SchemaTranslator, schema: Any, encoding: Mapping[str, Any] | None, references: set[str]
+) -> tuple[Any, bool]:
+    """Return the argument's schema, `None` for one that is no argument, and whether it is a file.
+
+    `encoding` is that of a part of several. Raises `OperationUnusable`, also for what is not written as it says.
+    """
+    if translator.is_hidden(schema):
+        return None, False
+    if encoding is None:
+        return translator.translate(schema, references), False
+    if any(each.get("required") is True for each in _part_headers(translator, encoding)):
+        raise OperationUnusable("UnsupportedBody", "A part of its body needs header fields of its own.")
+    types = str(encoding.get("contentType", "*"))
+    is_object = _plain_of(translator, schema).get("type") == "object"
+    if is_object and not any(is_json(each) or "*" in each for each in types.split(",")):
+        raise OperationUnusable("UnsupportedBody", f"An object of its body is {types[:80]!r}: JSON is written.")
+    if _is_file(translator, schema, encoding.get("contentType")):
+        return _file_schema(translator, schema), True
+    return translator.translate(schema, references), False
+
+
+def _part_headers(translator: SchemaTranslator, encoding: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return what the document says of header fields of a part, but for its type, which stands in `contentType`."""
+    headers = encoding.get("headers")
+    found = headers.items() if isinstance(headers, dict) else ()
+    return [translator.resolved(each) for name, each in found if name.lower() != "content-type"]
 
 
 def _chosen(content: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
@@ -104,7 +169,7 @@ def _chosen(content: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
 def _written(kind: str, media_type: str) -> str:
     """A media type as a request says it: without wildcards, and of a form without parameters."""
     if "*" in media_type:
-        return "application/json" if kind == "json" else "application/octet-stream"
+        return "application/json" if kind == "json" else media_type
     return media_type.partition(";")[0].strip().lower() if kind == "form" else media_type
 
 

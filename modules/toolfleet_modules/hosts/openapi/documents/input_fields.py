@@ -1,19 +1,19 @@
 """Plans a tool's arguments: which of an operation's parameters, or which part of its body, each one is."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from toolfleet_modules.hosts.openapi.documents.body_plan import BodyPlan, body_plan
+from toolfleet_modules.hosts.openapi.documents.body_plan import BodyPlan, body_plan, part_of
+from toolfleet_modules.hosts.openapi.documents.body_plan import is_json as is_json_type
 from toolfleet_modules.hosts.openapi.documents.document import OperationUnusable
 from toolfleet_modules.hosts.openapi.documents.json_schemas import SchemaTranslator
 from toolfleet_modules.hosts.openapi.documents.operation_names import argument_name
 from toolfleet_modules.hosts.openapi.documents.operations import Operation
 
 Place = Literal["path", "query", "header", "cookie", "body"]
-_Made = TypeVar("_Made")
 
 WHOLE_BODY = "body"
 """The argument that is the whole body, where its parts cannot stand beside the parameters."""
@@ -85,43 +85,24 @@ def input_plan(
         else:
             is_required = place == "path" or parameter.get("required") is True
             make = partial(_parameter_field, parameter, translator)
-            found = _part(make, translator, references, None if is_required else (repr(name[:80]), notes))
+            found = part_of(make, translator, references, None if is_required else (repr(name[:80]), notes))
             fields += [] if found is None else [found]
     _check_path(operation, fields)
     body = None
     if operation.body is not None:
         make_body = partial(body_plan, operation.body, translator)
         is_required = operation.body.get("required") is True
-        body = _part(make_body, translator, references, None if is_required else ("Its body", notes))
+        body = part_of(make_body, translator, references, None if is_required else ("Its body", notes))
+    if operation.ignores_body:
+        notes.append("Its body is left out: in OpenAPI 3.0 GET and HEAD have none.")
     if body is not None:
         fields += _body_fields(body)
+        notes += body.notes
     named = [_with_slashes(each, names, slashes) for each in _named(fields)]
     schema = _schema_of(named, translator, references)
-    if key is None:
-        return InputPlan(named, body, schema, notes=notes)
-    key_schema = key.get("schema")
-    return InputPlan(named, body, schema, key["name"], key_schema if isinstance(key_schema, dict) else {}, notes)
-
-
-def _part(
-    make: Callable[[set[str]], _Made],
-    translator: SchemaTranslator,
-    references: set[str],
-    optional: tuple[str, list[str]] | None,
-) -> _Made | None:
-    """Make a part of the plan; for an `optional` one that cannot be sent, note under its name why it is left out."""
-    own = set[str]()
-    try:
-        made = make(own)
-        if optional is not None:
-            translator.definitions(own)  # whether all that it refers to is there
-    except OperationUnusable as exc:
-        if optional is None:
-            raise
-        optional[1].append(f"{optional[0]} is left out: {exc}")
-        return None
-    references |= own
-    return made
+    said = {} if key is None else key
+    key_schema = said.get("schema")
+    return InputPlan(named, body, schema, said.get("name"), key_schema if isinstance(key_schema, dict) else {}, notes)
 
 
 def _parameter_field(parameter: Mapping[str, Any], translator: SchemaTranslator, references: set[str]) -> InputField:
@@ -139,9 +120,12 @@ def _parameter_field(parameter: Mapping[str, Any], translator: SchemaTranslator,
     is_json = False
     schema = parameter.get("schema", {})
     if isinstance(content, dict) and content:
-        media, said = next(iter(content.items()))
+        media = next(filter(is_json_type, content), next(iter(content)))
+        said = content[media]
         schema = said.get("schema", {}) if isinstance(said, dict) else {}
-        is_json = "json" in media
+        is_json = is_json_type(media)
+        if not is_json and not media.startswith("text/plain"):
+            raise OperationUnusable("UnsupportedParameter", f"{parameter['name'][:80]!r} is written as {media[:80]!r}.")
     translated = translator.translate(schema, references)
     return InputField(
         "",

@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationUnusable, digest_of
+from toolfleet_registry.schemas.patterns import MOST_STATES, states_of
 from toolfleet_registry.schemas.subschemas import is_senseless
 
 Direction = Literal["input", "output"]
 
 _MOST_DEFINITIONS = 2000  # of one schema: what has more is larger than a tool's schema may be
 _SHOWN = 120
+_MOST_WORDS = 1000  # characters
 
 
 class SchemaTranslator:
@@ -86,7 +88,7 @@ class SchemaTranslator:
             said = self.resolved(waiting.pop())
             if id(said) not in found:
                 found[id(said)] = said
-                lists = [said[word] for word in _COMPOSING if _is_list(said.get(word))]
+                lists = [said[word] for word in _COMPOSING if isinstance(said.get(word), list)]
                 waiting += [each for branches in lists for each in branches if isinstance(each, dict)]
                 waiting += [said[word] for word in _BESIDE if isinstance(said.get(word), dict)]
         return list(found.values())
@@ -130,12 +132,14 @@ class SchemaTranslator:
 
     def _plain(self, schema: Mapping[str, Any], references: set[str], hidden: frozenset[str]) -> dict[str, Any]:
         """Without what OpenAPI has beyond JSON Schema, and with what it writes otherwise."""
-        said: dict[str, Any] = {}
+        said, words = dict[str, Any](), [_kinds_in(schema)]
         hidden |= {name for name, each in self.members(schema) if self.is_hidden(each)}
         for keyword, value in schema.items():
-            if keyword in _DROPPED or keyword.startswith("x-") or (keyword == "default" and self._is_input):
+            is_dropped = keyword in _DROPPED or keyword.startswith("x-") or is_senseless(keyword, value)
+            if is_dropped or (keyword == "default" and self._is_input):
                 continue
-            if is_senseless(keyword, value):
+            if keyword == "pattern" and self._is_input and states_of(str(value)) > MOST_STATES:
+                words.append(f"The service checks it by the pattern {_shown(value)}.")
                 continue
             said[keyword] = self._part(keyword, value, references, hidden)
         self._leave_out(schema, said, hidden)
@@ -143,8 +147,9 @@ class SchemaTranslator:
         if "example" in schema and "examples" not in said:
             said["examples"] = [schema["example"]]
         if self._is_input and schema.get("default") is not None:
-            words = f"Without it the service takes {_shown(schema['default'])}."
-            said["description"] = f"{said['description']} {words}" if _is_text(said.get("description")) else words
+            words.append(f"Without it the service takes {_shown(schema['default'])}.")
+        if said.get("description") or any(words):
+            said["description"] = " ".join(filter(None, [said.get("description"), *words]))
         return said
 
     def _part(self, keyword: str, value: Any, references: set[str], hidden: frozenset[str]) -> Any:
@@ -159,12 +164,16 @@ class SchemaTranslator:
             return [translate(each) for each in value]
         if keyword in _NAMED and isinstance(value, dict):
             return {name: translate(each) for name, each in value.items()}
-        return value
+        # `[\w-.]`, as JavaScript takes it, is `[\w\-.]`.
+        is_pattern = keyword == "pattern" and isinstance(value, str)
+        return _DASHES.sub(lambda found: found[2] or f"{found[1] or ''}\\-", value) if is_pattern else value
 
     def _requires(self, schema: Mapping[str, Any], names: frozenset[str]) -> bool:
         """Tell whether a schema, with all that it is composed of, requires one of these properties."""
         parts = self._composed(schema)
-        return any(not names.isdisjoint(map(str, each["required"])) for each in parts if _is_list(each.get("required")))
+        return any(
+            not names.isdisjoint(map(str, each["required"])) for each in parts if isinstance(each.get("required"), list)
+        )
 
     def _leave_out(self, schema: Mapping[str, Any], said: dict[str, Any], hidden: frozenset[str]) -> None:
         properties = schema.get("properties")
@@ -210,19 +219,21 @@ def _set_bounds(schema: Mapping[str, Any], said: dict[str, Any]) -> None:
                 said[flag] = said.pop(plain)
 
 
+def _kinds_in(schema: Mapping[str, Any]) -> str:
+    """Return what a discriminator says: which schema is meant by which value of its property."""
+    said = schema.get("discriminator")
+    if not isinstance(said, dict) or not isinstance(mapping := said.get("mapping"), dict) or not mapping:
+        return ""
+    kinds = ", ".join(f"{name} is {str(each).rpartition('/')[2]}" for name, each in mapping.items())
+    return f"Kinds by {said['propertyName']!r}: {kinds}."[:_MOST_WORDS] if "propertyName" in said else ""
+
+
 def _shown(value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
+_DASHES = re.compile(r"(\\[dDwWsS])-|(\\.)|-(?=\\[dDwWsS])")
 _DROPPED = frozenset(
     """discriminator example externalDocs nullable readOnly writeOnly xml $schema $comment $id $anchor $dynamicAnchor
     $dynamicRef $recursiveAnchor $recursiveRef""".split()  # noqa: SIM905 - one text is read more easily than a list

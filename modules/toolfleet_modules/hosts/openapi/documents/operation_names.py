@@ -15,7 +15,7 @@ LONGEST = 100
 
 _DIGEST = 8
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
-_PLAIN_PATH = re.compile(r"(/[A-Za-z0-9-]+)+", re.ASCII)
+_PLAIN_LABEL = re.compile(r"[a-z]+(/[A-Za-z0-9-]+)+", re.ASCII)
 _OTHERS = re.compile(r"[^A-Za-z0-9_.-]+", re.ASCII)
 _GAPS = re.compile(r"[^A-Za-z0-9.-]+", re.ASCII)
 _OURS = re.compile(r"-x[0-9a-f]{8}$")  # a name's end that could be one of ours
@@ -28,31 +28,28 @@ class MethodNames(NamedTuple):
     former: str | None
 
 
-def method_names(document: OpenApiDocument) -> dict[tuple[str, str], MethodNames]:
-    """Return the names of all operations by method and path, whichever of them are served.
+def method_names(document: OpenApiDocument) -> dict[str, MethodNames]:
+    """Return the names of all operations by `get/owls`, whichever of them are served.
 
     An `operationId` that is a name is the name. Any other one, or method and path where none can be read, become what a
     model can say: `find pet by id` is `find_pet_by_id`, and `GET /owls/{id}` is `get_owls_id`. Where that is the name of two
     operations, each has `-x` and a digest at its end.
     """
-    said = {(method, path): operation_id for method, path, operation_id in _operations(document)}
-    own = {each for each in said.values() if each is not None and _is_plain(each)}
-    former = {place: _former_name(*place, each) for place, each in said.items()}
-    spoken = {place: _spoken_name("".join(place), each) for place, each in said.items()}
-    counted = Counter(name for place, name in spoken.items() if said[place] not in own)
-    names = dict[tuple[str, str], str]()
-    for place, name in spoken.items():
-        is_own = said[place] in own
-        is_free = is_own or (counted[name] == 1 and name not in own and not _OURS.search(name))
-        marked = former[place] if _OURS.search(former[place]) else _marked("".join(place))
-        names[place] = name if is_free else marked
-    first = {before: place for place, before in reversed(former.items())}  # of operations with one operationId
+    said = dict(_operations(document))
+    own = {each for each in said.values() if _is_plain(each)}
+    former = {label: _former_name(label, each) for label, each in said.items()}
+    spoken = {label: each if each in own else _readable(each) or _readable(label) for label, each in said.items()}
+    counted = Counter(name for label, name in spoken.items() if said[label] not in own)
+    names = dict[str, str]()
+    for label, name in spoken.items():
+        is_free = counted[name] == 1 and name not in own and not _OURS.search(name)
+        marked = former[label] if _OURS.search(former[label]) else _marked(label)
+        names[label] = name if is_free or said[label] in own else marked
+    first = {before: label for label, before in reversed(former.items())}  # of operations with one operationId
     for name in names.values():
         first.pop(name, None)  # it means another operation, or is no former one
-    return {
-        place: MethodNames(name, before if first.get(before := former[place]) == place else None)
-        for place, name in names.items()
-    }
+    kept = {label: before for before, label in first.items()}
+    return {label: MethodNames(name, kept.get(label)) for label, name in names.items()}
 
 
 def argument_name(text: str) -> str:
@@ -74,21 +71,15 @@ def _marked(text: str, *, longest: int = LONGEST) -> str:
     return f"{readable}-x{digest}" if readable else f"x-x{digest}"
 
 
-def _operations(document: OpenApiDocument) -> Iterator[tuple[str, str, str | None]]:
+def _operations(document: OpenApiDocument) -> Iterator[tuple[str, str]]:
+    """Yield each operation with its `operationId`, which is empty where there is none."""
     for path, found in document.root.get("paths", {}).items():
         with contextlib.suppress(OperationUnusable):
             item = document.resolved(found)
-            for method in METHODS:
-                node = item.get(method)
+            for method in filter(item.__contains__, METHODS):
+                node = item[method]
                 said = node.get("operationId") if isinstance(node, dict) else None
-                if method in item:
-                    yield method, path, said if isinstance(said, str) and said else None
-
-
-def _spoken_name(label: str, operation_id: str | None) -> str:
-    if operation_id is not None and _is_plain(operation_id):
-        return operation_id
-    return _readable(operation_id or "") or _readable(label)
+                yield f"{method}{path}", said if isinstance(said, str) else ""
 
 
 def _readable(text: str) -> str:
@@ -96,12 +87,10 @@ def _readable(text: str) -> str:
     return re.sub(r"_*\._*", ".", _GAPS.sub("_", text)).strip("_.-")[:LONGEST].rstrip("_.-")
 
 
-def _former_name(method: str, path: str, operation_id: str | None) -> str:
+def _former_name(label: str, operation_id: str) -> str:
     """Return the name that depends on its own operation only, which earlier versions gave it."""
-    if operation_id is not None:
-        return operation_id if _is_plain(operation_id) else _marked(operation_id)
-    name = f"{method}{path.replace('/', '_')}"
-    return name if _is_plain(name) and _PLAIN_PATH.fullmatch(path) else _marked(f"{method}{path}")
+    name = operation_id or (label.replace("/", "_") if _PLAIN_LABEL.fullmatch(label) else "")
+    return name if _is_plain(name) else _marked(operation_id or label)
 
 
 _LONGEST_ARGUMENT = 64

@@ -10,12 +10,15 @@ from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, 
 METHODS = ("get", "head", "put", "delete", "post", "patch")
 """Those that become tools: OPTIONS and TRACE are about the connection."""
 
-_WITHOUT_BODY = frozenset({"get", "head"})  # where HTTP gives a body no meaning
+_WITHOUT_BODY = frozenset({"get", "head"})  # where OpenAPI 3.0 ignores a body, and 3.1 has it
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path. `parameters` and `body` are resolved; `security` has the alternatives, of which one is enough."""
+    """One method of one path. `parameters` and `body` are resolved; `security` has the alternatives, of which one is enough.
+
+    `ignores_body`: the document describes one where its version of OpenAPI says that there is none.
+    """
 
     method: str
     path: str
@@ -28,6 +31,7 @@ class Operation:
     responses: Mapping[str, Any]
     security: Sequence[Mapping[str, Any]]
     servers: Sequence[Any]
+    ignores_body: bool = False
 
     @property
     def label(self) -> str:
@@ -49,7 +53,11 @@ def operations_of(
 ) -> Iterator[Operation | OperationFault]:
     """Each operation that has one of the tags and a path like one of the patterns, where any are given."""
     for path, found in document.root.get("paths", {}).items():
-        if not path.startswith("/") or (paths and not any(fnmatchcase(path, pattern) for pattern in paths)):
+        if not path.startswith("/"):
+            if not path.startswith("x-"):
+                yield OperationFault(path, "InvalidOperation", "Its path does not begin with '/'.")
+            continue
+        if paths and not any(fnmatchcase(path, pattern) for pattern in paths):
             continue
         try:
             item = document.resolved(found)
@@ -74,7 +82,8 @@ def _operation(document: OpenApiDocument, method: str, path: str, item: Mapping[
     node = item[method]
     if not isinstance(node, dict):
         raise OperationUnusable("InvalidOperation", "It is no object.")
-    body = None if method in _WITHOUT_BODY else node.get("requestBody")
+    ignores_body = document.is_30 and method in _WITHOUT_BODY and "requestBody" in node
+    body = None if ignores_body else node.get("requestBody")
     responses = node.get("responses", {})
     servers = node.get("servers") or item.get("servers") or document.root.get("servers")
     name, said = node.get("operationId"), [_text(node.get("summary")), _text(node.get("description"))]
@@ -90,6 +99,7 @@ def _operation(document: OpenApiDocument, method: str, path: str, item: Mapping[
         responses if isinstance(responses, dict) else {},
         [each for each in _list(node.get("security", document.root.get("security"))) if isinstance(each, dict)],
         _list(servers),
+        ignores_body,
     )
 
 
