@@ -1,13 +1,17 @@
 """An OpenAPI document that is served in this process, without sockets of its own; its service is elsewhere."""
 
+import contextlib
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.hosts.second_judge import second_judge
 from support.waiting import wait_until
+from toolfleet_modules.hosts.openapi.calls.http_sender import HttpSender, ServiceAnswer
+from toolfleet_modules.hosts.openapi.calls.outgoing_request import OutgoingRequest
 from toolfleet_modules.hosts.openapi.openapi_host import OpenApiHost
 from toolfleet_modules.hosts.openapi.options import OpenApiOptions
 from toolfleet_modules.sdk.client import ModuleClient, ModuleResult
@@ -48,11 +52,25 @@ class HostedDocument:
         await wait_until(lambda: set(self.host.tools) == wanted, f"{wanted} are served")
 
 
+class JudgedSender(HttpSender):
+    """Has the second judge see each request before it is sent. `faults` has what it says."""
+
+    def __init__(self, file: Path, base: str, *, most_bytes: int) -> None:
+        super().__init__(most_bytes=most_bytes)
+        self._file, self._base = file, base
+        self.faults: list[str] = []
+
+    async def send(self, request: OutgoingRequest, *, seconds: float, may_begin: Callable[[], bool]) -> ServiceAnswer:
+        with contextlib.suppress(ValueError):  # YAML, or what is broken meanwhile
+            self.faults += second_judge(json.loads(self._file.read_text()), self._base, request)
+        return await super().send(request, seconds=seconds, may_begin=may_begin)
+
+
 @asynccontextmanager
 async def hosted_document(
     folder: Path, document: dict[str, Any] | str, *, source: str | None = None, **options: Any
 ) -> AsyncGenerator[HostedDocument]:
-    """Serve a document from its file, or from the URL `source`."""
+    """Serve a document from its file, or from the URL `source`. Each request is right by the document, by a second judge, too."""
     file = folder / "birds.json"
     file.write_text(document if isinstance(document, str) else json.dumps(document))
     changes = list[int]()
@@ -61,5 +79,8 @@ async def hosted_document(
         changes.append(len(host.tools))
 
     host = OpenApiHost(OpenApiOptions("birds", source or str(file), **options), listener=told)
+    judged = JudgedSender(file, options.get("base", ""), most_bytes=host.limits["result_bytes"])
+    host._sender = judged
     async with ModuleClient(host, user_id=None, permission="user") as client:
         yield HostedDocument(file, host, client, changes)
+    assert source is not None or judged.faults == []

@@ -7,6 +7,7 @@ from urllib.parse import unquote
 import pytest
 
 from support.hosts.bird_service import document, json_body, operation, parameter
+from support.hosts.second_judge import second_judge
 from toolfleet_modules.hosts.openapi.calls.http_sender import HttpSender
 from toolfleet_modules.hosts.openapi.calls.outgoing_request import OutgoingRequest
 from toolfleet_modules.hosts.openapi.document_tools import DocumentTools, tools_of
@@ -37,7 +38,9 @@ def sent(body: dict[str, Any], arguments: dict[str, Any]) -> OutgoingRequest:
     (tool,) = found.tools.values()
     held = checked(tool.definition, arguments)
     assert held.arguments is not None, held.fault
-    return tool.form.request(held.arguments, None)
+    request = tool.form.request(held.arguments, None)
+    assert second_judge(body, BASE, request) == []
+    return request
 
 
 def parts_of(request: OutgoingRequest) -> list[tuple[str, bytes]]:
