@@ -44,8 +44,7 @@ def to_call(
         near = near_names(name, offered, format, dotted=dotted)
         return ToolCall(tool_name=name, arguments=arguments, spoken=Spoken(format, name, None, near))
     # Who calls a tool by its own name was offered that, as by `tools_to_openai_format(dotted=True)`.
-    is_offered = name != tool.name and name == provider_name(tool.name)
-    known_as = offered_name(tool.name, format, dotted=dotted) if is_offered else name
+    known_as = offered_name(tool.name, format, dotted=dotted) if name == provider_name(tool.name) else name
     spoken = Spoken(format, known_as, tool)
     return ToolCall(tool_name=tool.name, arguments=_restored(arguments, tool, format), spoken=spoken)
 

@@ -99,7 +99,7 @@ def part_of(
     try:
         made = make(own)
         if optional is not None:
-            translator.definitions(own)  # whether all that it refers to is there
+            translator.check(own)
     except OperationUnusable as exc:
         if optional is None:
             raise
@@ -113,7 +113,7 @@ def _with_properties(
     plan: BodyPlan, found: Mapping[str, Any], translator: SchemaTranslator, references: set[str]
 ) -> BodyPlan:
     """The plan of a plain object: each of its properties is an argument."""
-    translated, files, notes = dict[str, Any](), set[str](), list[str]()
+    shown, files, notes = dict[str, Any](), set[str](), list[str]()
     for name, each in found.items():
         encoding = plan.encodings.get(name, {}) if _is_multipart(plan.media_type) else None
         label = f"Its part {name[:80]!r}"
@@ -121,12 +121,11 @@ def _with_properties(
         made = part_of(make, translator, references, None if name in plan.required else (label, notes))
         if made is None or made[0] is None:
             continue
-        translated[name] = made[0]
+        shown[name] = made[0]
         files |= {name} if made[1] else set()
         if encoding and _part_headers(translator, encoding):
             notes.append(f"{label} is sent without header fields of its own.")
-    required = plan.required & translated.keys()
-    return replace(plan, properties=translated, required=required, files=frozenset(files), notes=notes)
+    return replace(plan, properties=shown, required=plan.required & shown.keys(), files=frozenset(files), notes=notes)
 
 
 def _property_schema(

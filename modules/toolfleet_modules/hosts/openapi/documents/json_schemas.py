@@ -27,6 +27,7 @@ class SchemaTranslator:
         self._is_input = direction == "input"
         self._hidden = "readOnly" if self._is_input else "writeOnly"
         self._definitions: dict[str, tuple[Any, frozenset[str]]] = {}
+        self._whole = set[str]()
         self._component = ""  # the reference whose definition is being made
         self._inlined: list[str] = []
 
@@ -58,7 +59,12 @@ class SchemaTranslator:
                 raise OperationUnusable("SchemaTooLarge", f"Its schema refers to more than {_MOST_DEFINITIONS} others.")
             found[name], further = self._definition(reference)
             waiting.extend(further)
+        self._whole |= found.keys()
         return dict(sorted(found.items()))
+
+    def check(self, references: Iterable[str]) -> None:
+        """Raise `OperationUnusable` unless these are there, and all that they refer to in turn."""
+        self.definitions(each for each in references if definition_name(each) not in self._whole)
 
     def resolved(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         """The schema itself, or the one that it is a reference to. Raises `OperationUnusable`."""

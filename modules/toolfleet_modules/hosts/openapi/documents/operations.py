@@ -53,11 +53,9 @@ def operations_of(
 ) -> Iterator[Operation | OperationFault]:
     """Each operation that has one of the tags and a path like one of the patterns, where any are given."""
     for path, found in document.root.get("paths", {}).items():
-        if not path.startswith("/"):
-            if not path.startswith("x-"):
-                yield OperationFault(path, "InvalidOperation", "Its path does not begin with '/'.")
-            continue
-        if paths and not any(fnmatchcase(path, pattern) for pattern in paths):
+        if not path.startswith(("/", "x-")):
+            yield OperationFault(path, "InvalidOperation", "Its path does not begin with '/'.")
+        if not path.startswith("/") or (paths and not any(fnmatchcase(path, pattern) for pattern in paths)):
             continue
         try:
             item = document.resolved(found)
