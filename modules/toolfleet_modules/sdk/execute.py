@@ -243,10 +243,9 @@ class Execute:
 
 
 def _busy(exc: ModuleBusy, tool_name: str) -> Response:
-    """Return 503; if it says why, with a reply in these words, in which no status is named."""
-    reply = {"tool_name": tool_name, "success": False, "error": exc.message, "effect_state": "none"}
-    content = {"detail": str(exc), **(reply if exc.message else {})}
-    return JSONResponse(content, 503, {"Retry-After": str(math.ceil(exc.retry_after_seconds))})
+    """Return 503 with a reply in which no status is named: whom the module calls may have sent none."""
+    reply = {"tool_name": tool_name, "success": False, "error": str(exc), "effect_state": "none"}
+    return JSONResponse({"detail": str(exc), **reply}, 503, {"Retry-After": str(math.ceil(exc.retry_after_seconds))})
 
 
 def _refusal(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:

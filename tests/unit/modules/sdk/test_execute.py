@@ -11,10 +11,12 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
+from support.published_call import published
 from support.waiting import wait_until
 from support.workers.asgi_request import post
 from toolfleet.sdk import Context, Module, ModuleBusy, ModuleClient, ModuleResult, ToolError
 from toolfleet_registry.contracts.progress import report
+from toolfleet_workers.executors.http.reply import reason_of
 
 
 class Nest(BaseModel):
@@ -239,6 +241,14 @@ async def test_a_busy_module_sends_the_fleet_away_for_a_while(owls: ModuleClient
     """`ModuleBusy` is a 503 with `Retry-After`, in whole seconds."""
     result = await owls.call("turn_away")
     assert (result.status, result.retry_after_seconds, result.effect_state) == (503, 3, "none")
+
+
+async def test_a_busy_module_names_no_status(owls: ModuleClient) -> None:
+    """Its reply has words for the caller, who would else be shown the status of an answer that no service has sent."""
+    answer = await owls.http.post("/execute", json={"tool_name": "owls.turn_away", "arguments": {}})
+    call = published("owls.turn_away")
+
+    assert reason_of(call, answer.content) == "Busy. Come back in 2.5 s."
 
 
 @pytest.mark.parametrize(
