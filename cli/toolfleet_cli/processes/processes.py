@@ -6,6 +6,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from toolfleet_cli.console.output import note
 from toolfleet_cli.processes.check import is_well
 from toolfleet_cli.processes.extras import need
 from toolfleet_registry.errors import SettingsError
@@ -90,13 +91,13 @@ def flower(
     need("flower")
     from toolfleet_cli.local.commands import flower_command  # noqa: PLC0415 - only this command needs it
     from toolfleet_cli.local.environment import FLOWER_LOGIN, flower_environment  # noqa: PLC0415 - as above
+    from toolfleet_gateway.auth.kept_key import new_login  # noqa: PLC0415 - as above
 
-    settings = _settings()
-    if os.environ.get(FLOWER_LOGIN, "-").strip() == "":
-        raise SettingsError(
-            f"{FLOWER_LOGIN} is empty, and without it whoever reaches Flower sees every call: set it to user:password."
-        )
-    _become(flower_command(address, port), flower_environment(settings))
+    settings, env = _settings(), dict[str, str]()
+    if os.environ.get(FLOWER_LOGIN, "-").strip() == "":  # Flower would take it for none, and show every call to anybody
+        env[FLOWER_LOGIN] = new_login()
+        note(f"{FLOWER_LOGIN} is empty: for this run the name and password of Flower are {env[FLOWER_LOGIN]}")
+    _become(flower_command(address, port), {**flower_environment(settings), **env})
 
 
 def _settings(**overrides: object) -> Settings:

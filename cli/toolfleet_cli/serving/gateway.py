@@ -40,7 +40,8 @@ def register(app: typer.Typer) -> None:
 def gateway(*, host: HostOption = "127.0.0.1", port: PortOption = None, root_path: RootPathOption = None) -> None:
     """Serve the fleet over HTTP, until SIGTERM: then what is under way ends. Prints its URL when it is ready.
 
-    Without keys of its own it listens on loopback only, and prints one that was made for this run.
+    Where there are no API keys yet, it prints one that was made for this run; on any address but loopback it lets nobody in until
+    `toolfleet keys create` has made one.
     """
     need("gateway")
     given = {"gateway_root_path": root_path, "gateway_port": port}

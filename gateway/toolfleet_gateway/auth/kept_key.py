@@ -18,9 +18,12 @@ def kept_key(path: Path) -> str:
 
 def kept_login(path: Path) -> str:
     """The name and password, with a colon between, in the file; new ones as `kept_key` has it. Raises `OSError` as that does."""
-    return _kept(
-        path, lambda text: 0 < text.find(":") < len(text) - 1, lambda: f"toolfleet:{secrets.token_urlsafe(32)}"
-    )
+    return _kept(path, lambda text: 0 < text.find(":") < len(text) - 1, new_login)
+
+
+def new_login() -> str:
+    """Make a name and password, with a colon between."""
+    return f"toolfleet:{secrets.token_urlsafe(32)}"
 
 
 def _kept(path: Path, is_good: Callable[[str], bool], make: Callable[[], str]) -> str:

@@ -10,8 +10,10 @@ from toolfleet_gateway.auth.protected_resource import ProtectedResource
 from toolfleet_gateway.auth.tokens import TokenVerifier
 from toolfleet_registry.access.live_keys import LiveKeys
 from toolfleet_registry.config.gateway_settings import LOOPBACK_HOSTS
-from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+
+_log = get_logger(__name__)
 
 
 @asynccontextmanager
@@ -40,8 +42,9 @@ async def authenticating(settings: Settings, generated: GeneratedKey | None = No
 async def key_to_generate(settings: Settings, host: str, text: str | None = None) -> GeneratedKey | None:
     """The one key of a gateway that would let nobody in: there is no issuer, and no API key. `None`: there is one.
 
-    `host` is where the gateway listens. `text`: the key, if whoever starts several has made it. Raises `SettingsError` where
-    others than this machine's programs could come, and `FleetUnavailable` if it cannot be seen whether there are keys.
+    `host` is where the gateway listens. `text`: the key, if whoever starts several has made it. None is made where others than this
+    machine's programs could come: nobody is let in there until there is an API key. Raises `SettingsError` for a `text` that is no
+    key, and `FleetUnavailable` if it cannot be seen whether there are keys.
     """
     if text is None and settings.oauth_issuer is not None:
         return None
@@ -53,8 +56,8 @@ async def key_to_generate(settings: Settings, host: str, text: str | None = None
         finally:
             await keys.aclose()
     if host not in LOOPBACK_HOSTS:
-        raise SettingsError(
-            f"A gateway at {host} needs API keys, which `toolfleet keys create` makes, or TOOLFLEET_OAUTH_ISSUER: without "
-            "either it listens on 127.0.0.1 only."
+        _log.warning(
+            "gateway_without_keys", host=host, hint="Nobody is let in until `toolfleet keys create` has made a key."
         )
+        return None
     return generate_key(text)

@@ -292,20 +292,6 @@ def test_a_check_with_wrong_settings_says_so(run: Run, monkeypatch: pytest.Monke
     assert run("beat", "--check").err.startswith("There is no Redis to work with")
 
 
-def test_flower_does_not_start_with_an_empty_password(
-    run: Run, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the compose file has it where nobody has set one: Flower would take it for none, and show every call to anybody."""
-    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
-    monkeypatch.setenv("FLOWER_BASIC_AUTH", "")
-    ended = run("flower")
-
-    assert ended.code == 2
-    assert ended.err.startswith(
-        "FLOWER_BASIC_AUTH is empty, and without it whoever reaches Flower sees every call: set it"
-    )
-
-
 def test_live_is_a_kind_of_check(run: Run, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone it would start a worker."""
     monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)

@@ -6,13 +6,15 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
-from support.command import Run
+from support.servers.plain_http import PLAIN
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.child_processes import spawn, stop
 from toolfleet_cli.processes import extras
 from toolfleet_cli.processes.up import has_gateway
+from toolfleet_gateway.auth.generated_key import generate_key
 from toolfleet_registry.access.api_key import KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.access.grants import COMMAND_LINE
@@ -38,20 +40,24 @@ def gateway(redis_url: str, log: Path, *options: str) -> Generator[str]:
         stop(process, patience_seconds=10)
 
 
-def test_a_gateway_without_keys_listens_on_loopback_only(
-    run: Run, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_gateway_without_keys_lets_nobody_in_from_elsewhere(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Elsewhere it says in one sentence what it needs, whatever key it was given itself; with an API key it starts there."""
-    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
-    refused = run("gateway", "--host", EVERYWHERE, "--port", "0")
-    assert refused.code == 2
-    assert refused.err.startswith(f"A gateway at {EVERYWHERE} needs API keys, which `toolfleet keys create` makes, or")
-    with contextlib.closing(ApiKeys.of(Settings(redis_url=redis_url))) as keys:
-        keys.create(KeyDraft(user_id="ada"), COMMAND_LINE)
-
+    """It starts, makes no key and takes none that it was given itself, says what it needs, and takes the first API key at once."""
+    given = generate_key().text
+    monkeypatch.setenv("TOOLFLEET_GATEWAY_KEY", given)
     with gateway(redis_url, tmp_path / "log", "--host", EVERYWHERE) as said:
-        assert f"url=http://{EVERYWHERE}:" in said
         assert "key:" not in said
+        assert "Nobody is let in until `toolfleet keys create` has made a key." in said
+        url = f"http://127.0.0.1:{said.rpartition(':')[2].strip()}/tools"
+
+        def status(key: str) -> int:
+            return httpx.get(url, headers={"authorization": f"Bearer {key}"}, timeout=10, verify=PLAIN).status_code
+
+        assert status(given) == 401
+        with contextlib.closing(ApiKeys.of(Settings(redis_url=redis_url))) as keys:
+            made = keys.create(KeyDraft(user_id="ada"), COMMAND_LINE)
+        wait_until_sync(lambda: status(made.text) == 200, "the first key is known")
 
 
 def test_it_makes_a_key_for_this_machine(redis_url: str, tmp_path: Path) -> None:
