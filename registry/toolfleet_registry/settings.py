@@ -288,36 +288,18 @@ class _EnvironmentSettings(Settings):
     """The same, for a process that reads no file."""
 
     @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
+    def settings_customise_sources(cls, *_: Any, **sources: Any) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments, environment."""
-        del settings_cls, dotenv_settings, file_secret_settings
-        return init_settings, env_settings
+        return sources["init_settings"], sources["env_settings"]
 
 
 class _DeclaredSettings(Settings):
     """The same, for a process that asks what people have set, and not what a running `up` has decided."""
 
     @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
+    def settings_customise_sources(cls, *named: Any, **sources: Any) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments, environment, `toolfleet.toml`."""
-        sources = super().settings_customise_sources(
-            settings_cls, init_settings, env_settings, dotenv_settings, file_secret_settings
-        )
-        return sources[:3]
+        return super().settings_customise_sources(*named, **sources)[:3]
 
 
 def load_settings(**overrides: Any) -> Settings:

@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections.abc import Collection
 from pathlib import Path
+from typing import TypeAlias
 
 from toolfleet_cli.console.output import note
 from toolfleet_cli.local.fleet import LocalFleet
@@ -16,17 +17,20 @@ from toolfleet_cli.local.hosted_modules import declared_hosts
 from toolfleet_registry.config.run_file import ANY_MODULE
 from toolfleet_registry.config.setting_sources import PREFIX, find_toml, origin_of, place_in_toml
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
+from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.errors import FleetError, OperationRefused, SettingsError
+from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings, load_declared
 from toolfleet_tasks.operations.change_trail import Actor
 from toolfleet_tasks.operations.module_changes import ModuleChanges
 
 _CHECK_SECONDS = 0.5
-_FORGET_SECONDS = 1.0  # between two tries to remove what former workers still say that they serve
 _ANSWER_SECONDS = 0.5  # processes are looked after by whoever asks
 _OF_MODULES = ("module_services", "slow_modules", "module_timeouts", "module_headers")
 _APPLIED = ("hosts", *_OF_MODULES)
 _MODULES = {"scheduler": SCHEDULER, "local_tools": LOCAL}  # that there are by another setting
+_BY = Actor.at_command_line()
+_Stamp: TypeAlias = tuple[Path, int, int, int]
 _AGAIN = "end `toolfleet up` with Ctrl-C, and start it again"
 
 
@@ -42,33 +46,33 @@ class SettingsLines:
         self.not_applied = {**not_applied, **_overruled(start)}
         for sentence in self.not_applied.values():
             note(sentence, style="red")
-        self._known = self._last = self._stamp()
-        self._removed = set[str]()
-        self._check_at = self._forget_at = 0.0
+        self._last, self._removed, self._check_at = self._stamp(), set[str](), 0.0
+        self._known: _Stamp | None = None  # the file may have been written since it was read
 
-    def check(self) -> None:
-        """Apply what has changed since. Returns at once, but for a question to Redis of half a second at most."""
+    def check(self) -> bool:
+        """Apply what has changed since. Returns at once, but for a question to Redis of half a second at most.
+
+        True when workers with other modules have taken over: these are to be asked what they offer.
+        """
         now = time.monotonic()
         if now < self._check_at or self._fleet.is_changing:
-            return
+            return False
         self._check_at = now + _CHECK_SECONDS
         if self._wanted is not self._in_effect:
-            self._finish()
+            return self._finish()
         before, self._last = self._last, self._stamp()
         if self._last != self._known and self._last == before:  # whoever writes it has finished
             self._known = self._last
             self._apply()
-        if self._removed and now >= self._forget_at:
-            self._forget_at = now + _FORGET_SECONDS
+        if self._removed:
             asyncio.run(self._forget())
+        return False
 
-    def _stamp(self) -> tuple[Path, int, int, int] | None:
+    def _stamp(self) -> _Stamp | None:
         toml = find_toml(self._start)
-        try:
-            found = None if toml is None else toml.stat()
-        except OSError:  # it has just gone
-            return None
-        return None if toml is None or found is None else (toml, found.st_ino, found.st_size, found.st_mtime_ns)
+        with contextlib.suppress(OSError):  # it has just gone
+            return (toml, (found := toml.stat()).st_ino, found.st_size, found.st_mtime_ns) if toml else None
+        return None
 
     def _apply(self) -> None:
         try:
@@ -84,8 +88,15 @@ class SettingsLines:
                 f"toolfleet.toml: {', '.join(others)} changed; to apply that, {_AGAIN}.",
             )
         started = self._fleet.settings.module_services.keys() - self._in_effect.module_services.keys()
-        for name in started & wanted.module_services.keys():
-            faults[name] = f"There are two modules named {name!r}: rename the one in [module_services]."
+        served = started | {
+            each.name for each in self._fleet.hosted if each.name in declared.hosts or each.spec is None
+        }
+        for name in served & wanted.module_services.keys():  # what is served stays
+            faults[name] = (
+                f"[module_services] {name}: there is another module of this name. Rename it; it is applied then."
+            )
+        services = {name: url for name, url in wanted.module_services.items() if name not in served}
+        wanted = wanted.model_copy(update={"module_services": services})
         self._apply_hosts(wanted, started, faults)
         self._apply_modules(wanted, started)
         self._say(faults)
@@ -119,27 +130,21 @@ class SettingsLines:
         services = {"module_services": {**wanted.module_services, **own}, "slow_modules": slow}
         fleet.reconfigure(fleet.settings.model_copy(update={**changes, **services}))
 
-    def _finish(self) -> None:
+    def _finish(self) -> bool:
         """Say what came of the workers that were started."""
         if (refusal := self._fleet.refusal) is not None:
             self._wanted = self._in_effect
-            self._say(
-                {
-                    **self.not_applied,
-                    ANY_MODULE: f"toolfleet.toml: {refusal} Correct that and save the file: it is applied then.",
-                }
-            )
-            return
+            text = f"toolfleet.toml: {refusal} Correct that and save the file: it is applied then."
+            self._say({**self.not_applied, ANY_MODULE: text})
+            return False
         before, self._in_effect = self._in_effect.module_services, self._wanted
+        after = self._in_effect.module_services
         self._removed |= before.keys()
-        changed = {name for name, url in self._in_effect.module_services.items() if before.get(name) != url}
-        words = {
-            "from now on calls reach": changed,
-            "calls do not reach any more": before.keys() - self._wanted.module_services.keys(),
-        }
-        for what, names in words.items():
-            if names:
-                note(f"toolfleet.toml: {what} {', '.join(sorted(names))}")
+        if changed := [name for name, url in after.items() if before.get(name) != url]:
+            note(f"toolfleet.toml: from now on calls reach {', '.join(changed)}")
+        if gone := [name for name in before if name not in after]:
+            note(f"toolfleet.toml: calls do not reach any more {', '.join(gone)}")
+        return True
 
     def _say(self, faults: dict[str, str]) -> None:
         for sentence in dict.fromkeys(faults.values()):
@@ -151,23 +156,22 @@ class SettingsLines:
         """Take what was removed out of the directory, once no process says any more that it serves it."""
         self._removed -= self._in_effect.modules | {each.name for each in self._fleet.hosted}
         with contextlib.suppress(FleetError, OSError, TimeoutError):  # Redis is away: the next try may meet it
-            async with asyncio.timeout(_ANSWER_SECONDS), ModuleChanges.of(self._fleet.settings, by=_BY) as changes:
-                for name in sorted(self._removed):
-                    with contextlib.suppress(OperationRefused):  # former processes finish their calls
+            settings = self._fleet.settings
+            client = async_client(str(settings.redis_url), master=settings.sentinel_master)
+            async with asyncio.timeout(_ANSWER_SECONDS), client as redis:
+                directory, changes = ModuleDirectory(redis, settings), ModuleChanges(redis, settings, _BY)
+                hosts = (await directory.read()).hosts.modules  # processes that end still serve
+                served = {*await directory.fed(), *(name for name, module in hosts.items() if module.replicas)}
+                for name in self._removed - served:
+                    with contextlib.suppress(OperationRefused):  # nothing is left of it
                         await changes.remove(name, drain_seconds=0)
-                        self._removed.discard(name)
-
-
-_BY = Actor.at_command_line(None)
+                    self._removed.discard(name)
 
 
 def _overruled(start: Path) -> dict[str, str]:
     """Of the lines that the environment of `up` overrules."""
-    names = [
-        name for name in _APPLIED if place_in_toml(name, start) and origin_of(name, start=start).source == "environment"
-    ]
+    found = ((name, origin_of(name, start=start)) for name in _APPLIED if place_in_toml(name, start))
+    names = [name for name, origin in found if origin.source == "environment"]
     variables = " and ".join(f"{PREFIX}{name.upper()}" for name in names)
-    text = (
-        f"toolfleet.toml: {', '.join(names)} count for nothing, as {variables} is set where `toolfleet up` was started"
-    )
+    text = f"toolfleet.toml: {', '.join(names)} count for nothing, as `toolfleet up` was started with {variables}"
     return {ANY_MODULE: f"{text}: unset it, {_AGAIN}."} if names else {}

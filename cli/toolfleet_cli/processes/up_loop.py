@@ -61,7 +61,8 @@ class UpLoop:
                 note(f"{name} is restarted, as somebody asked for it")
         self._reload()
         self._own_tools.take_up()
-        self._lines.check()
+        if self._lines.check():
+            asyncio.run(_refresh(self._fleet.settings))
         self._follow_logs()
         self._serve_slow_lane()
         self._show_logs()

@@ -18,7 +18,7 @@ from toolfleet_registry.catalog.registration import OpenRegistry
 from toolfleet_registry.catalog.search import ToolSearch
 from toolfleet_registry.catalog.state import CatalogState, newer_failures
 from toolfleet_registry.catalog.toolset import ToolSet, described
-from toolfleet_registry.config.run_file import unknown_module
+from toolfleet_registry.config.run_file import unknown_module, why_not_applied
 from toolfleet_registry.contracts import Caller, ModuleStatus, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.directory.directory import ModuleDirectory
@@ -277,7 +277,10 @@ class Catalog:
             # What a module offers is nobody's business who may not use it.
             if not reaches(name.module, reach.modules):
                 return refused(call, "permission_denied", module_denial(name.module))
-            return refused(call, "unknown_tool", f"Unknown tool: {name}", hint=self._hint(name, reach))
+            is_known = name.module in self._state.manifests
+            why = None if is_known else why_not_applied(name.module, self._settings.redis_url)
+            text = f"Unknown tool: {name}" + (f". {why}" if why else "")
+            return refused(call, "unknown_tool", text, hint=self._hint(name, reach))
         if reason := reach.denial(tool):
             return refused(call, "permission_denied", reason, hint=FOR_NOBODY if reason == tool.access.closed else None)
         return tool.definition, reach

@@ -55,11 +55,11 @@ def test_it_starts_without_modules_and_says_how_to_add_one(fleet: Up) -> None:
 
 
 def test_a_module_is_there_within_seconds_of_its_line(fleet: Up) -> None:
-    """Added, moved to another address, and removed: each is said, and no process is lost."""
+    """Added, to a lane that had no worker, moved to another address, and removed: each is said, and no process is lost."""
     beat = fleet.run_file().processes["beat"].pid
     with serve(make_module("owls")) as there:
         with serve(make_module("owls")) as here:
-            write(fleet, f'[module_services]\nowls = "{here.url}"\n')
+            write(fleet, f'slow_modules = ["owls"]\n[module_services]\nowls = "{here.url}"\n')
             wait_until_sync(lambda: "hoot" in calls(fleet, "owls.echo", "word=hoot"), fleet.said(), seconds=30)
             wait_until_sync(lambda: "toolfleet.toml: from now on calls reach owls" in fleet.said(), "it is said")
 
@@ -90,6 +90,14 @@ def test_a_host_is_started_and_ended_by_its_line_and_what_cannot_be_is_said_ever
     assert (jays in fleet.said(), level in fleet.said()) == (True, True)
     assert (jays in said, level in said) == (True, True)
     assert f"unknown_module: Unknown module: jays. {jays}" in calls(fleet, "jays.sing")
+
+    write(
+        fleet,
+        'scheduler = true\n[hosts.crows]\nfolder = "mine"\n[module_services]\ncrows = "http://127.0.0.1:1"\n',
+    )
+    wait_until_sync(lambda: "crows" in fleet.run_file().not_applied, fleet.said())
+    assert "hoot" in calls(fleet, "crows.greet"), "what is served stays"
+    assert "toolfleet.toml: scheduler changed; to apply that, end `toolfleet up`" in calls(fleet, "scheduler.list_jobs")
 
     write(fleet, "[hosts.crows\n")
     wait_until_sync(lambda: "Until that is corrected, the lines before count." in fleet.said(), "it is said")
