@@ -69,21 +69,30 @@ def show(name: NameArgument, *, gateway: Gateway | None = None, as_json: JsonOpt
         for what, words in _sayings(placed):
             add_row(shown, what, words, placed.place)
     show_table(shown)
+    for said in one.notes:
+        note(said)
 
 
 @app.command()
 @over_fleet
 def put(
-    name: NameArgument,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Or as the file says.", autocompletion=complete_agents)
+    ] = None,
     *,
     file: Annotated[
-        Path | None, typer.Option("--file", metavar="FILE", help="Of this TOML or JSON file.", show_default=False)
+        Path | None, typer.Option("--file", metavar="FILE", help="Of this TOML, YAML or JSON file.", show_default=False)
     ] = None,
     gateway: Gateway | None = None,
     by: str | None = None,
 ) -> None:
     """Store a profile in the registry: what this folder's toolfleet.toml says of the agent, or a file. It holds at once."""
-    profile = _configured(name) if file is None else read_profile_file(file, name)
+    if file is not None:
+        name, profile = read_profile_file(file, name)
+    elif name is not None:
+        profile = _configured(name)
+    else:
+        raise typer.BadParameter("say the agent's NAME, or --file with a file that has one.", param_hint="NAME")
     version, notes = _agents(gateway, by).put(name, profile)
     say(f"{name}: version {version} is in force.")
     for said in notes:

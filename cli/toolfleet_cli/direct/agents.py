@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from toolfleet_cli.console.output import fail, note
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
-from toolfleet_registry.errors import FleetError, OperationRefused
+from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.settings import load_settings
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ class DirectAgents:
 
     def shown(self, name: str) -> "AgentOverview":
         """One of them."""
-        from toolfleet_tasks.operations.agent_overview import agent_of  # noqa: PLC0415 - as above
+        from toolfleet_tasks.operations.agent_overview import shown_agent  # noqa: PLC0415 - as above
 
-        return _unless_refused(lambda: agent_of(name, load_settings()))
+        return _unless_refused(lambda: asyncio.run(shown_agent(name, load_settings())))
 
     def versions(self, name: str) -> "list[ProfileVersion]":
         """Those that are kept, the latest first."""
@@ -44,13 +44,10 @@ class DirectAgents:
 
     def put(self, name: str, profile: AgentProfile) -> tuple[int, list[str]]:
         """Store a profile. Returns its version, and what of it cannot act."""
-        from toolfleet_tasks.operations.agent_overview import never_repeated  # noqa: PLC0415 - as above
+        from toolfleet_tasks.operations.agent_overview import profile_notes  # noqa: PLC0415 - as above
 
         version = self._changed(lambda changes: changes.put(name, profile))
-        try:
-            return version, asyncio.run(never_repeated(load_settings(), name))
-        except FleetError:  # it is stored all the same
-            return version, []
+        return version, [note.text for note in asyncio.run(profile_notes(load_settings(), name))]
 
     def rollback(self, name: str, version: int) -> int:
         """Put an earlier version again. Returns the new one."""

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -16,16 +16,16 @@ from toolfleet_gateway.operations.actors import actor_of
 from toolfleet_gateway.operations.refusals import refusals
 from toolfleet_gateway.rights.roles import needing
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
-from toolfleet_registry.errors import FleetUnavailable, NoSuchProfile, ProfileChanged
+from toolfleet_registry.errors import NoSuchProfile, ProfileChanged
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.agent_changes import AgentChanges
 from toolfleet_tasks.operations.agent_overview import (
     AgentList,
     AgentOverview,
     AgentVersions,
-    agent_of,
     agents_of,
-    never_repeated,
+    profile_notes,
+    shown_agent,
     versions_of,
 )
 
@@ -155,7 +155,7 @@ class _AboutAgents:
 
     async def one(self, request: RouteRequest[None, None]) -> Response:
         with _refusals():
-            found = await asyncio.to_thread(agent_of, request.path["name"], self._settings)
+            found = await shown_agent(request.path["name"], self._settings)
         return json_answer(found, headers={"etag": f'"{found.version}"'})
 
     async def versions(self, request: RouteRequest[None, None]) -> Response:
@@ -167,9 +167,7 @@ class _AboutAgents:
         async with AgentChanges.of(self._settings, actor_of(request.who)) as changes:
             with _refusals():
                 made = await changes.put(request.path["name"], request.body, expected=expected)
-        notes: list[str] = []
-        with suppress(FleetUnavailable):  # it is stored all the same
-            notes = await never_repeated(self._settings, request.path["name"])
+        notes = [note.text for note in await profile_notes(self._settings, request.path["name"])]
         return json_answer(
             StoredVersion(version=made.version, notes=notes or None), headers={"etag": f'"{made.version}"'}
         )

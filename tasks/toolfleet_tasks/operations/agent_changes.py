@@ -12,7 +12,7 @@ from toolfleet_registry.agents.stored.profile_copy import ProfileCopy
 from toolfleet_registry.agents.stored.profiles import StoredProfiles
 from toolfleet_registry.catalog.operator import fleets_registry
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
-from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.errors import FleetUnavailable, OperationRefused
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
@@ -40,7 +40,11 @@ class AgentChanges:
             yield cls(settings, trail, by)
 
     async def put(self, name: str, profile: AgentProfile, *, expected: int | None = None) -> ProfileVersion:
-        """As `StoredProfiles.put`."""
+        """As `StoredProfiles.put`. Raises `OperationRefused` for a selector that can select no tool."""
+        try:
+            profile.check_selectors()
+        except ValueError as exc:
+            raise OperationRefused(f"{exc}.") from exc
         return await self._made(
             "agent_put", name, lambda stored: stored.put(name, profile, by=self._by, expected=expected)
         )

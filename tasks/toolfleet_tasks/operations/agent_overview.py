@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 from redis.exceptions import RedisError
@@ -20,7 +21,7 @@ from toolfleet_registry.config.agents.middleware_specs import ToolRetrySpec
 from toolfleet_registry.config.agents.tool_selectors import selects
 from toolfleet_registry.config.setting_sources import setting_place
 from toolfleet_registry.contracts import Caller, Level, ToolDefinition
-from toolfleet_registry.errors import NoSuchProfile, SettingsError
+from toolfleet_registry.errors import FleetError, NoSuchProfile, SettingsError
 from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.permissions import reaches
 from toolfleet_registry.policy.hints import UNDECLARED_LINES
@@ -74,6 +75,8 @@ class AgentOverview(_Shown):
     """In their order, the outermost first."""
     profiles: list[PlacedProfile] = []
     """All of them; the one of the settings first."""
+    notes: list[str] = []
+    """What of it does not act, in sentences; of one agent that is asked for."""
 
 
 class AgentVersions(_Shown):
@@ -120,21 +123,46 @@ def versions_of(name: str, settings: Settings) -> AgentVersions:
         return AgentVersions(versions=stored.versions(name)[::-1])
 
 
-async def never_repeated(settings: Settings, name: str | None = None) -> list[str]:
-    """Say of each agent, or of one, how many of the tools that its `tool_retry` selects declare no effect and are never repeated.
+class ProfileNote(NamedTuple):
+    """Something in a profile that does not act: a sentence, and why it matters."""
 
-    Raises as `agents_of`.
+    text: str
+    why: str
+
+
+async def shown_agent(name: str, settings: Settings) -> AgentOverview:
+    """Return one of them with its notes. Raises as `agent_of`."""
+    found = await asyncio.to_thread(agent_of, name, settings)
+    return found.model_copy(update={"notes": [note.text for note in await profile_notes(settings, name)]})
+
+
+async def profile_notes(settings: Settings, name: str | None = None) -> list[ProfileNote]:
+    """Say what does not act in the profiles of each agent, or of one: selectors without a tool, and retries that are never made.
+
+    Fails open: where the fleet does not answer, nothing is said.
     """
-    agents = await asyncio.to_thread(agents_of, settings)
-    async with operating(settings) as operator:
-        tools = await operator.tools()
-    return [
-        said
-        for one in agents
-        if name in {None, one.name}
-        for placed in one.profiles
-        if (said := _unrepeated(one.name, placed.profile, tools)) is not None
-    ]
+    try:
+        agents = await asyncio.to_thread(agents_of, settings)
+        async with operating(settings) as operator:
+            tools = await operator.tools()
+    except FleetError:
+        return []
+    profiles = [(one.name, placed.profile) for one in agents if name in {None, one.name} for placed in one.profiles]
+    unmatched = [note for each in profiles for note in _unmatched(*each, tools)]
+    repeats = [said for each in profiles if (said := _unrepeated(*each, tools)) is not None]
+    return list(dict.fromkeys([*unmatched, *(ProfileNote(said, _ONCE) for said in repeats)]))
+
+
+def _unmatched(name: str, profile: AgentProfile, tools: Sequence[ToolDefinition]) -> Iterator[ProfileNote]:
+    for selector in profile.selectors:
+        meant = selector.removeprefix("!")
+        if any(selects((meant,), tool.names, tool.tags) for tool in tools):
+            continue
+        last = meant.rpartition(".")[2]
+        named = [tool.name for tool in tools if tool.name.rpartition(".")[2] == last]
+        near = named[:3] or difflib.get_close_matches(meant, [tool.name for tool in tools])
+        text = f"{selector!r} in the profile of agent {name!r} matches no tool that the fleet knows now"
+        yield ProfileNote(f"{text}; did you mean {' or '.join(near)}?" if near else f"{text}.", _NO_TOOL)
 
 
 def _unrepeated(name: str, profile: AgentProfile, tools: Iterable[ToolDefinition]) -> str | None:
@@ -144,7 +172,7 @@ def _unrepeated(name: str, profile: AgentProfile, tools: Iterable[ToolDefinition
         for tool in tools
         if profile.takes(tool)
         and reaches(tool.name.partition(".")[0], profile.allowed_modules)
-        and any(selects(spec.tools, tool.name, tool.tags) for spec in retries if not spec.undeclared)
+        and any(selects(spec.tools, tool.names, tool.tags) for spec in retries if not spec.undeclared)
     }
     undeclared = sum(effect is None for effect in selected.values())
     return (
@@ -153,6 +181,10 @@ def _unrepeated(name: str, profile: AgentProfile, tools: Iterable[ToolDefinition
         if undeclared
         else None
     )
+
+
+_NO_TOOL = "The rest of the profile holds without it: a tool may be missing, or a rule stand around none."
+_ONCE = "Calls of them are made once, however often the profile says."
 
 
 def _overview(

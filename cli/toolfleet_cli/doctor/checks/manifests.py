@@ -8,7 +8,7 @@ from toolfleet_cli.console.output import age
 from toolfleet_cli.doctor.check import Patient
 from toolfleet_cli.doctor.finding import CheckResult, Diagnosis, error, remark, warning
 from toolfleet_registry.catalog.operator import Difference, operating
-from toolfleet_tasks.operations.agent_overview import never_repeated
+from toolfleet_tasks.operations.agent_overview import profile_notes
 from toolfleet_tasks.operations.fleet_status import ModuleTrouble, read_status
 
 _UNREACHED = frozenset({"away", "unreachable"})
@@ -38,8 +38,8 @@ class ManifestCheck:
             *_closed(closed, differences),
         ]
         findings += [
-            remark(said, "Calls of them are made once, however often the profile says.", "toolfleet modules list")
-            for said in await never_repeated(settings)
+            remark(note.text, note.why, "toolfleet modules list; toolfleet tools list")
+            for note in await profile_notes(settings)
         ]
         facts: dict[str, Any] = {
             # Neither a module's error nor the reason of a closed tool: both quote what a module has said.

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from toolfleet_registry.config.agents.middleware_specs import MiddlewareSpec
-from toolfleet_registry.config.agents.tool_selectors import Selectors, selects
+from toolfleet_registry.config.agents.middleware_specs import HumanInTheLoopSpec, MiddlewareSpec
+from toolfleet_registry.config.agents.tool_selectors import Selectors, never_selects, selects
 from toolfleet_registry.contracts import Level, ToolDefinition
 from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.names import is_module_name
@@ -54,6 +54,18 @@ class AgentProfile(BaseModel):
         if wrong := sorted(name for name in modules if not is_module_name(name)):
             raise ValueError(f"{wrong[0][:80]!r} is no name of a module")
         return modules
+
+    @property
+    def selectors(self) -> dict[str, None]:
+        """What names tools in it, each once: in `tools`, and in its middleware."""
+        lists = [self.tools or (), *(spec.tools for spec in self.middleware)]
+        lists += [spec.approve_tools for spec in self.middleware if isinstance(spec, HumanInTheLoopSpec)]
+        return dict.fromkeys(selector for each in lists for selector in each)
+
+    def check_selectors(self) -> None:
+        """Raise `ValueError` if a selector can select no tool. Profiles that are stored are read as they are."""
+        if (fault := next(filter(None, map(never_selects, self.selectors)), None)) is not None:
+            raise ValueError(fault)
 
     @property
     def digest(self) -> str:

@@ -36,8 +36,12 @@ class AgentSettings(BaseSettings, defer_build=True):
     @field_validator("agents")
     @classmethod
     def _check_agents(cls, agents: dict[str, AgentProfile]) -> dict[str, AgentProfile]:
-        for name in agents:
+        for name, profile in agents.items():
             check_agent_name(name)
+            try:
+                profile.check_selectors()
+            except ValueError as exc:
+                raise ValueError(f"{name}: {exc}") from exc
         if len(agents) > MOST_PROFILES:
             raise ValueError(f"there can be at most {MOST_PROFILES} agents")
         return agents

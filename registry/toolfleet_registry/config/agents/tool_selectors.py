@@ -11,6 +11,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from toolfleet_registry.contracts.names import ToolName
+from toolfleet_registry.errors import InvalidToolName
+
 MOST_SELECTORS = 500
 """In one list."""
 
@@ -31,6 +34,18 @@ Selector = Annotated[str, AfterValidator(_checked), Field(json_schema_extra={"pa
 
 Selectors = Annotated[tuple[Selector, ...], Field(max_length=MOST_SELECTORS)]
 """A list of them, in no order."""
+
+
+def never_selects(selector: str) -> str | None:
+    """Return why a selector can select no tool, whichever there are; `None`: it can."""
+    name = selector.removeprefix(_NOT)
+    if name.startswith(_TAG) or not {"*", "?"}.isdisjoint(name):
+        return None
+    try:
+        ToolName.parse(name)
+    except InvalidToolName:
+        return f"{selector!r} can select no tool: a tool's name is MODULE.TOOL, as in git.status"
+    return None
 
 
 def selects(selectors: Sequence[str], names: Collection[str], tags: Collection[str]) -> bool:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from support.command import Run
+from support.module_server import ModuleServer, serve
+from support.owls import echo
 from toolfleet_registry.agents.stored.profiles import StoredProfiles
 from toolfleet_registry.settings import Settings
 
@@ -35,7 +37,7 @@ def test_what_the_folder_says_is_stored(agents: Run, elsewhere: Path) -> None:
     shown, (listed,) = json.loads(agents("show", "reader", "--json").out), json.loads(agents("list", "--json").out)
 
     assert (put.code, put.out.strip()) == (0, "reader: version 1 is in force.")
-    assert listed == shown
+    assert {**listed, "notes": shown["notes"]} == shown
     assert [one["place"] for one in shown["profiles"]] == [
         f"{elsewhere / 'toolfleet.toml'}, line 2",
         "registry, version 1",
@@ -46,6 +48,84 @@ def test_what_the_folder_says_is_stored(agents: Run, elsewhere: Path) -> None:
     for words in ("limits(daily_limit=5)", "tag:reading", "registry, version 1", "permission user at most"):
         assert words in agents("show", "reader").out
     assert "reader" in agents("list").out
+
+
+YAML = """\
+name: production-agent
+mode: primary
+tools:
+  - "server.app.tools.file_reader"
+  - "server.app.tools.execute_command"
+middleware:
+  - name: tool_retry
+    max_retries: 3
+  - name: pii
+    pii_types: [email, phone]
+"""
+
+
+def test_a_profile_in_yaml_is_read_with_its_name(agents: Run, elsewhere: Path) -> None:
+    """The name is the file's, where the command has none; another one is refused."""
+    (elsewhere / "config.yaml").write_text(YAML)
+    put = agents("put", "--file", "config.yaml")
+    again, other, none = (agents("put", *args) for args in (
+        ("production-agent", "--file", "config.yaml"), ("other", "--file", "config.yaml"), (),
+    ))  # fmt: skip
+    (stored,) = json.loads(agents("show", "production-agent", "--json").out)["profiles"]
+
+    assert (put.code, put.out.strip()) == (0, "production-agent: version 1 is in force.")
+    assert (again.code, other.code, none.code) == (0, 2, 2)
+    assert "'server.app.tools.file_reader'" in put.err
+    assert [each["name"] for each in stored["profile"]["middleware"]] == ["tool_retry", "pii"]
+    assert stored["profile"]["tools"] == ["server.app.tools.file_reader", "server.app.tools.execute_command"]
+
+
+NEVER = "can select no tool: a tool's name is MODULE.TOOL, as in git.status"
+
+
+@pytest.mark.parametrize(
+    ("selector", "refused", "said"),
+    [
+        ("file_reader", True, NEVER),
+        ("!file_reader", True, NEVER),
+        ("git.", True, NEVER),
+        (".status", True, NEVER),
+        ("server.app.tools.cuont", False, "matches no tool that the fleet knows now."),
+        ("server.app.tools.count", False, "did you mean owls.count?"),
+        ("owls.cuont", False, "did you mean owls.count?"),
+        ("!owls.cuont", False, "did you mean owls.count?"),
+        ("larks.*", False, "matches no tool that the fleet knows now."),
+        ("tag:reading", False, "matches no tool that the fleet knows now."),
+        ("owls.*", False, ""),
+        ("*count", False, ""),
+        ("owls.count", False, ""),
+        ("!owls.count", False, ""),
+    ],
+)
+def test_a_selector_without_a_tool_is_refused_or_told(
+    run: Run, agents: Run, elsewhere: Path, selector: str, *, refused: bool, said: str
+) -> None:
+    """What can never match is refused, in a file as in the settings; what matches nothing now is stored, and told."""
+    form = 'tools = ["{}"]' if refused else '[[middleware]]\nname = "limits"\ndaily_limit = 3\ntools = ["{}"]'
+    (elsewhere / "one.toml").write_text(form.format(selector))
+    module = ModuleServer("owls")
+    module.add("count", echo, effect="read")
+    with serve(module):
+        for command in (("add", "owls", module.url), ("list",)):  # the second asks the module
+            run("modules", *command)
+        put, shown = agents("put", "one", "--file", "one.toml"), agents("show", "one")
+        (elsewhere / "toolfleet.toml").write_text(
+            f"[agents.one]\n{form.format(selector)}".replace("[[", "[[agents.one.")
+        )
+        settings, doctor = agents("list"), run("doctor")
+
+    if refused:
+        assert (put.code, settings.code) == (1, 2)
+    outputs = [put.err, settings.err] if refused else [put.err, shown.err, doctor.out]
+    for text in outputs:
+        words = " ".join(text.split())
+        assert said in words
+        assert (f"'{selector}'" in words) == bool(said)
 
 
 def test_an_earlier_version_is_put_again(agents: Run, elsewhere: Path) -> None:
@@ -76,6 +156,11 @@ def test_an_earlier_version_is_put_again(agents: Run, elsewhere: Path) -> None:
         ),
         ("a.toml", '[agents.reader]\npermission_at_most = "root"\n', "a.toml, line 2: at permission_at_most:"),
         ("a.json", '{"tools": ["git status"]}', "selects no tools"),
+        ("a.yaml", "mode: primary\nmodes: all\n", "a.yaml, line 2: at modes: there is no such field."),
+        ("a.yml", "middleware:\n- name: limits\n\n- name: x\n", "a.yml, line 4: at middleware.1:"),
+        ("a.yaml", "agents:\n  reader:\n    permission_at_most: root\n", "a.yaml, line 3: at permission_at_most:"),
+        ("a.yaml", "tools: [", "no YAML (line 1)"),
+        ("a.yaml", "- 1", "a.yaml"),
         ("a.json", "[1]", "a.json"),
         ("a.json", "{", "a.json"),
         ("a.toml", "tools = [", "a.toml"),

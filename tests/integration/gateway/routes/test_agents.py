@@ -65,7 +65,8 @@ async def test_what_somebody_else_has_changed_is_not_replaced(gateway: KeyedGate
         ("third", {"middleware": [{"name": "x"}]}, 400, "a middleware's name is one of"),
         ("third", {"middleware": [{"name": "limits", "daily_limit": 0}]}, 400, "daily_limit"),
         ("a b", {}, 409, "cannot be named 'a b'"),
-        ("third", {"tools": [f"owls.{'x' * 200}{n}" for n in range(200)]}, 409, "at most 32768 bytes"),
+        ("third", {"tools": [f"owls.{'x' * 180}{n}" for n in range(200)]}, 409, "at most 32768 bytes"),
+        ("third", {"tools": ["status"]}, 409, "can select no tool"),
     ],
 )
 async def test_a_wrong_profile_is_refused(
@@ -165,3 +166,14 @@ async def test_why_is_answered_about_oneself_and_to_operators_about_others(gatew
     assert (same["rules"][1]["about"], len(same["rules"]) > 2) == ("reach", True)
     assert allowed.json()["is_allowed"]
     assert [other.status_code, absent.status_code, both.status_code, unnamed.status_code] == [403, 404, 400, 400]
+
+
+async def test_selectors_that_match_no_tool_are_told(gateway: KeyedGateway) -> None:
+    """Where a profile is stored, and where it is shown; the profile is in force all the same."""
+    note = "'larks.*' in the profile of agent 'fourth' matches no tool that the fleet knows now."
+    made = await put(gateway, "fourth", {"tools": ["larks.*"]})
+    shown = (await gateway.get("vera", f"{_ALL}/fourth")).json()
+    await remove(gateway, "fourth")
+
+    assert made.json() == {"version": 1, "notes": [note]}
+    assert (shown["version"], shown["notes"]) == (1, [note])
