@@ -19,7 +19,7 @@ from toolfleet_workers.executors.http.module_client import HttpClientPort
 from toolfleet_workers.executors.http_client.client import HttpClient
 from toolfleet_workers.executors.routed import RoutedExecutor
 from toolfleet_workers.metrics import worker_metrics
-from toolfleet_workers.middleware.agent_profile import ProfileCheck
+from toolfleet_workers.middleware.agent_profile import ApprovalCheck, ProfileCheck
 from toolfleet_workers.middleware.call_log import CallLog
 from toolfleet_workers.middleware.own_middleware import OwnMiddleware
 from toolfleet_workers.middleware.permission import PermissionCheck
@@ -65,11 +65,12 @@ def make_worker_app(settings: Settings) -> FleetApp:
     app.served_modules = served = ServedModules(settings, app.modules, http, tools, own=says)
     profile = ProfileCheck(tools, profiles, settings.default_guest_modules)
     permission = PermissionCheck(tools, settings.default_guest_modules)
+    approval = ApprovalCheck(tools, profile.rules_for)
     operators, guard = OwnMiddleware(tools, profiles, own_classes), PersonalDataGuard(tools, profiles)
     spans, check = _tool_spans(tracing, ResultCheck(tools))
     app.runner = CallRunner(
         executor,
-        middleware=[*spans, CallLog(), profile, permission, operators, guard, check],
+        middleware=[*spans, CallLog(), profile, permission, approval, operators, guard, check],
         statuses=http.statuses,
         checks=2,  # the last two
         screened=guard.screened,

@@ -15,9 +15,18 @@ from toolfleet_registry.functions.signature import Signature, function_behind, o
 from toolfleet_registry.permissions import OF_FUNCTIONS, level_fault
 
 
+class ApproverFacts(TypedDict, total=False):
+    """Who may approve calls: users with `permission` or a higher one, these `users`, or the holders of these API `keys`."""
+
+    permission: Level
+    users: tuple[str, ...] | list[str]
+    keys: tuple[str, ...] | list[str]
+
+
 class Facts(TypedDict, total=False):
     """What may be said of a tool: the fields of a `ToolDefinition`, with `permission` for `required_permission`.
 
+    `approval`: people have to approve each call before it begins: admins, or these `approvers`, of which a list names users.
     `sensitive` names parameters that are kept nowhere after a call. `output_schema`: `None` for none, where the return
     annotation would make one. `input_schema`: of the arguments, where the signature would make one; a function with
     `**arguments` gets all that it allows.
@@ -34,6 +43,8 @@ class Facts(TypedDict, total=False):
     cooldown_seconds: float | None
     daily_limit: int | None
     requires_gate: bool
+    approval: bool
+    approvers: ApproverFacts | tuple[str, ...] | list[str]
     deprecated: bool
     successor: str | None
     sensitive: tuple[str, ...] | list[str]
@@ -60,6 +71,9 @@ def definition_from(module: str, function: Callable[..., Any], facts: Facts) -> 
     if "output_schema" not in facts:
         fields["output_schema"] = output_schema_of(function)
     _check(name, facts)
+    if "approvers" in facts:
+        who = facts["approvers"]
+        fields["approval"] = who if isinstance(who, Mapping) else {"users": list(who)}
     try:
         definition = ToolDefinition.model_validate(
             {
@@ -91,6 +105,10 @@ def _is_context(_: str, hint: Any) -> bool:
 def _check(name: str, facts: Facts) -> None:
     if unknown := facts.keys() - Facts.__annotations__.keys():
         raise TypeError(f"{name}: a tool has no {min(unknown)!r}.")
+    if isinstance(facts.get("approvers"), str) or ("approvers" in facts and facts.get("approval") is False):
+        raise TypeError(
+            f"{name}: approvers takes several users, or who may approve by permission, users and keys; and approval is then not False."
+        )
     if fault := level_fault(facts.get("permission", OF_FUNCTIONS)):
         raise ValueError(f"{name}: {fault}.")
     if (cost := facts.get("cost")) not in {None, "free", "cheap", "expensive"}:
@@ -134,5 +152,5 @@ def _type(part: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
 
 
 _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
-_NO_FIELDS = frozenset({"input_schema", "name", "permission", "sensitive", "tags"})
+_NO_FIELDS = frozenset({"approvers", "input_schema", "name", "permission", "sensitive", "tags"})
 _STEPS = 8  # of references

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from toolfleet_registry.config.agents.middleware_specs import HumanInTheLoopSpec
 from toolfleet_registry.contracts import PublishedCall, ToolDefinition
 from toolfleet_registry.contracts.approvals.terms import ApprovalRule, ApprovalTerms
+from toolfleet_registry.contracts.tool_definition import approvers_of
 from toolfleet_registry.manifests.definitions import spec_of
 from toolfleet_registry.manifests.digests import digest_of
 
@@ -25,6 +26,17 @@ def approval_rule(spec: HumanInTheLoopSpec) -> ApprovalRule:
     )
 
 
+def approval_rules(tool: ToolDefinition, specs: Sequence[HumanInTheLoopSpec]) -> tuple[ApprovalRule, ...]:
+    """Return the rules that have people approve calls of the tool: its own, those of settings, and those of a profile (`specs`)."""
+    own = (
+        ApprovalRule(
+            digest=_digest(["tool", who.model_dump()]), permission=who.permission, users=who.users, keys=who.keys
+        )
+        for who in approvers_of(tool.approval)
+    )
+    return (*own, *map(approval_rule, specs))
+
+
 def terms_of_approval(
     call: PublishedCall, tool: ToolDefinition, rules: Sequence[ApprovalRule], *, asked: str | None = None
 ) -> ApprovalTerms:
@@ -37,6 +49,7 @@ def terms_of_approval(
         expires_seconds=min(rule.expires_seconds for rule in rules),
         seconds=max(call.deadline_at - call.published_at, 0.001),
         asked=asked,
+        by_tool=bool(tool.approval),
     )
 
 
@@ -49,7 +62,7 @@ def approval_fault(call: PublishedCall, tool: ToolDefinition, rules: Sequence[Ap
     if terms is None:
         return "a person has to approve it first" if rules else None
     if missing := [rule for rule in rules if rule.digest not in terms.rules]:
-        return f"changed: {len(missing)} more of the agent's rules ask for an approval now"
+        return f"changed: {len(missing)} more rules ask for an approval now"
     if terms.tool_digest != digest_of(spec_of(tool)):
         return "changed: the tool is another one than was approved"
     if terms.binding != binding_of(call, terms.tool_digest, terms.rules):

@@ -214,6 +214,9 @@ def _of_tool(tool: ToolDefinition, settings: Settings) -> Iterator[ToolRule]:
     if tool.cost in settings.cost_budgets:
         says = f"A user has {settings.cost_budgets[tool.cost]} calls a day of {tool.cost!r} tools."
         yield ToolRule(about="limits", passes=True, says=says, place=_settings_place("cost_budgets"))
+    if tool.approval:
+        says = "People have to approve each call before it begins."
+        yield ToolRule(about="approval", passes=True, says=says, place="the module's manifest, or settings")
     if tool.requires_gate:
         yield ToolRule(about="gate", passes=True, says="The agent's gate is asked.", place="the module's manifest")
 

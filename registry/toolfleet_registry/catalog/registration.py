@@ -77,7 +77,8 @@ class Registrar:
             said = self._lines.get(turn.module)
             lines = None if said is None else ToolLines.model_validate(said.model_dump(exclude_defaults=True))
         names = {name for tool in turn.manifest.tools for name in (tool.name, tool.name.partition(".")[2])}
-        if lines is not None and (unknown := lines.effects.keys() - names):
+        asked = set(lines.approval) if lines is not None and isinstance(lines.approval, tuple) else set[str]()
+        if lines is not None and (unknown := {*lines.effects, *asked} - names):
             _log.warning("settings_name_no_tool", module=turn.module, names=sorted(unknown)[:20])
         return turn.manifest if lines == turn.manifest.lines else turn.manifest.model_copy(update={"lines": lines})
 

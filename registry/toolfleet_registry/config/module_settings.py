@@ -22,7 +22,8 @@ class ModuleSettings(BaseSettings, defer_build=True):
 
     module: Annotated[dict[str, ModuleSpec], NoDecode] = {}
     """Module name -> what is said of its tools: `[module.owls]` with `effects = {count = "read"}` for tools that do not say what a repeat
-    would do, and `permission = "admin"`, which raises what they ask for. For workers and beat, the same for all of them: they keep it with
+    would do, `permission = "admin"`, which raises what they ask for, and `approval = ["pay"]`, which has people approve calls (`approvers`: who, in
+    the place of admins). For workers and beat, the same for all of them: they keep it with
     the module's manifest, where agents read it."""
     module_headers: Annotated[dict[str, dict[str, SecretStr]], NoDecode] = Field(default={}, repr=False)
     """JSON: module name -> header -> value, sent with each request to the module, such as `Authorization` with a token. For workers: an

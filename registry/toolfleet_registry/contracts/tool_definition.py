@@ -1,9 +1,9 @@
 """Describes a module's tools as its manifest has them: read leniently, for modules are deployed at other times than we are."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, field_serializer, model_validator
 
 from toolfleet_registry.contracts.load_errors import ToolLoadError
 from toolfleet_registry.contracts.message import ModuleMessage
@@ -47,6 +47,41 @@ class ToolAnnotations(ModuleMessage):
     """Whether it deals with what lies outside of it, such as the web."""
     title: str | None = None
     """The name that is shown to people."""
+
+
+class Approvers(ModuleMessage):
+    """Who may approve: whoever one of these names. A word that is not known closes the tool that says it."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    permission: Literal["guest", "user", "admin", "owner"] | None = None
+    """Users with this permission, or a higher one."""
+    users: frozenset[str] = frozenset()
+    """Users by their ids."""
+    keys: frozenset[str] = frozenset()
+    """API keys by their ids."""
+
+    @field_serializer("users", "keys", when_used="json")
+    def _in_order(self, names: frozenset[str]) -> list[str]:
+        return sorted(names)  # so that a digest is the same in every process
+
+
+Approval = bool | Approvers | tuple[Approvers, ...]
+"""Whether people have to approve a call before it begins: `True` for admins, or who may; of several each has to be satisfied."""
+
+
+def approvers_of(approval: Approval | None) -> tuple[Approvers, ...]:
+    """Return who may approve, for each approval that is asked for; none where nobody has to."""
+    if not approval:  # nearly every tool
+        return ()
+    if isinstance(approval, tuple):
+        return approval
+    return (approval if isinstance(approval, Approvers) else _ADMINS,)
+
+
+def joined(one: Approval | None, other: Approval | None) -> tuple[Approvers, ...]:
+    """Return what asks for the approvals of both."""
+    return tuple(dict.fromkeys((*approvers_of(one), *approvers_of(other))))
 
 
 class ToolDefinition(ModuleMessage):
@@ -94,6 +129,8 @@ class ToolDefinition(ModuleMessage):
     """How many calls one user has in a UTC day."""
     requires_gate: bool = False
     """Whether the agent's gate is asked before each call."""
+    approval: Approval | None = None
+    """Whether people have to approve each call before it begins: `true` for admins, or who may. No worker runs one that was not approved."""
     takes_context: bool = False
     """Whether it is told the agent's context, beside its arguments, if its module may be."""
     listed: bool = True
@@ -133,20 +170,32 @@ class ToolLines(ModuleMessage):
     """Tool -> what repeating a call of it would do (`{count = "read"}`), for tools that do not say. Where a tool says it too, the careful word counts."""
     permission: Literal["guest", "user", "admin", "owner"] | None = None
     """Who may use its tools at least. A host's line says who may, also where a tool asks for more."""
+    approval: bool | tuple[str, ...] = False
+    """Which of its tools people have to approve calls of, beside those that say it themselves: these, or all of them (`true`)."""
+    approvers: Approvers | None = None
+    """Who may approve them, in the place of admins."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.approvers is not None and not self.approval:
+            raise ValueError("approvers are for tools that `approval` names")
+        return self
 
     def on(self, tool: ToolDefinition, declared: Effect | None, *, lowers: bool = False) -> ToolDefinition:
         """Return the tool with these lines beside its own words; `declared` is the effect that it declares itself.
 
         Fails closed: of two effects the careful one counts, and a tool that is closed stays closed. A permission is only raised,
-        unless the lines are a host's own, which `lowers` says.
+        unless the lines are a host's own, which `lowers` says. An approval is only added.
         """
-        changes = dict[str, object]()
-        said = self.effects.get(tool.name.partition(".")[2], self.effects.get(tool.name))
+        changes, method = dict[str, object](), tool.name.partition(".")[2]
+        said = self.effects.get(method, self.effects.get(tool.name))
         if said is not None:
             changes["effect"] = said if declared is None else max(said, declared, key=_CAREFUL.index)
         asked, least = tool.required_permission, self.permission
         if least is not None and asked in _LEVELS and (lowers or _LEVELS.index(least) > _LEVELS.index(asked)):
             changes["required_permission"] = least
+        if self.approval is True or (self.approval and not {method, tool.name}.isdisjoint(self.approval)):
+            changes["approval"] = joined(tool.approval, self.approvers or True)
         return tool.model_copy(update=changes) if changes else tool
 
 
@@ -186,4 +235,5 @@ class ModuleManifest(ModuleMessage):
 
 
 _CAREFUL: tuple[Effect, ...] = ("read", "idempotent", "once")
+_ADMINS = Approvers.model_construct(permission="admin")
 _LEVELS = ("guest", "user", "admin", "owner")

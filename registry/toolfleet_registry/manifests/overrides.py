@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from toolfleet_registry.contracts import Message, ModuleManifest, ToolDefinition
 from toolfleet_registry.contracts.names import name_fault
-from toolfleet_registry.contracts.tool_definition import ToolLines
+from toolfleet_registry.contracts.tool_definition import ToolLines, joined
 from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.permissions import Access, level_of_tool
 
@@ -65,6 +65,10 @@ def seen_tools(manifest: ModuleManifest, verdicts: Verdicts, own: ToolLines | No
     for offered in manifest.tools:
         verdict = verdicts.get(offered.name)
         tool = offered if verdict is None or verdict.kept is None else verdict.kept
+        if (
+            tool is not offered and offered.approval
+        ):  # what its author asks for now holds at once: people are asked rather than not
+            tool = tool.model_copy(update={"approval": joined(tool.approval, offered.approval)})
         for lines in (manifest.lines, own):
             tool = tool if lines is None else lines.on(tool, effect_of(tool))
         closed = closed_because(tool.name, verdict or _NOTHING)

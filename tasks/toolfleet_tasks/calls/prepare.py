@@ -145,7 +145,7 @@ class CallPreparation:
         return facts | self._catalog.profiles.shown_ids(caller, user_id, facts.get(CONVERSATION))
 
     def approval_rules(self, tool_name: str, caller: Caller) -> tuple[ApprovalRule, ...]:
-        """The rules of the agent's profile that have people approve such a call, as they are now; none without a profile."""
+        """The rules of the tool and of the agent's profile that have people approve such a call, as they are now."""
         judged = self._catalog.reached(tool_name, caller)
         return () if judged is None else approval_rules(*judged)
 

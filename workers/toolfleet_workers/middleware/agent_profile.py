@@ -1,9 +1,10 @@
 """Holds a call against its agent's profile, as this worker knows it: whoever has published it may have known another one, or none."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from toolfleet_registry.agents.approval_rules import approval_fault, approval_rule
+from toolfleet_registry.agents.approval_rules import approval_fault, approval_rules
 from toolfleet_registry.agents.effective_profile import EffectiveProfile
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.tool_rules import NO_RULES, ToolRules
@@ -45,8 +46,8 @@ class ProfileCheck:
     default_modules: frozenset[str]
 
     def skips(self, call: PublishedCall) -> bool:
-        """Whether there is no profile to hold the call against, and no approval: nearly every call."""
-        return call.caller.agent is None and call.approval is None and self.profiles.is_empty
+        """Whether there is no profile to hold the call against: nearly every call."""
+        return call.caller.agent is None and self.profiles.is_empty
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
         """Proceed with the narrowed caller, or refuse with `permission_denied`."""
@@ -66,7 +67,7 @@ class ProfileCheck:
                 return _without_gate(call)
             note("agent", "allowed")
             call = self._narrowed(call, profile)
-        return self._unapproved(call, profile) or await proceed(call)
+        return await proceed(call)
 
     def rules_for(self, call: PublishedCall) -> ToolRules:
         """What the profile of the call's agent says of its tool; nothing where there is none, or it is not known here."""
@@ -89,23 +90,40 @@ class ProfileCheck:
         tool = self.tools.find(call.tool_name)
         return None if profile is None or tool is None else profile.denial(tool.definition)
 
-    def _unapproved(self, call: PublishedCall, profile: EffectiveProfile | None) -> Attempt | None:
-        """The refusal of a call that needs an approval and names none, or another than may have been given; `None`: it may go on."""
+    def _narrowed(self, call: PublishedCall, profile: EffectiveProfile) -> PublishedCall:
+        caller = profile.narrowed(call.caller, self.default_modules)
+        return call if caller == call.caller else call.model_copy(update={"caller": caller})
+
+
+@dataclass
+class ApprovalCheck:
+    """Runs a call that people have to approve, by its tool, the settings or its agent's profile, only under an approval of this very call.
+
+    Whether that was given, the ledger has said. It stands behind what finds out about the tool. Fails closed: a call that names no
+    approval is refused, whatever has published it.
+    """
+
+    tools: ToolsInEffect
+    rules_for: Callable[[PublishedCall], ToolRules]
+
+    def skips(self, call: PublishedCall) -> bool:
+        """Whether nobody has to approve the call: nearly every one."""
         tool = self.tools.find(call.tool_name)
-        if tool is None:  # whoever is asked next refuses it
-            return None
-        specs = () if profile is None else profile.rules(tool.definition).approvals
-        fault = approval_fault(call, tool.definition, [approval_rule(spec) for spec in specs])
+        is_asked_for = tool is not None and (tool.definition.approval or self.rules_for(call).approvals)
+        return call.approval is None and not is_asked_for
+
+    async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
+        """Proceed, or refuse a call that names no approval, or another than may have been given."""
+        tool = self.tools.find(call.tool_name)
+        if tool is None:  # its module is not served here, as what runs it says
+            return await proceed(call)
+        fault = approval_fault(call, tool.definition, approval_rules(tool.definition, self.rules_for(call).approvals))
         if fault is None:
-            return None
+            return await proceed(call)
         note("approval", "missing" if call.approval is None else "changed")
         log.warning("tool_call_refused", reason=fault, user_id=shown_user(call.caller.user_id))
         text = f"Tool call refused: {fault}."
         return Attempt(Outcome.PERMANENT, ToolResult.refused(call.tool_name, "approval_denied", text))
-
-    def _narrowed(self, call: PublishedCall, profile: EffectiveProfile) -> PublishedCall:
-        caller = profile.narrowed(call.caller, self.default_modules)
-        return call if caller == call.caller else call.model_copy(update={"caller": caller})
 
 
 def _without_gate(call: PublishedCall) -> Attempt:

@@ -6,10 +6,11 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_val
 
 from toolfleet_registry.config.agents.tool_selectors import Selectors
 from toolfleet_registry.config.setting_values import Seconds
-from toolfleet_registry.contracts import CostClass, ErrorCode, Level
+from toolfleet_registry.contracts import CostClass, ErrorCode
 from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.terms.call_terms import MOST_CALLS, ExitBehavior
 from toolfleet_registry.contracts.terms.retry_terms import LONGEST_PAUSE_SECONDS, MOST_RETRIES, Pause
+from toolfleet_registry.contracts.tool_definition import Approvers
 
 LONGEST_APPROVAL_SECONDS = 30 * 86_400
 """For so long a call may wait for people."""
@@ -121,19 +122,6 @@ class PiiSpec(MiddlewareBase):
         if not (self.pii_types or self.patterns):
             raise ValueError("pii needs pii_types, patterns or both")
         return self
-
-
-class Approvers(BaseModel):
-    """Who may approve: whoever one of these names."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
-
-    permission: Level | None = None
-    """Users with this permission, or a higher one."""
-    users: frozenset[str] = frozenset()
-    """Users by their ids."""
-    keys: frozenset[str] = frozenset()
-    """API keys by their ids."""
 
 
 class HumanInTheLoopSpec(MiddlewareBase):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from toolfleet_registry.contracts.message import Message
+from toolfleet_registry.contracts.message import Message, Since
 
 
 class ApprovalRule(Message):
@@ -27,7 +27,8 @@ class ApprovalTerms(Message):
     """What a call travels with that people have to approve, or have approved.
 
     `binding` is the digest of all that they see: another call needs another approval. `tool_digest`: of the tool's definition.
-    `rules`: digests of the rules that ask for it. `expires_seconds`: how long people have. `seconds`: the time that the call has from its approval on. `asked`: of a call
+    `rules`: digests of the rules that ask for it. `expires_seconds`: how long people have. `seconds`: the time that the call has from its approval on. `by_tool`: the tool itself asks for it, or settings do, which
+    workers of earlier versions do not know. `asked`: of a call
     whose arguments were edited, the digest under which its idempotency key stands for it.
     """
 
@@ -37,6 +38,7 @@ class ApprovalTerms(Message):
     expires_seconds: float = Field(gt=0)
     seconds: float = Field(gt=0)
     asked: str | None = None
+    by_tool: Annotated[bool, Since(4)] = False
 
 
 class ApprovedCall(Message):

@@ -1,6 +1,7 @@
-"""Binds a call to the approval that its agent's profile has people give before it begins."""
+"""Binds a call to the approval that its tool, or its agent's profile, has people give before it begins."""
 
-from toolfleet_registry.agents.approval_rules import approval_rule, terms_of_approval
+from toolfleet_registry.agents import approval_rules as rules_of
+from toolfleet_registry.agents.approval_rules import terms_of_approval
 from toolfleet_registry.agents.reach import Reach
 from toolfleet_registry.catalog.catalog import Judged
 from toolfleet_registry.contracts import PublishedCall, ToolDefinition
@@ -8,9 +9,9 @@ from toolfleet_registry.contracts.approvals.terms import ApprovalRule
 
 
 def approval_rules(tool: ToolDefinition, reach: Reach) -> tuple[ApprovalRule, ...]:
-    """The rules that have people approve calls of the tool; none without a profile."""
+    """The rules that have people approve calls of the tool: its own, and those of the profile, if there is one."""
     specs = () if reach.profile is None else reach.profile.rules(tool).approvals
-    return tuple(approval_rule(spec) for spec in specs)
+    return rules_of.approval_rules(tool, specs)
 
 
 def with_approval(call: PublishedCall, judged: Judged, asked_by: tuple[str, ...]) -> PublishedCall:

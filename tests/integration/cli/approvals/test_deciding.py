@@ -18,6 +18,8 @@ from support.console.plain_browser import browsing
 from support.fleet import TestBed, program
 from support.gateways.hook_requests import SECRET, signed
 from support.gateways.keyed_gateway import KeyedGateway, keyed_gateway
+from support.gateways.mcp_requests import TASKS
+from support.gateways.mcp_requests import asked as mcp_asked
 from support.module_server import ModuleServer, serve
 from support.owls import echo
 from support.waiting import wait_until, wait_until_answered
@@ -45,6 +47,7 @@ def module() -> Iterator[ModuleServer]:
     ]
     module.add("feed", echo, effect="once", parameters=parameters)
     module.add("cry", echo, effect="once", parameters=[{"name": "text", "type": "string", "description": ""}])
+    module.add("pay", echo, effect="once", approval=True, parameters=parameters)
     with serve(module) as served:
         yield served
 
@@ -390,3 +393,27 @@ async def test_the_command_says_at_once_that_a_call_waits(
     )
     assert decided.json()["state"] == "approved", decided.text
     await wait_until(lambda: len(module.calls("feed")) == before + 1, "the approved call has run")
+
+
+async def test_every_door_says_that_a_tools_own_approval_is_waited_for(
+    gateway: KeyedGateway, at_redis: Run, module: ModuleServer, bed: TestBed
+) -> None:
+    """REST by 202, MCP by a task, the command line by the id; `why` names the rule, and nothing has run."""
+    before = len(module.calls("pay"))
+    rest = await gateway.post("bob", "/calls", {"tool_name": "owls.pay", "arguments": {"n": 5}})
+    assert (rest.status_code, rest.json()["state"]) == (202, "waiting_approval"), rest.text
+    why = await gateway.get("ada", "/tools/owls.pay/why")
+    assert "approval" in {rule["about"] for rule in why.json()["rules"]}, why.text
+    async with gateway.client("bob") as client:
+        call = {"name": "owls.pay", "arguments": {"n": 5}}
+        task = (await mcp_asked(client, "tools/call", call, TASKS))["result"]
+    typed = await asyncio.to_thread(at_redis, "call", "owls.pay", "n=5", "--user", "ada", "--json")
+    ids = [rest.json()["call_id"], task["taskId"], json.loads(typed.out)["audit"]["call_id"]]
+    async with ToolFleet(settings=bed.settings) as fleet:
+        assert set(ids) <= {each.approval_id for each in await fleet.approvals.list()}
+        assert len(module.calls("pay")) == before
+        await fleet.approvals.approve(ids[0], EDITOR)
+        ended = await gateway.get("bob", f"/calls/{ids[0]}", headers={"prefer": "wait=20"})
+        assert (ended.json()["result"]["success"], len(module.calls("pay"))) == (True, before + 1), ended.text
+        for each in ids[1:]:
+            await fleet.approvals.reject(each, EDITOR)

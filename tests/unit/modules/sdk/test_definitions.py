@@ -1,6 +1,7 @@
 """What a function becomes as a tool, and what no function may be."""
 
 import functools
+import json
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal
@@ -13,6 +14,7 @@ from toolfleet.formats import Format, convert
 from toolfleet.sdk import Context, Module
 from toolfleet_registry.admission_rules import admit, closed_tools, unknown_fields
 from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.contracts.tool_definition import Approvers, approvers_of
 from toolfleet_registry.policy.sensitive_arguments import sensitive_paths
 from toolfleet_registry.schemas.definition import input_schema
 
@@ -141,6 +143,46 @@ def test_the_fleet_admits_the_manifest() -> None:
     (tool,) = manifest.tools
     assert (tool.version, tool.requires_gate, tool.cost, tool.daily_limit) == ("1.2.0", True, "cheap", 3)
     assert (tool.deprecated, tool.successor) == (True, "x.y")
+
+
+@pytest.mark.parametrize(
+    ("facts", "asked"),
+    [
+        ({}, ()),
+        ({"approval": False}, ()),
+        ({"approval": True}, (Approvers(permission="admin"),)),
+        ({"approvers": ["carol"]}, (Approvers(users=frozenset({"carol"})),)),
+        ({"approval": True, "approvers": ("carol",)}, (Approvers(users=frozenset({"carol"})),)),
+        (
+            {"approvers": {"permission": "owner", "keys": ["k1"]}},
+            (Approvers(permission="owner", keys=frozenset({"k1"})),),
+        ),
+    ],
+)
+def test_a_tool_may_ask_for_an_approval(facts: Any, asked: tuple[Approvers, ...]) -> None:
+    """Of admins, or of the approvers that it names; the fleet admits it, and a tool that asks for none says nothing of it."""
+    module = Module("owls")
+    module.add(count, **facts)
+    document = json.loads(module.manifest.model_dump_json(exclude_none=True))
+
+    (tool,) = admit("owls", document).tools
+    assert approvers_of(tool.approval) == asked
+    assert ("approval" in document["tools"][0]) == (facts != {})
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"approvers": "carol"},
+        {"approval": False, "approvers": ["carol"]},
+        {"approvers": {"user": ["carol"]}},
+        {"approvers": {"permission": "admins"}},
+    ],
+)
+def test_approvers_that_cannot_be_meant_are_refused(facts: Any) -> None:
+    """Where the tool is defined: an approval that nobody asks for would not be missed."""
+    with pytest.raises((TypeError, ValueError), match="approv"):
+        Module("owls").add(count, **facts)
 
 
 def test_a_sensitive_argument_is_one_for_the_fleet() -> None:

@@ -1,12 +1,17 @@
 """What a manifest's words about repeats come to."""
 
 import itertools
+import json
 from typing import Any
 
 import pytest
 
+from toolfleet_registry.admission_rules import admit, closed_tools
+from toolfleet_registry.agents.approval_rules import approval_rules
 from toolfleet_registry.contracts import Effect, ModuleManifest, ToolAnnotations, ToolDefinition
-from toolfleet_registry.contracts.tool_definition import ToolLines
+from toolfleet_registry.contracts.tool_definition import Approvers, ToolLines, approvers_of
+from toolfleet_registry.manifests.definitions import spec_of
+from toolfleet_registry.manifests.digests import digest_of
 from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.manifests.overrides import ToolOverride, seen_tools
 
@@ -123,3 +128,66 @@ def test_a_registered_definition_that_stays_has_the_lines_too() -> None:
     own = ToolLines(effects={"t": "idempotent"}, permission="admin")
     (seen,) = seen_tools(manifest, {"m.t": ToolOverride(kept=kept)}, own)
     assert (seen.definition.effect, seen.access.required_permission) == ("idempotent", "admin")
+
+
+ADMINS, CAROL = Approvers(permission="admin"), Approvers(users=frozenset({"carol"}))
+
+
+@pytest.mark.parametrize(
+    ("offered", "asked"),
+    [
+        ({}, ()),
+        ({"approval": False}, ()),
+        ({"approval": None}, ()),
+        ({"approval": True}, (ADMINS,)),
+        ({"approval": {"users": ["carol"]}}, (CAROL,)),
+        ({"approval": [{"permission": "admin"}, {"users": ["carol"]}]}, (ADMINS, CAROL)),
+    ],
+)
+@pytest.mark.parametrize(
+    ("lines", "more"),
+    [
+        (ToolLines(), ()),
+        (ToolLines(approval=("other",)), ()),
+        (ToolLines(approval=("t",)), (ADMINS,)),
+        (ToolLines(approval=("m.t",), approvers=CAROL), (CAROL,)),
+        (ToolLines(approval=True), (ADMINS,)),
+    ],
+)
+def test_settings_add_an_approval_and_remove_none(
+    offered: dict[str, Any], asked: tuple[Approvers, ...], lines: ToolLines, more: tuple[Approvers, ...]
+) -> None:
+    """What a tool asks for itself is asked for whatever settings say, once where both say the same."""
+    definition = ToolDefinition.model_validate({"name": "m.t", **offered})
+    (seen,) = seen_tools(ModuleManifest(module_name="m", tools=[definition], lines=lines), {})
+    assert approvers_of(seen.definition.approval) == tuple(dict.fromkeys((*asked, *more)))
+    rules = approval_rules(seen.definition, ())
+    assert [(rule.permission, rule.users, rule.quorum, rule.self_approval) for rule in rules] == [
+        (who.permission, who.users, 1, False) for who in dict.fromkeys((*asked, *more))
+    ]
+
+
+@pytest.mark.parametrize("approval", [{"user": ["carol"]}, {"permission": "admins"}, "people", 7, [True]])
+def test_an_approval_that_nobody_understands_closes_the_tool(approval: Any) -> None:
+    """A typo must not let calls through that somebody wants approved."""
+    document = {"module_name": "m", "tools": [{"name": "m.t", "approval": approval}]}
+    assert closed_tools(admit("m", document)) == ("m.t",)
+
+
+def test_an_approval_that_is_new_under_an_old_version_is_asked_for() -> None:
+    """The registered definition stays in effect, and yet nobody runs the tool without what its author asks for now."""
+    kept = tool(effect="read").model_copy(update={"version": "1"})
+    offered = kept.model_copy(update={"approval": True})
+    manifest = ModuleManifest(module_name="m", tools=[offered])
+    (seen,) = seen_tools(manifest, {"m.t": ToolOverride(kept=kept)})
+    assert approvers_of(seen.definition.approval) == (ADMINS,)
+
+
+def test_who_approves_has_one_digest_in_every_process() -> None:
+    """However names were ordered as they came; and a tool without an approval has the digest that it had."""
+    users = [f"user-{n}" for n in range(20)]
+    forms = [{"name": "m.t", "approval": {"users": names}} for names in (users, users[::-1])]
+    one, other = (digest_of(spec_of(ToolDefinition.model_validate(form))) for form in forms)
+    assert one == other
+    assert json.loads(ToolDefinition.model_validate(forms[1]).model_dump_json())["approval"]["users"] == sorted(users)
+    assert "approval" not in spec_of(tool()).details

@@ -75,6 +75,7 @@ APPROVAL_TERMS = ApprovalTerms(
     seconds=60.0,
     asked="6" * 64,
 )
+_BY_TOOL = APPROVAL_TERMS.model_copy(update={"by_tool": True})
 _CONTEXT = ToolContext(
     "main",
     user_message="push it ✓",
@@ -139,7 +140,7 @@ APPROVAL_FORMS: tuple[StoredForm, ...] = (
         {
             "plain": _PLAIN_CALL,
             "filled": CALL,
-            "repeated": _PLAIN_CALL.model_copy(update={"retry": RetryTerms(undeclared=True)}),
+            "repeated": _PLAIN_CALL.model_copy(update={"retry": RetryTerms(undeclared=True), "approval": _BY_TOOL}),
         },
         seal=sealing("call"),
     ),
