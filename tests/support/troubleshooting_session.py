@@ -45,7 +45,7 @@ def plain(page: str) -> str:
     page = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.\d]*Z?", "<time>", page)
     page = re.sub(r"\b[\d.]+ (ms|s|min)\b", "<duration>", page)
     page = re.sub(r"127\.0\.0\.1:\d+", "<address>", page)
-    page = page.replace("coming back", "ok")  # until it has answered some calls
+    page = page.replace("recovering", "ok")  # until it has answered some calls
     return re.sub(r" +", " ", _UUID.sub("<id>", page))
 
 

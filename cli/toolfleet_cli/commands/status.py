@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from toolfleet_cli.console.output import add_row, age, progress, say, say_json, show_table, shown_url, table
+from toolfleet_cli.console.output import add_row, age, coloured, progress, say, say_json, show_table, shown_url, table
 from toolfleet_cli.remote.fleet_options import over_fleet
 from toolfleet_cli.remote.gateway import Gateway
 from toolfleet_cli.remote.status import status_of
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from toolfleet_tasks.operations.fleet_status import FleetStatus, LaneStatus, ModuleTrouble, QueueStatus
 
 _ROWS = 15  # of queues, and of modules: one screen; --json has all
-_COLOURS = {"failing": "yellow", "stale": "yellow", "coming back": "yellow"}
 
 
 def register(app: typer.Typer) -> None:
@@ -127,7 +126,7 @@ def _show_troubles(troubles: "Sequence[ModuleTrouble]") -> None:
         return
     shown = table("MODULE", "STATE", "WHY")
     for one in troubles[:_ROWS]:
-        add_row(shown, one.module, Text(one.trouble, style=_COLOURS.get(one.trouble, "red")), _why(one))
+        add_row(shown, one.module, coloured(one.trouble), _why(one))
     say("")
     show_table(shown)
     _say_more(len(troubles), "modules")
@@ -140,13 +139,10 @@ def _why(one: "ModuleTrouble") -> str:
         return f"its last good manifest is {age(one.seconds)} old" + (f": {one.error}" if one.error else "")
     if one.error is not None:
         return one.error
-    failed = f"{_count(one.failures, 'call')} in a row without an answer" if one.failures else ""
     if one.trouble == "away":
         left_alone = f"left alone for {one.seconds:.1f} s" if one.seconds else "it is about to be looked at"
-        return f"{failed or 'no worker can connect to it'}; {left_alone}"
-    if one.trouble == "coming back":
-        return "calls are let in a few at a time"
-    return failed
+        return f"{one.reason}; {left_alone}"
+    return one.reason
 
 
 def _say_more(count: int, what: str) -> None:

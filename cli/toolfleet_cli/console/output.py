@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from toolfleet_registry.policy.module_troubles import TONES
+
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -69,6 +71,11 @@ def table(*columns: str) -> Table:
 def add_row(made: Table, *cells: str | Text) -> None:
     """Add plain text to a table, whatever is in it: brackets are no markup. What is `Text` keeps its style."""
     made.add_row(*(cell if isinstance(cell, Text) else Text(plain(cell)) for cell in cells))
+
+
+def coloured(state: str) -> Text:
+    """Return a module's state as tables show it."""
+    return Text(state, style={"good": "green", "odd": "yellow"}.get(TONES.get(state, "bad"), "red"))
 
 
 def show_table(made: Table) -> None:

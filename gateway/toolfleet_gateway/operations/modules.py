@@ -54,7 +54,9 @@ class PlacedModule(BaseModel):
     queue: Literal["open", "paused", "draining"] = "open"
     """What operators have done to its queue."""
     trouble: str | None = None
-    """What calls have met: `away`, `coming back` or `failing`."""
+    """What calls have met: `away`, `recovering` or `failing`."""
+    reason: str | None = None
+    """The same in words."""
     ignored: str | None = None
     """Why its entry does not count."""
     drain_seconds: float | None = None
@@ -136,6 +138,7 @@ class _AboutOperatedModules:
                 workers=found.workers.get(name, 0),
                 queue=_queue_state(found.queue_states.get(name)),
                 trouble=None if (trouble := found.troubles.get(name)) is None else trouble.trouble,
+                reason=None if trouble is None else trouble.reason or None,
                 ignored=found.ignored.get(name),
             )
             for name, lane in sorted(found.lanes.items())

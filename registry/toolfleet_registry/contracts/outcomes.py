@@ -1,7 +1,7 @@
 """Defines what one attempt to run a call can come to: how it ended, and what the caller gets to know."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
@@ -100,7 +100,8 @@ class Attempt:
     """One attempt's end. `retry_after_seconds` is the module's own wish, if it stated one.
 
     `says_retryable`: whether the module says of a failure that a repeat may help and does no harm.
-    `unreached`: where no connection could be made, whether the module may be the reason (`AWAY`) or not (`UNKNOWN`).
+    `unreached`: where no connection could be made, whether the module may be the reason (`AWAY`) or not (`UNKNOWN`); `why`: for
+    which reason, as `policy.module_troubles` has them.
     `acceptance`: the module goes on with the call by itself; for whoever cannot follow it there, its outcome is unknown.
     `question`: the module goes on once that is answered; for whoever cannot ask, the call has failed.
     `unchecked`: why the module wants its result not held against the tool's schema.
@@ -111,6 +112,7 @@ class Attempt:
     result: ToolResult
     retry_after_seconds: float | None = None
     unreached: Health | None = None
+    why: str = field(default="", kw_only=True)
     says_retryable: bool = False
     acceptance: Acceptance | None = None
     question: Question | None = None

@@ -15,7 +15,6 @@ MESSAGING_OPERATION_TYPE: Final = "messaging.operation.type"
 MESSAGING_DESTINATION: Final = "messaging.destination.name"
 MESSAGING_TEMPLATE: Final = "messaging.destination.template"
 MESSAGING_MESSAGE_ID: Final = "messaging.message.id"
-MESSAGING_CONVERSATION_ID: Final = "messaging.message.conversation_id"
 MESSAGING_CLIENT_ID: Final = "messaging.client.id"
 
 # GenAI.
@@ -54,7 +53,6 @@ EVENT: Final = "toolfleet.event"
 FENCING_TOKEN: Final = "toolfleet.fencing_token"  # noqa: S105 - an attribute's name
 GRANTED: Final = "toolfleet.granted"
 JOB_ID: Final = "toolfleet.job_id"
-JOB_STATE: Final = "toolfleet.job_state"
 LANE: Final = "toolfleet.lane"
 LINKED_AS: Final = "toolfleet.linked_as"
 QUEUED_SECONDS: Final = "toolfleet.queued_seconds"
@@ -63,11 +61,6 @@ EXECUTE_TOOL: Final = "execute_tool"
 TOOLS_CALL: Final = "tools/call"
 OTHER_ERROR: Final = "_OTHER"
 """The type of an error for which there is no better word."""
-
-
-def send_name(queue: str) -> str:
-    """The span of a call that is put into its queue."""
-    return f"send {queue}"
 
 
 def process_name(queue: str) -> str:

@@ -224,7 +224,7 @@ def refusal_in(reply: Any) -> Refusal | None:
     if kind in {"joined", "conflict"}:
         return Refusal(kind, call_id=value.decode())
     if kind == "open":
-        return Refusal("open", seconds=value / 1000)
+        return Refusal("open", seconds=value / 1000, why=reply[2].decode())
     return Refusal(kind, count=value)
 
 
@@ -235,7 +235,7 @@ def refused(tool_name: str, refusal: Refusal) -> ToolResult:
     if refusal.result is not None:
         return refusal.result
     if refusal.kind == "open":
-        return fleet_results.module_away(tool_name, refusal.seconds)
+        return fleet_results.module_away(tool_name, refusal.seconds, why=refusal.why)
     if refusal.kind == "conflict":
         text = "Tool call refused: its idempotency key stands for a call with another tool, other arguments or another version."
         return ToolResult.refused(tool_name, "conflict", text)

@@ -49,7 +49,7 @@ class Claim:
     ended one came to, `accepted` the one that the module goes on with, `log` how each ended. `rest_seconds`: until its module's open breaker lets one through. `keys`:
     those of its scripts. `ttl_seconds`: how long its record lives. `on_lost` is called when others have the call. `begin_by`:
     when an attempt may last begin, by the clock that counts suspension and by the fleet's. `replica`, `is_scattered`: as a
-    lease has them; `request`: how long its request took, and when that had ended; `mover` tells the ledger of another one, and returns what `MOVE` does. `approved`: what people have approved, sealed.
+    lease has them; `request`: how long its request took, and when that had ended; `mover` tells the ledger of another one, and returns what `MOVE` does. `approved`: what people have approved, sealed. `why`: for which reason that breaker is open. `patience_seconds`: how long a retry may still wait for its module.
     """
 
     call: PublishedCall
@@ -68,6 +68,8 @@ class Claim:
     replica: str = ""
     is_scattered: bool = False
     approved: str = ""
+    why: str = ""
+    patience_seconds: float = 0
     mover: "Callable[[Claim, str], Awaitable[int]] | None" = None
     request: tuple[float, float] | None = None
 
@@ -98,10 +100,11 @@ class Claim:
 
     def read(self, answer: Sequence[Any]) -> None:
         """Take what `CLAIM` has answered that granted it, but for what is to be verified."""
-        granted, self.attempts, so_far, _, log_, rest_ms, _, replica, scattered, approved = answer
+        granted, self.attempts, so_far, _, log_, rest_ms, _, replica, scattered, approved, *more = answer
         self.granted, self.so_far = cast("Granted", granted.decode()), cast("EffectState", so_far.decode())
         self.log, self.rest_seconds = log_.decode(), rest_ms / 1000
         self.replica, self.is_scattered, self.approved = replica.decode(), scattered == b"1", approved.decode()
+        self.why, self.patience_seconds = (more[0].decode(), more[1] / 1000) if more else ("", 0)
         if self.call.inputs is not None and self.so_far == "none":  # its record may be lost, and it has asked before
             self.so_far = self.call.inputs.so_far
 

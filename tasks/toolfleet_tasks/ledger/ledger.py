@@ -177,6 +177,10 @@ class Ledger:
         is_repeat = call.effect is None and not is_unseen and claim.so_far != "none"
         is_exhausted = claim.attempts >= MAX_ATTEMPTS and not is_repeat
         letter = self._letter(call, result, is_unseen=is_unseen, is_exhausted=is_exhausted)
+        if call.effect == "read" and (
+            claim.granted == "open" or (attempt is not None and attempt.unreached is not None)
+        ):
+            letter = ""  # its module was not there, and there is nothing to find out
         own_ms = None if attempt is None else claim.own_ms(seconds)
         audit_line, line_text, lines_kept = self._auditor.line_of(call, result, decisions, own_ms)
         parameters = build.of_finish(

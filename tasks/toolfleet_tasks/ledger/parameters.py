@@ -15,10 +15,9 @@ from toolfleet_tasks.ledger.audit import PartsOfLine
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.keys import CallKeys
 from toolfleet_tasks.ledger.retry import MOST_DEATHS, most_attempts
+from toolfleet_tasks.lua.constants import PATIENCE_MS
 from toolfleet_tasks.lua.ledger import CLAIM, CLOSE, END, FINISH
 from toolfleet_tasks.lua.limits import TAKE
-
-_PATIENCE_SECONDS = 5.0  # from its publishing on, a call waits so long for a module that is away
 
 
 class Seconds(NamedTuple):
@@ -70,7 +69,7 @@ def of_claim(
         most_attempts=most_attempts(call.retry),
         most_deaths=MOST_DEATHS,
         killed="lapsed" if deaths is None else "yes" if deaths >= MOST_DEATHS else "no",
-        patience_ms=round((call.published_at + _PATIENCE_SECONDS - fleet_clock.now()) * 1000),
+        patience_ms=round((call.published_at - fleet_clock.now()) * 1000 + PATIENCE_MS),
         can_reach=int(can_reach),
         replica=replica,
         round=0 if call.inputs is None else call.inputs.round,

@@ -6,9 +6,8 @@ import re
 from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
 
-_LONGEST_WORKER = (
-    37  # characters: with a longer value than 64 bytes Redis keeps a record in another form, of several times the size
-)
+# Characters: with a longer value than 64 bytes Redis keeps a record in another form, of several times the size.
+_LONGEST_WORKER = 37
 _LONGEST_SHORT = 23  # characters of it behind a tag, which has 26 at most, and a time, which has 15 with its signs
 _PROCESS = 12  # hex digits
 _ODD = re.compile(r"[^\w.@:/-]", re.ASCII)

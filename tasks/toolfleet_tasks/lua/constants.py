@@ -39,6 +39,9 @@ END_CHECK_SECONDS = 10.0
 YOUNG_MS, GLANCE_MS = 5000, 100
 """So long after a module has come back, calls wait for their turn, and ask again after so long."""
 
+PATIENCE_MS = 5000
+"""A call waits so long for a module that is away: from its publishing on, and again after each attempt that has ended."""
+
 DEFERENCE_MS = 400
 """So long whoever has looked last in vain lets others go first: it may be its own trouble."""
 
@@ -96,6 +99,7 @@ IN_LUA: dict[str, float | str] = {
     "LONGEST_WAIT_MS": LONGEST_WAIT_MS,
     "END_CHECK_MS": int(END_CHECK_SECONDS * 1000),
     "MEMORY_MS": MEMORY_MS,
+    "PATIENCE_MS": PATIENCE_MS,
     "MOST_EVENTS_WAITING": MOST_EVENTS_WAITING,
     "OUTCOMES_BYTES": OUTCOMES_BYTES,
     "REPLICAS_SINCE": REPLICAS_SINCE,

@@ -9,4 +9,4 @@ QUEUES = script("fleet_status/queues")
 """Returns of each queue that holds something its number, from 1, its length, and its oldest message, '' if that is not known."""
 
 BREAKERS = script("fleet_status/breakers")
-"""Returns of each breaker that has seen failures its number, from 1, what it is, for how many ms, and the failures in a row."""
+"""Returns of each breaker that has seen failures its number, from 1, what it is, for how many ms, the failures in a row, and why it was opened."""

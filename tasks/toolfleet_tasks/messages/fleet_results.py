@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from toolfleet_registry.contracts import EffectState, ErrorCode, PublishedCall, ToolResult
 from toolfleet_registry.errors import MessageRefused, MessageTooLarge
 from toolfleet_registry.policy.hints import DRAINING, KEYS_DIFFER, KILLS_WORKERS, hint_for
+from toolfleet_registry.policy.module_troubles import words_for
 
 _AWAY_SECONDS = 5.0  # until a repeat makes sense: a server that is away, or full, is seldom well within a second
 _COARSE = 10  # seconds: from here on, nobody cares for a part of one
@@ -111,9 +112,11 @@ def not_known(tool_name: str, seconds: float) -> ToolResult:
     return result.model_copy(update={"retry_after_seconds": round(seconds, 1)})
 
 
-def module_away(tool_name: str, seconds: float) -> ToolResult:
-    """The module's breaker is open: it failed too often, and is left alone for so many seconds."""
-    text = "Tool execution error: the module has failed too often, and is left alone for now."
+def module_away(tool_name: str, seconds: float, *, why: str = "failed") -> ToolResult:
+    """The module's breaker is open, and `why`: it is left alone for so many seconds."""
+    text = f"Tool execution error: the module is left alone for now: {words_for(why)}."
+    if why == "refused":  # to the letter: agents match on what a refused connection has always read
+        text = f"Tool execution error: {words_for(why)}"
     result = ToolResult.failed(tool_name, "module_unreachable", text, effect_state="none", retryable=True)
     return result.model_copy(update={"retry_after_seconds": max(round(seconds, 1), 0.1)})
 

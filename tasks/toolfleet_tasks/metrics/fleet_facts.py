@@ -270,7 +270,7 @@ def _slots_of(notes: Sequence[bytes]) -> tuple[int, ...]:
 def _breakers_of(modules: Sequence[str], answers: Sequence[Sequence[Any]]) -> tuple[BreakerFacts, ...]:
     found = {module: BreakerFacts(module, "closed", 0) for module in modules}
     for part, answer in zip(_parts(modules), answers, strict=True):
-        for number, kind, _, failures in answer:
+        for number, kind, _, failures, _ in answer:
             module = part[int(number) - 1]
             found[module] = BreakerFacts(module, kind.decode(), int(failures))
     return tuple(found.values())

@@ -21,6 +21,7 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.probe_failures import ProbeFailure, state_without_manifest
 from toolfleet_registry.errors import BrokerAway, FleetUnavailable
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
+from toolfleet_registry.policy.module_troubles import words_for
 from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url, is_redis_url
@@ -44,7 +45,7 @@ _LARGEST_MESSAGE, _MESSAGES = 64 * 2**10, 50  # bytes of a message that is broug
 _OVERDUE_MS = 5_000  # a job that is due is looked at within a second or two
 _AS_BYTES = {NEVER_DECODE: True}
 
-MET_BY_CALLS = frozenset({"away", "coming back", "failing", "not ready"})
+MET_BY_CALLS = frozenset({"away", "recovering", "failing", "not ready"})
 """The troubles of modules that calls meet; the others are found by asking the modules what they offer."""
 
 
@@ -77,9 +78,9 @@ class QueueStatus:
 class ModuleTrouble:
     """A module with which something is wrong.
 
-    `away`: it is left alone; `coming back`: calls are let in gradually; `failing`: so many calls in a row were not answered;
+    `away`: it is left alone; `recovering`: it answers again, and calls are let in gradually; `failing`: so many calls in a row were not answered;
     `not ready`: the local fleet's process for it does not serve it; `stale`: its last good manifest is `seconds` old; else there is none, and it is as `state_without_manifest` says.
-    `error`: why the last look at it has failed.
+    `error`: why the last look at it has failed; `reason`: what calls have met, in words.
     """
 
     module: str
@@ -87,6 +88,7 @@ class ModuleTrouble:
     failures: int = 0
     seconds: float | None = None
     error: str | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,9 +256,12 @@ class _Reading:
                 if (trouble := self._of_manifest(module, left)) is not None:
                     found[module] = trouble
             keys = [self._keys.breaker(module) for module in part]
-            answer: list[tuple[int, bytes, int, bytes]] = await _ask(self._redis, *BREAKERS.command(breakers=keys))
-            for number, kind, rest, failures in answer:
-                found[part[number - 1]] = _of_breaker(part[number - 1], kind.decode(), rest, int(failures))
+            answer: list[tuple[int, bytes, int, bytes, bytes]] = await _ask(
+                self._redis, *BREAKERS.command(breakers=keys)
+            )
+            for number, kind, rest, failures, why in answer:
+                name = part[number - 1]
+                found[name] = _of_breaker(name, kind.decode(), rest, int(failures), why.decode())
         for module, reason in (await self._not_ready()).items():
             found[module] = ModuleTrouble(module, "not ready", error=reason)
         return [found[module] for module in sorted(found)]
@@ -296,10 +301,15 @@ def age_of(message: bytes, now: float) -> float | None:
         return None
 
 
-def _of_breaker(module: str, kind: str, rest_ms: int, failures: int) -> ModuleTrouble:
+def _of_breaker(module: str, kind: str, rest_ms: int, failures: int, why: str) -> ModuleTrouble:
+    unanswered = f"{failures} {'call' if failures == 1 else 'calls'} in a row without an answer"
     if kind == "closed":
-        return ModuleTrouble(module, "failing", failures)
-    return ModuleTrouble(module, "coming back" if kind == "half" else "away", failures, rest_ms / 1000)
+        return ModuleTrouble(module, "failing", failures, reason=unanswered)
+    if kind == "half":
+        return ModuleTrouble(module, "recovering", failures, reason="it answers; calls are let in a few at a time")
+    return ModuleTrouble(
+        module, "away", failures, rest_ms / 1000, reason=unanswered if why == "failed" else words_for(why)
+    )
 
 
 async def _ask(redis: Redis, *words: str | float) -> Any:

@@ -127,10 +127,7 @@ class DeathReports:
                 return False
         if tags:
             log.warning("worker_death_reported", worker=note.holder, host=note.host, pid=note.pid, messages=len(tags))
-            self._restore(redis)
+            command = restore_command(store, began_by=_EXPIRED, now=float(redis.time()[0]))
+            while redis.execute_command(*command)[0] == MOST_RESTORED:
+                pass
         return True
-
-    def _restore(self, redis: Any) -> None:
-        found, now = MOST_RESTORED, float(redis.time()[0])
-        while found == MOST_RESTORED:
-            found, _, _ = redis.execute_command(*restore_command(self._store, began_by=_EXPIRED, now=now))

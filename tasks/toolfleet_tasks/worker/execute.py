@@ -9,7 +9,7 @@ from functools import partial
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from toolfleet_registry.contracts import Audit, ToolResult, decisions
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.errors import MessageRefused, NotPublished
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN
 from toolfleet_registry.system import randomness
@@ -18,9 +18,10 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.greenlet_bridge import bridged
 from toolfleet_tasks.calls.message_bounds import opened
+from toolfleet_tasks.ledger.answering import is_away
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.dead_letters import reason_of
-from toolfleet_tasks.ledger.ledger import Ledger, ResultNotStored
+from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed, ResultNotStored
 from toolfleet_tasks.ledger.retry import MOST_DEATHS, Next, bounded, decide, settled, unattempted
 from toolfleet_tasks.messages import approval_results, fleet_results
 from toolfleet_tasks.messages.deaths import deaths_of
@@ -43,6 +44,7 @@ from toolfleet_tasks.worker.spans.attempt_span import processed
 
 log = get_logger(__name__)
 
+_AWAY_SECONDS = 0.2  # until a call comes again whose module could not be reached
 END = "toolfleet_end"
 """In a task's request: how the call has ended already, which its body only repeats."""
 
@@ -129,7 +131,7 @@ class _Execution:
         if claim.granted == "killed":
             return await self._killed()
         if claim.granted in {"open", "unapproved"}:
-            away = fleet_results.module_away(tool_name, claim.rest_seconds)
+            away = fleet_results.module_away(tool_name, claim.rest_seconds, why=claim.why)
             refusal = away if claim.granted == "open" else approval_results.unapproved(tool_name)
             return await self._finish(self._settled(refusal))
         if claim.granted == "exhausted" and claim.last is not None:
@@ -209,8 +211,15 @@ class _Execution:
         if attempt.goes_on:
             raise await self._left(attempt)
         if attempt.unreached is not None:  # to be known before others may take the retry
-            await checks_of(self._task.app, self._ledger).missed(self._call, attempt.unreached)
+            await checks_of(self._task.app, self._ledger).missed(self._call, attempt.unreached, attempt.why)
+        if is_away(attempt, self._call, seconds=seconds):
+            checks_of(self._task.app, self._ledger).doubt(self._call)
         follows = self._decide(attempt)
+        if attempt.unreached is Health.AWAY and follows.delay is None and self._claim.patience_seconds > seconds:
+            # The last attempt that it may have was none: nothing was sent, and its module may soon be back.
+            self._ledger.claims.drop(self._claim)
+            self._ledger.claims.give_back(self._claim)
+            await rejected.put_off(self._task, self._call, NotClaimed("away", rest_seconds=_AWAY_SECONDS))
         if follows.delay is not None:
             return await self._retry(attempt, follows, follows.delay, seconds)
         happened = None

@@ -5,8 +5,9 @@ connect counts for the fleet only when no other worker can. Where nobody else ta
 """
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from redis.exceptions import ResponseError
 
@@ -21,31 +22,30 @@ from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.ledger.claims import Claim, NotClaimed
 from toolfleet_tasks.ledger.ledger import Ledger
+from toolfleet_tasks.lua.constants import PATIENCE_MS
 from toolfleet_tasks.messages.ids import kept_seconds
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.queues import queue_of
 from toolfleet_tasks.redis.connection import RedisConnectionClosed, RedisConnectionLost
 from toolfleet_tasks.transport.fetched_claims import FetchedClaims
-from toolfleet_tasks.worker.prober import Finding, Prober, ProbeResult
+from toolfleet_tasks.worker.prober import PROBE_SECONDS, Finding, Prober, ProbeResult
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
 
 _FIRST_SECONDS, _GROWTH = 0.1, 1.5  # between two looks of a worker's own; then up to `breaker_seconds`
 _JITTER = 0.2  # seconds, or as large a part of a pause: workers that failed together look one after the other
+_RECOVERY_SECONDS = 1.0  # between two looks whether the breaker of a module that is back is closed
 _POLL_SECONDS = 10.0  # for one look: Redis may be away
 _SHORT_SECONDS = 2.0  # calls wait for a module that is away for so long, as admission control has them
 _QUEUE_LENGTH = 200  # calls of a module that wait for their turn here, of which each has a slot
-_ASK_SECONDS, _FULL_QUEUE_SECONDS = (
-    0.03,
-    0.3,
-)  # between two questions of whoever is first, and until a call comes again that found no place
+# Between two questions of the call that is first, and until a call comes again that found no place.
+_ASK_SECONDS, _FULL_QUEUE_SECONDS = 0.03, 0.3
 _PASS_SECONDS = 0.1  # until a call comes back for another worker; jittered
 _STUCK_SECONDS = 5.0  # that nobody takes anything from a queue: until then the others may be busy
 _GO_ON_SECONDS = 30.0  # that a worker goes on that nobody stands in for
-_REST_SECONDS = (
-    30.0  # from its publishing on, a call is put off for others no longer: it may be that nobody else gets it
-)
+# From its publishing on, a call is put off for others no longer: perhaps no other worker gets it.
+_REST_SECONDS = 30.0
 
 
 @dataclass(eq=False)
@@ -54,11 +54,11 @@ class _Watch:
 
     module: str
     is_unreached: bool
-    task: "asyncio.Task[None] | None" = None
     pause: float = _FIRST_SECONDS
     tail: bytes | None = None
     tail_since: float = 0.0
     goes_on_until: float = 0.0
+    since: float = 0.0
 
 
 @dataclass(eq=False)
@@ -68,22 +68,6 @@ class _Queue:
     module: str
     count: int = 0
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-
-class Checks(Protocol):
-    """What a call asks and tells about its module."""
-
-    async def claim(self, call: PublishedCall, *, deaths: int | None) -> Claim | NotClaimed:
-        """Ask the ledger for a call, unless another worker had better take it. `deaths` as the ledger takes it."""
-        ...
-
-    def may_begin(self, call: PublishedCall) -> bool:
-        """Whether a call that was claimed as its message was fetched may begin here without another question."""
-        ...
-
-    async def missed(self, call: PublishedCall, unreached: Health) -> None:
-        """No connection could be made to the call's module."""
-        ...
 
 
 class HealthChecks:
@@ -98,6 +82,8 @@ class HealthChecks:
         self._runner = runner
         self._prober = Prober(ledger.connection, settings, runner, known=known)
         self._watches: dict[str, _Watch] = {}
+        self._recovering: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._queues: dict[str, _Queue] = {}
         here.settle.append(self.aclose)
         if settings.is_fast and settings.broker == settings.redis_url:
@@ -111,11 +97,14 @@ class HealthChecks:
             )
 
     def may_begin(self, call: PublishedCall) -> bool:
-        """As `Checks`: no module is in trouble, as far as this worker knows, and the call's has one address."""
+        """Whether a call that was claimed as its message was fetched may begin here without another question: no module is in trouble, as far as this worker knows, and the call's has one address."""
         return not (self._watches or self._queues or self._runner.replica_for(call))
 
     async def claim(self, call: PublishedCall, *, deaths: int | None) -> Claim | NotClaimed:
-        """As `Checks`. A call of a module that is just back waits here for its turn, if not too many do."""
+        """Ask the ledger for a call, unless another worker had better take it. `deaths` as the ledger takes it.
+
+        A call of a module that is just back waits here for its turn, if not too many do.
+        """
         if self._queues and (connection := self._queues.get(_module(call))) is not None:
             return await self._queue_up(connection, call, deaths)
         claim = await self._claim(call, deaths)
@@ -124,10 +113,11 @@ class HealthChecks:
             return await self._queue_up(self._queues.setdefault(module, _Queue(module)), call, deaths)
         return claim
 
-    async def missed(self, call: PublishedCall, unreached: Health) -> None:
-        """As `Checks`: its queue is left alone, and somebody looks."""
+    async def missed(self, call: PublishedCall, unreached: Health, why: str = "") -> None:
+        """No connection could be made to the call's module, and `why`, if that is known: its queue is left alone, and somebody looks."""
         del unreached  # a look will tell
         module = _module(call)
+        self._prober.reasons[module] = why
         watch = self._watches.get(module)
         if watch is None:
             self._here.resting.rest(queue_of(module))
@@ -135,9 +125,13 @@ class HealthChecks:
         elif not watch.is_unreached:  # it was looked at for others' sake
             watch.is_unreached = True
 
+    def doubt(self, call: PublishedCall) -> None:
+        """The call's module has not answered: its breaker may be open by now, and no call may come to it again."""
+        self._recover(_module(call))
+
     async def aclose(self) -> None:
         """ProbeResult no more."""
-        await end([watch.task for watch in self._watches.values() if watch.task is not None])
+        await end(list(self._tasks))
 
     async def _claim(self, call: PublishedCall, deaths: int | None) -> Claim | NotClaimed:
         if self._watches and self._leaves(call):
@@ -174,8 +168,13 @@ class HealthChecks:
         return watch is None or not watch.is_unreached or self._here.loop.time() < watch.goes_on_until
 
     def _start(self, watch: _Watch) -> None:
-        self._watches[watch.module] = watch
-        watch.task = self._here.loop.create_task(self._keep_probing(watch), name=f"toolfleet-health-{watch.module}")
+        self._watches[watch.module], watch.since = watch, self._here.loop.time()
+        self._begin(self._keep_probing(watch), watch.module)
+
+    def _begin(self, work: Coroutine[Any, Any, None], module: str) -> None:
+        task = self._here.loop.create_task(work, name=f"toolfleet-health-{module}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _keep_probing(self, watch: _Watch) -> None:
         log.info("module_watched", module=watch.module, is_unreached=watch.is_unreached)
@@ -193,17 +192,39 @@ class HealthChecks:
             self._prober.forget(watch.module)
             self._here.resting.end(queue_of(watch.module))
         log.info("module_watched_no_more", module=watch.module)
+        self._recover(watch.module)
 
-    async def _is_over(self, watch: _Watch) -> bool:
+    def _recover(self, module: str) -> None:
+        if module not in self._recovering and not self._here.loop.is_closed():
+            self._recovering.add(module)
+            self._begin(self._keep_recovering(module), module)
+
+    async def _keep_recovering(self, module: str) -> None:
+        """Look now and then, beside calls, until the module's breaker is closed: while there are no calls nothing else closes it."""
+        result = ProbeResult(Finding.OPEN)
+        try:
+            while not result.is_closed:
+                await asyncio.sleep(max(result.seconds, _RECOVERY_SECONDS) * (1 + randomness.random() * _JITTER))
+                result, _ = await self._found(_Watch(module, is_unreached=False))
+        except RedisConnectionClosed:
+            return
+        finally:
+            self._recovering.discard(module)
+
+    async def _found(self, watch: _Watch) -> tuple[ProbeResult, bool]:
+        """What a look finds, and whether nobody takes the module's calls."""
         try:
             async with asyncio.timeout(_POLL_SECONDS):
                 is_stuck = watch.is_unreached and await self._is_stuck(watch)
-                result = await self._prober.probe(watch.module, is_unreached=watch.is_unreached)
+                return await self._prober.probe(watch.module, is_unreached=watch.is_unreached), is_stuck
         except RedisConnectionClosed:
             raise
         except (TimeoutError, RedisConnectionLost, ResponseError) as exc:  # Redis is away; nobody gets calls meanwhile
             log.warning("module_not_looked_at", module=watch.module, error=str(exc))
-            result, is_stuck = ProbeResult(Finding.AWAY), False
+            return ProbeResult(Finding.AWAY), False
+
+    async def _is_over(self, watch: _Watch) -> bool:
+        result, is_stuck = await self._found(watch)
         if result.finding is Finding.WELL:
             return True
         self._follow(watch, result, is_stuck=is_stuck)
@@ -213,7 +234,8 @@ class HealthChecks:
         queue = queue_of(watch.module)
         if result.finding is Finding.OPEN:
             watch.pause = max(result.seconds, _FIRST_SECONDS)
-            if result.seconds <= _SHORT_SECONDS:
+            ends_at = self._here.loop.time() + result.seconds + PROBE_SECONDS
+            if result.seconds <= _SHORT_SECONDS and ends_at <= watch.since + PATIENCE_MS / 1000:
                 self._here.resting.rest(queue)  # its calls wait where it costs nothing
             else:
                 self._here.resting.end(queue)  # the breaker refuses them
@@ -247,24 +269,28 @@ class SingleCheck:
         self._prober = Prober(ledger.connection, settings, runner, unready_seconds=0)
 
     def may_begin(self, call: PublishedCall) -> bool:
-        """As `Checks`: here none was claimed before."""
+        """As `HealthChecks`: here none was claimed before."""
         del call
         return False
 
     async def claim(self, call: PublishedCall, *, deaths: int | None) -> Claim | NotClaimed:
-        """As `Checks`."""
+        """As `HealthChecks`."""
         claim = await self._ledger.claim(call, deaths=deaths, replica=self._runner.replica_for(call))
         if _is_away(claim):
             await self._prober.probe(_module(call), is_unreached=False)
         return claim
 
-    async def missed(self, call: PublishedCall, unreached: Health) -> None:
+    async def missed(self, call: PublishedCall, unreached: Health, why: str = "") -> None:
         """Note it, unless it is the worker's own trouble."""
         if unreached is Health.AWAY:
+            self._prober.reasons[_module(call)] = why
             await self._prober.unreached(_module(call))
 
+    def doubt(self, call: PublishedCall) -> None:
+        """As `HealthChecks`: nobody is here between two calls."""
 
-def checks_of(app: Any, ledger: Ledger) -> Checks:
+
+def checks_of(app: Any, ledger: Ledger) -> HealthChecks | SingleCheck:
     """The ones of this worker's loop, or for one call; `app` is a worker's."""
     here = worker_runtime.current()
     if here is None:

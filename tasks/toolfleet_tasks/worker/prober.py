@@ -48,10 +48,11 @@ class Finding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """One look at a module. `seconds`: how long its breaker is open, if it is."""
+    """One look at a module. `seconds`: how long its breaker is open, if it is; `is_closed`: whether it surely is."""
 
     finding: Finding
     seconds: float = 0
+    is_closed: bool = False
 
 
 class Prober:
@@ -75,6 +76,7 @@ class Prober:
         self._known = KnownModules(settings) if known is None else known
         self._unready_seconds = unready_seconds
         self._unready_since: dict[str, float] = {}
+        self.reasons: dict[str, str] = {}  # by module: why a call could not connect to it, the last time
         self._longest_ms = round(settings.breaker_seconds * 1000)
         self._worker = f"{socket.gethostname()}:{os.getpid()}"  # as it notes its slots
 
@@ -90,11 +92,14 @@ class Prober:
             return ProbeResult(Finding.OPEN, answer[1] / 1000)
         if what == "probe":
             return await self._probe_for_all(module)
-        return await self._probe_for_itself(module, others) if is_unreached else ProbeResult(Finding.WELL)
+        if is_unreached:
+            return await self._probe_for_itself(module, others)
+        return ProbeResult(Finding.WELL, is_closed=what == "closed")
 
     def forget(self, module: str) -> None:
         """It is looked at no more: what it says the next time is news."""
         self._unready_since.pop(module, None)
+        self.reasons.pop(module, None)
 
     async def unreached(self, module: str) -> None:
         """Note that this worker cannot connect to the module."""
@@ -130,7 +135,8 @@ class Prober:
         return await self._unreached(module, others)
 
     async def _unreached(self, module: str, others: list[str]) -> ProbeResult:
-        open_ms = await self._run(UNREACHED, module, longest_ms=self._longest_ms, live=[self._worker, *others])
+        live, why = [self._worker, *others], self.reasons.get(module, "")
+        open_ms = await self._run(UNREACHED, module, longest_ms=self._longest_ms, why=why, live=live)
         return ProbeResult(Finding.OPEN, open_ms / 1000) if open_ms else ProbeResult(Finding.AWAY)
 
     async def _health(self, module: str) -> Health:

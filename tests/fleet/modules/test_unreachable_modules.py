@@ -2,9 +2,11 @@
 
 import asyncio
 import resource
+import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.modules.mortal_module import MortalModule, mortal_module
 from support.programs.closed_port import closed_port
+from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_tasks.operations.fleet_status import read_status
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 ECHO = ToolCall(tool_name="owls.echo", arguments={"text": "hu"})
@@ -113,6 +117,122 @@ async def test_no_call_is_a_probe(fast_mode: None, redis_here: str, tmp_path: Pa
     assert result.success
     asked = [line.split()[1] for line in module.requests()]
     assert [path for path in asked if path != "/manifest"] == ["/health", "/execute"]
+
+
+@contextmanager
+def deaf_port() -> Generator[int]:
+    """A port that is listened at, and where no more connections are accepted than are there."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):  # what the kernel accepts by itself
+            full = stack.enter_context(socket.socket())
+            full.setblocking(False)
+            full.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "said"),
+    [
+        ("refused", "Tool execution error: Connection refused"),
+        ("silent", "it does not accept connections"),
+        ("unresolved", "host name not known"),
+    ],
+)
+async def test_a_caller_reads_what_is_wrong_with_a_module(
+    redis_here: str, tmp_path: Path, trouble: str, said: str
+) -> None:
+    """At the first call and at those after it, within twice its limit and the wait for its module; and no word of failing often."""
+    limit, wait = 2.0, 5.0
+    with mortal_module(tmp_path) as module, deaf_port() as deaf:
+        bed = bed_of(redis_here, module, tmp_path, module_timeouts={"owls": limit})
+        ports = {
+            "refused": f"127.0.0.1:{closed_port()}",
+            "silent": f"127.0.0.1:{deaf}",
+            "unresolved": "owls.invalid:80",
+        }
+        moved: dict[str, Any] = {"module_services": {"owls": f"http://{ports[trouble]}"}}
+        async with ToolFleet(settings=bed.settings) as fleet:
+            async with asyncio.timeout(30):
+                while not (await fleet.modules.refresh())["owls"].ok:
+                    pass
+            with bed.worker(**moved):
+                results, seconds = list[ToolResult](), list[float]()
+                for _ in range(3):
+                    begun_at = time.monotonic()
+                    results.append(await fleet.call(ToolCall(tool_name="owls.read"), ADA, timeout=60))
+                    seconds.append(time.monotonic() - begun_at)
+
+    print(trouble, [round(each, 1) for each in seconds], {result.error for result in results})  # noqa: T201 - for the record
+    for result in results:
+        assert said in str(result.error)
+        assert (result.error_code, result.effect_state, result.retryable) == ("module_unreachable", "none", True)
+        if trouble == "refused":
+            assert result.error == said
+    assert max(seconds) < 2 * limit + wait
+
+
+async def test_the_retry_of_a_call_waits_for_its_module(fast_mode: None, redis_here: str, tmp_path: Path) -> None:
+    """A module is killed while it has a call, and comes back after the retry has found nobody there: the call succeeds all the same."""
+    with mortal_module(tmp_path) as module:
+        bed = bed_of(redis_here, module, tmp_path)
+        with bed.worker() as worker:
+            async with ToolFleet(settings=bed.settings) as fleet:
+                await fleet.modules.refresh()
+                handle = await fleet.submit(ToolCall(tool_name="owls.hang"), ADA, timeout=60)
+                await wait_until(lambda: any("/execute" in line for line in module.requests()), "the module has it")
+                module.kill()
+                await wait_until(lambda: "sent=False" in worker.said(), "the retry has found nobody")
+                module.start()
+                result = await handle.result(60)
+                letters = await fleet.dead_letters.list()
+
+    assert result.success, result.error
+    assert letters == []
+
+
+async def test_a_read_of_a_module_that_stays_away_leaves_no_dead_letter(
+    fast_mode: None, redis_here: str, tmp_path: Path
+) -> None:
+    """There is nothing to find out about it."""
+    with mortal_module(tmp_path) as module:
+        bed = bed_of(redis_here, module, tmp_path)
+        with bed.worker():
+            async with ToolFleet(settings=bed.settings) as fleet:
+                await fleet.modules.refresh()
+                handle = await fleet.submit(ToolCall(tool_name="owls.hang"), ADA, timeout=60)
+                await wait_until(lambda: any("/execute" in line for line in module.requests()), "the module has it")
+                module.kill()
+                result = await handle.result(60)
+                letters = await fleet.dead_letters.list()
+
+    assert (result.error_code, result.retryable, letters) == ("outcome_unknown", True, [])
+    assert "Connection refused" in str(result.error)
+
+
+async def test_a_module_that_is_back_is_well_again_without_calls(
+    fast_mode: None, redis_here: str, tmp_path: Path
+) -> None:
+    """Its breaker is recovering while calls are let in gradually, and closed by its `/health` when none come."""
+    with mortal_module(tmp_path) as module:
+        bed = bed_of(redis_here, module, tmp_path)
+        with bed.worker():
+            async with ToolFleet(settings=bed.settings) as fleet:
+                await fleet.modules.refresh()
+                module.kill()
+                handle = await fleet.submit(ToolCall(tool_name="owls.read"), ADA, timeout=60)
+                with Redis.from_url(redis_here) as redis:
+                    breaker = bed.settings.keys.breaker("owls")
+                    await wait_until(lambda: redis.hexists(breaker, "open_until"), "it is left alone")
+                    module.start()
+                    assert (await handle.result(60)).success
+                    assert redis.hexists(breaker, "half_at")
+                    shown = (await read_status(bed.settings)).troubles
+                    await wait_until(lambda: not redis.exists(breaker), "it is well again", seconds=30)
+
+    assert [(one.module, one.trouble) for one in shown] == [("owls", "recovering")]
 
 
 @pytest.mark.load

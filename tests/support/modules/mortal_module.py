@@ -7,6 +7,7 @@ request's line down.
 import json
 import signal
 import sys
+import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from typing import Any
 
 TOOLS = [
     {"name": f"owls.{method}", "description": method, "parameters": [], "effect": effect}
-    for method, effect in (("read", "read"), ("once", "once"))
+    for method, effect in (("read", "read"), ("once", "once"), ("hang", "read"))
 ]
 
 
@@ -37,7 +38,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path != "/execute":
             self._answer(404, {})
             return
-        self._write_down(f" {self.headers['Idempotency-Key']}")
+        line = self._write_down(f" {self.headers['Idempotency-Key']}")
+        if asked["tool_name"] == "owls.hang" and self.journal.read_text().count(line) == 1:
+            threading.Event().wait()  # the first request for a call is never answered
         time.sleep(0.005)
         self._answer(200, {"tool_name": asked["tool_name"], "success": True, "result": "hu", "error": None})
 
@@ -48,9 +51,11 @@ class _Handler(BaseHTTPRequestHandler):
         head = f"HTTP/1.1 {status} .\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         self.wfile.write(head.encode() + content)
 
-    def _write_down(self, more: str) -> None:
+    def _write_down(self, more: str) -> str:
+        line = f"{self.command} {self.path}{more}\n"
         with self.journal.open("a") as journal:
-            journal.write(f"{self.command} {self.path}{more}\n")
+            journal.write(line)
+        return line
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
         """Say nothing."""

@@ -5,10 +5,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from toolfleet_cli.commands.modules import changes
-from toolfleet_cli.console.output import add_row, age, note, progress, say, say_json, show_table, shown_url, table
+from toolfleet_cli.console.output import (
+    add_row,
+    age,
+    coloured,
+    note,
+    progress,
+    say,
+    say_json,
+    show_table,
+    shown_url,
+    table,
+)
 from toolfleet_cli.console.replicas import refused_of, replicas_of, show_replicas
 from toolfleet_cli.processes.completion import complete_modules
 from toolfleet_cli.remote.fleet_options import over_fleet
@@ -99,7 +109,7 @@ def _show(settings: Settings, statuses: dict[str, ModuleStatus], overview: "Modu
         shown = table("MODULE", "URL", "STATE", "WORKERS", "TOOLS", "AGE", "LANE", "ERROR")
         for row in rows:
             status, old = row.status, age(row.status.age_seconds)
-            facts = _coloured(row.state), str(row.workers), _tools(status), old, row.lane, row.error(overview)
+            facts = coloured(row.state), str(row.workers), _tools(status), old, row.lane, row.error(overview)
             add_row(shown, status.module, shown_url(row.url), *facts)
         show_table(shown)
         show_replicas(overview)
@@ -126,11 +136,12 @@ class _Row:
     def error(self, overview: "ModuleOverview") -> str:
         """What is wrong with it: in its last look, in calls, or between processes."""
         trouble, count = overview.troubles.get(self.status.module), overview.conflicts.get(self.status.module)
-        failures = f"{trouble.failures} calls in a row without an answer" if trouble and trouble.failures else ""
+        is_met = trouble is not None and trouble.trouble != "recovering" and (trouble.failures or not self.status.error)
+        reason = trouble.reason if trouble is not None and is_met else ""
         conflict = f"processes have {count} different settings for it" if count else ""
         state = overview.queue_states.get(self.status.module)
         queue = f"its queue is {state}: `toolfleet queues list`" if state else ""
-        return "; ".join(filter(None, (self.status.error, failures, conflict, queue)))
+        return "; ".join(filter(None, (self.status.error, reason, conflict, queue)))
 
     def shown(self, overview: "ModuleOverview") -> dict[str, object]:
         """As programs read it."""
@@ -174,7 +185,7 @@ def _tools(status: ModuleStatus) -> str:
 
 
 def _state(status: ModuleStatus, overview: "ModuleOverview") -> str:
-    """What calls have seen comes first: `away` (it is left alone), `coming back`, `failing`. Then what looks have seen.
+    """What calls have seen comes first: `away` (it is left alone), `recovering`, `failing`. Then what looks have seen.
 
     A module whose hosts are all gone is `away`, too. `stale`: there are tools, but the last look has failed, or was too long ago; `unknown`: nobody has looked yet; `failed`: of
     the workers' own functions some cannot be imported.
@@ -191,8 +202,3 @@ def _state(status: ModuleStatus, overview: "ModuleOverview") -> str:
     if status.error is not None and status.error.startswith(LOCAL_FAULT):
         return "failed"
     return "stale" if status.is_stale or not status.ok else "ok"
-
-
-def _coloured(state: str) -> Text:
-    colour = {"ok": "green", "stale": "yellow", "failing": "yellow", "coming back": "yellow"}.get(state, "red")
-    return Text(state, style=colour)

@@ -11,7 +11,7 @@ from toolfleet_registry.catalog.operator import Difference, operating
 from toolfleet_tasks.operations.agent_overview import profile_notes
 from toolfleet_tasks.operations.fleet_status import ModuleTrouble, read_status
 
-_UNREACHED = frozenset({"away", "unreachable"})
+_LOOK = "toolfleet modules list; see the log"
 
 _APPLY = "Correct it as it says: `toolfleet up` says when it is applied, and `toolfleet status` shows what is left."
 
@@ -59,13 +59,10 @@ def _trouble(one: ModuleTrouble) -> Diagnosis:
             "See that beat runs (`toolfleet beat`), and `toolfleet modules refresh` asks all modules at once.",
             quoted=quoted,
         )
-    if one.trouble in {"failing", "coming back"}:
-        text = f"Module {one.module} is {one.trouble} ({one.failures} calls in a row without an answer)."
-        return warning(
-            text,
-            "Its calls fail, or are let in a few at a time.",
-            f"toolfleet modules list; see the log of {one.module}",
-        )
+    if one.trouble == "recovering":
+        return remark(f"Module {one.module} is recovering: {one.reason}.", "Calls may wait for seconds.", _LOOK)
+    if one.trouble == "failing":
+        return warning(f"Module {one.module} is failing: {one.reason}.", "Its calls fail.", f"{_LOOK} of {one.module}")
     if one.trouble == "not ready":
         return error(
             f"Module {one.module} is not ready: {quoted}.",
@@ -74,7 +71,7 @@ def _trouble(one: ModuleTrouble) -> Diagnosis:
         )
     if one.trouble == "away":
         return error(
-            f"Module {one.module} is left alone: it did not answer.",
+            f"Module {one.module} is left alone: {one.reason}.",
             "Its calls are refused until a worker reaches it.",
             f"Start {one.module}, or correct its address: toolfleet modules list",
             quoted=quoted,

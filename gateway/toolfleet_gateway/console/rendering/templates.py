@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, FileSystemLoader
 
 from toolfleet_gateway.console.rendering import formats
+from toolfleet_registry.policy.module_troubles import TONES
 
 FOLDER: Final = Path(__file__).parents[1] / "templates"
 
@@ -29,6 +30,7 @@ class PageTemplates:
             "part": lambda text: quote(str(text), safe=""),
         }
         own: dict[str, Callable[..., str]] = {"at": self.at, "asset": lambda name: path + asset(name)}
+        own["tone"] = lambda state: TONES.get(state, "bad")
         self._templates.globals.update(own)
 
     def write(self, name: str, values: Mapping[str, Any]) -> str:

@@ -52,11 +52,6 @@ def is_heard(level: LogLevel, least: LogLevel) -> bool:
     return _RANKS[level] >= _RANKS[least]
 
 
-def lower_of(one: LogLevel | None, other: LogLevel) -> LogLevel:
-    """The level that lets more through; `None` lets nothing through."""
-    return other if one is None or is_heard(one, other) else one
-
-
 def log_message(level: LogLevel, data: Any, logger: str | None = None) -> LogMessage:
     """The message, within its bounds: what is no JSON is a text in its place. Raises `ValueError` for a level that is none."""
     check_log_level(level)

@@ -106,7 +106,7 @@ def test_the_list_knows_what_calls_have_seen(run: Run, owls: ModuleServer, redis
         )
         coming_back = listed(run)["owls"]["state"]
 
-    assert (failing, away, coming_back) == ("failing", "away", "coming back")
+    assert (failing, away, coming_back) == ("failing", "away", "recovering")
     assert "3 calls in a row" in " ".join(shown.split())
 
 

@@ -82,7 +82,7 @@ def test_it_says_why_a_module_is_away_or_coming_back(run: Run, fleet: Settings, 
     said = " ".join(run("status").out.split())
 
     assert "m0 away no worker can connect to it; left alone for " in said
-    assert "m1 coming back calls are let in a few at a time" in said
+    assert "m1 recovering it answers; calls are let in a few at a time" in said
     assert "0 calls" not in said
 
 

@@ -244,6 +244,39 @@ def test_a_module_without_a_manifest_is_found(server: Redis) -> None:
     assert "owls" in finding.what
 
 
+@pytest.mark.parametrize(
+    ("fields", "severity", "said"),
+    [
+        ({"half_at": -1, "let_in_at": -1, "tokens": 4, "failures": 20}, Severity.NOTE, "is recovering: it answers"),
+        ({"open_until": 60_000, "failures": 0, "why": "refused"}, Severity.ERROR, "is left alone: Connection refused."),
+        (
+            {"open_until": 60_000, "failures": 0, "why": "silent"},
+            Severity.ERROR,
+            "is left alone: it does not accept connections.",
+        ),
+        ({"open_until": 60_000, "failures": 20}, Severity.ERROR, "is left alone: 20 calls in a row without an answer."),
+        ({"failures": 1}, Severity.WARNING, "is failing: 1 call in a row without an answer."),
+    ],
+)
+def test_a_module_that_calls_have_met_is_told_as_it_is(
+    server: Redis, fields: dict[str, Any], severity: Severity, said: str
+) -> None:
+    """One that is recovering is no error, nor a warning."""
+    now, breaker = int(server.time()[0]) * 1000, KEYS.breaker("owls")
+    times = {"open_until": -1, **fields} if "half_at" in fields else fields
+    shown = {
+        name: now + value if name in {"open_until", "half_at", "let_in_at"} else value for name, value in times.items()
+    }
+    shown["pause"] = 60_000
+    server.hset(breaker, mapping=dict[Any, Any](shown))
+    settings = settings_at(server, module_services={"owls": "http://127.0.0.1:1"})
+    (finding,) = asyncio.run(ManifestCheck().examine(Patient(settings, environ={}))).findings
+
+    assert finding.severity is severity
+    assert finding.weighs is (severity is not Severity.NOTE)
+    assert said in finding.what
+
+
 def test_a_worker_whose_clock_is_wrong_is_found(server: Redis) -> None:
     """By what it says of itself; far off, it takes no calls."""
     server.zadd(KEYS.clock_notes, {"vm:1 0": 1, "vm:2 -40": 2, "vm:3 900": 3})

@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -48,6 +49,27 @@ async def test_the_overview_counts_what_has_ended(gateway: KeyedGateway, fleet: 
         assert title in page.text
     assert re.search(r"owls\s+well", page.text)
     assert "/console/live" in page.html
+
+
+async def test_a_module_that_is_recovering_is_no_error(gateway: KeyedGateway, bed: TestBed) -> None:
+    """It says so, and why, on the overview and in the list; one that is left alone is shown as bad, with the reason."""
+    breaker = bed.settings.keys.breaker("owls")
+    back: dict[Any, Any] = {"open_until": 1, "half_at": 1, "let_in_at": 1, "tokens": 4, "pause": 1000}
+    gone: dict[Any, Any] = {"open_until": 9_000_000_000_000, "pause": 9_000_000_000_000, "why": "refused"}
+    with Redis.from_url(bed.redis_url) as redis:
+        try:
+            async with browsing(gateway, "vera") as browser:
+                for state, badge, said in (
+                    (back, '"badge odd">recovering<', "a few at a time"),
+                    (gone, '"badge bad">away<', "Connection refused"),
+                ):
+                    redis.delete(breaker)
+                    redis.hset(breaker, mapping=state)
+                    for below in ("/", "/modules"):
+                        page = await shown_when(browser, below, said)
+                        assert badge in page.html
+        finally:
+            redis.delete(breaker)
 
 
 async def test_calls_are_listed_and_told(gateway: KeyedGateway, fleet: ToolFleet) -> None:

@@ -205,13 +205,32 @@ async def test_a_module_that_is_away_is_left_alone(ledger: Ledger, redis: Redis)
     assert await redis.exists(INTENT) == 0
 
 
-async def test_an_open_breaker_is_no_attempt_of_a_call_that_was_begun_before(ledger: Ledger) -> None:
-    """What the first attempt may have done is not forgotten."""
+async def test_an_open_breaker_is_no_attempt_of_a_call_that_was_begun_before(ledger: Ledger, redis: Redis) -> None:
+    """What the first attempt may have done is not forgotten. The retry waits for its module first, from that attempt's end on."""
     await close(ledger, await begun(ledger, CALL), attempt(Outcome.FAILED))
     await away(ledger)
+    assert (await refused(ledger, CALL)).reason == "away"
+    await redis.hincrby(RECORD, "closed_at", -6_000)
     claim = await claimed(ledger, CALL)
 
     assert (claim.granted, claim.attempts, claim.so_far) == ("open", 1, "unknown")
+    assert claim.why == "failed"
+
+
+async def test_a_retry_knows_how_long_it_may_wait_for_its_module(ledger: Ledger, redis: Redis) -> None:
+    """A first attempt does not wait so; a claim that is given back leaves the rest of the time as it is."""
+    first = await begun(ledger, CALL)
+    assert first.patience_seconds == 0
+    await close(ledger, first, attempt(Outcome.FAILED))
+    await redis.hincrby(RECORD, "closed_at", -2_000)
+    retry = await begun(ledger, CALL)
+    assert 2 < retry.patience_seconds <= 3
+    ledger.claims.give_back(retry)
+    await ledger.state_of(CALL.call_id)
+    again = await begun(ledger, CALL)
+
+    assert again.attempts == 2
+    assert again.patience_seconds <= retry.patience_seconds
 
 
 async def test_no_call_tries_a_module_that_was_away(ledger: Ledger, redis: Redis) -> None:

@@ -178,6 +178,61 @@ def test_what_a_worker_could_not_do_long_ago_does_not_count(breaker: Breaker) ->
     assert breaker.unreached(TWO, TWO, ONE) == 0
 
 
+def quiet(breaker: Breaker) -> None:
+    """Let so much time pass without a call that the breaker is for looks to close."""
+    breaker.now += YOUNG_MS + FIRST
+
+
+def test_without_calls_looks_close_it(breaker: Breaker) -> None:
+    """Once nobody has been let in for a while, and one worker at a time looks; a call that was let in meanwhile is for itself to say."""
+    breaker.fail()
+    breaker.come_back()
+    assert breaker.ask(ONE)[0] == "half", "it is too soon"
+    quiet(breaker)
+    assert breaker.ask(ONE) == ("probe", 0)
+    assert breaker.ask(TWO)[0] == "half"
+    breaker.passes()
+    breaker.probed(ONE, "well")
+    assert breaker.redis.exists(KEY), "a call is there"
+    quiet(breaker)
+    assert breaker.ask(TWO) == ("probe", 0)
+    breaker.probed(TWO, "well")
+
+    assert not breaker.redis.exists(KEY)
+
+
+@pytest.mark.parametrize(("verdict", "opens"), [("away", True), ("unready", False), ("none", False)])
+def test_without_calls_a_look_opens_it_only_for_a_module_that_is_away(
+    breaker: Breaker, verdict: str, opens: bool
+) -> None:
+    """One that says it is not ready is tried all the same, by calls."""
+    breaker.fail()
+    breaker.come_back()
+    quiet(breaker)
+    assert breaker.ask(ONE) == ("probe", 0)
+    breaker.probed(ONE, verdict)
+
+    assert (breaker.rest() > 0) is opens
+    assert breaker.redis.exists(KEY)
+
+
+@pytest.mark.parametrize(
+    ("open_it", "why"),
+    [
+        (lambda breaker: breaker.fail(), "failed"),
+        (lambda breaker: breaker.unreached(ONE), "away"),
+        (lambda breaker: breaker.call("breaker_unreached", ONE, [ONE], LONGEST, "refused"), "refused"),
+        (lambda breaker: (breaker.fail(1), breaker.call("breaker_unreached", ONE, [ONE], LONGEST, "silent")), "silent"),
+        (lambda breaker: (breaker.fail(), breaker.ask(ONE), breaker.probed(ONE, "away")), "failed"),
+    ],
+)
+def test_it_says_why_it_is_open(breaker: Breaker, open_it: Any, why: str) -> None:
+    """As the worker has noted that could not connect; `failed` only if calls have failed."""
+    open_it(breaker)
+
+    assert breaker.redis.eval(f"{PROBING} return breaker_why(KEYS[1])", 1, KEY) == why
+
+
 def test_nobodys_call_is_the_probe(breaker: Breaker) -> None:
     """When the pause is over a call still waits, for a moment, until somebody has looked."""
     breaker.fail()

@@ -104,7 +104,7 @@ async def test_modules_in_trouble_are_named_with_it(plain: Settings, redis: Redi
     assert {name: (one.trouble, one.failures) for name, one in found.items()} == {
         "a": ("failing", 3),
         "b": ("away", 20),
-        "c": ("coming back", 20),
+        "c": ("recovering", 20),
         "d": ("stale", 0),
     }
     assert 50 < (found["b"].seconds or 0) <= 60

@@ -60,7 +60,7 @@ async def test_an_unknown_host_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> N
 
     assert attempt.outcome is Outcome.NOT_SENT
     assert attempt.result.error is not None
-    assert attempt.result.error.endswith("its host name cannot be resolved")
+    assert attempt.result.error.endswith("host name not known")
 
 
 async def test_an_impossible_host_is_not_sent() -> None:
@@ -70,7 +70,7 @@ async def test_an_impossible_host_is_not_sent() -> None:
 
     assert attempt.outcome is Outcome.NOT_SENT
     assert attempt.result.error is not None
-    assert attempt.result.error.endswith("its host name cannot be resolved")
+    assert attempt.result.error.endswith("host name not known")
 
 
 @contextlib.contextmanager
@@ -95,7 +95,9 @@ async def test_a_connection_that_takes_too_long_is_not_sent(monkeypatch: pytest.
             attempt = await executor.execute(published(), seconds=SECONDS)
 
     assert attempt.outcome is Outcome.NOT_SENT
-    assert attempt.result.error == "Tool execution error: the module cannot be reached: no connection within 0.2s"
+    assert attempt.result.error == (
+        "Tool execution error: the module cannot be reached: it does not accept connections (no connection within 0.2s)"
+    )
 
 
 async def test_a_deadline_before_the_connection_is_not_sent() -> None:
@@ -105,7 +107,9 @@ async def test_a_deadline_before_the_connection_is_not_sent() -> None:
             attempt = await executor.execute(published(), seconds=0.2)
 
     assert attempt.outcome is Outcome.NOT_SENT
-    assert attempt.result.error == "Tool execution error: the module cannot be reached: no connection within 0.2s"
+    assert attempt.result.error == (
+        "Tool execution error: the module cannot be reached: it does not accept connections (no connection within 0.2s)"
+    )
 
 
 async def test_a_failed_tls_handshake_is_not_sent() -> None:

@@ -16,6 +16,7 @@ from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.directory.replicas import Replica
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, InvalidToolName
 from toolfleet_registry.headers.module_headers import ModuleHeaders
+from toolfleet_registry.policy.module_troubles import Why
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver
 from toolfleet_registry.time.shared_timers import SharedTimeout
@@ -23,7 +24,7 @@ from toolfleet_workers.executors.failover import send_to_one
 from toolfleet_workers.executors.http.address_book import Address, AddressBook
 from toolfleet_workers.executors.http.module_client import HttpClientPort, ModuleResponse, SendProgress
 from toolfleet_workers.executors.http.ndjson import is_stream, read_last_line
-from toolfleet_workers.executors.http.no_reply import Blocked, NoReply, NotConnected, lost, not_sent
+from toolfleet_workers.executors.http.no_reply import Blocked, NoReply, NotConnected, lost, not_sent, silent
 from toolfleet_workers.executors.http.reconcile import build_question, judge_answer
 from toolfleet_workers.executors.http.reply import judge_reply, too_large
 from toolfleet_workers.executors.http.reply_body import read_reply
@@ -117,7 +118,7 @@ class HttpExecutor:
         except TimeoutError:
             if progress.sent:
                 raise
-            return not_sent(call, f"no connection within {max(seconds, 0):.3g}s", Health.AWAY)
+            return not_sent(call, str(silent(seconds)), Health.AWAY, "silent")
 
     async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt | None:
         """Ask the call's module what became of it, within `seconds`; `None` if that remains unknown."""
@@ -249,7 +250,8 @@ class HttpExecutor:
             log.warning("module_connection_failed", sent=progress.sent, error=_cause(exc))
             if progress.sent:
                 return lost(call, exc)
-            return not_sent(call, str(exc), Health.UNKNOWN if isinstance(exc, Blocked) else Health.AWAY)
+            why: Why = exc.why if isinstance(exc, NotConnected) else "away"
+            return not_sent(call, str(exc), Health.UNKNOWN if isinstance(exc, Blocked) else Health.AWAY, why)
 
     async def _judge(self, call: PublishedCall, response: ModuleResponse) -> Attempt:
         if response.status != HTTPStatus.OK:

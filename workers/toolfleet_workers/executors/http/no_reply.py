@@ -11,6 +11,7 @@ The class decides nothing but words: whether the module can have seen a request 
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
+from toolfleet_registry.policy.module_troubles import WORDS, Why
 from toolfleet_workers.runner.attempts import unsuccessful
 
 
@@ -19,7 +20,11 @@ class NoReply(Exception):
 
 
 class NotConnected(NoReply):
-    """There is no connection; the message says why and names no address: a model reads it."""
+    """There is no connection; the message says why and names no address: a model reads it. `why`: which kind of reason that is."""
+
+    def __init__(self, reason: str, why: Why = "away") -> None:
+        super().__init__(reason)
+        self.why: Why = why
 
 
 class Blocked(NotConnected):
@@ -34,12 +39,16 @@ class ReplyBroken(NoReply):
     """The module replied, but not with an HTTP response from start to end."""
 
 
-def not_sent(call: PublishedCall, reason: str, unreached: Health) -> Attempt:
+def not_sent(call: PublishedCall, reason: str, unreached: Health, why: Why = "away") -> Attempt:
     """An attempt of which nothing was sent, or nothing to whom it was meant for."""
-    # To the letter: agents match on what a refused connection has always read.
-    text = f"Tool execution error: {'' if reason == _REFUSED else 'the module cannot be reached: '}{reason}"
+    text = f"Tool execution error: {'' if reason == WORDS['refused'] else 'the module cannot be reached: '}{reason}"
     attempt = unsuccessful(call, Outcome.NOT_SENT, "module_unreachable", text)
-    return Attempt(attempt.outcome, attempt.result, unreached=unreached)
+    return Attempt(attempt.outcome, attempt.result, unreached=unreached, why=why)
+
+
+def silent(seconds: float) -> NotConnected:
+    """Nothing has accepted a connection within so many seconds."""
+    return NotConnected(f"{WORDS['silent']} (no connection within {max(seconds, 0):.3g}s)", "silent")
 
 
 def lost(call: PublishedCall, exc: NoReply) -> Attempt:
@@ -50,6 +59,3 @@ def lost(call: PublishedCall, exc: NoReply) -> Attempt:
     # Not module_unreachable: that code promises that nothing was executed.
     text = "Tool execution error: the connection to the module was lost before it replied"
     return unsuccessful(call, Outcome.UNKNOWN, "module_error", text)
-
-
-_REFUSED = "Connection refused"

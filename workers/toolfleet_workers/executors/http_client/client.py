@@ -13,9 +13,10 @@ from socket import gaierror
 
 from aiohappyeyeballs import AddrInfoType, start_connection
 
+from toolfleet_registry.policy.module_troubles import WORDS
 from toolfleet_registry.time.lease import LeaseOver
 from toolfleet_workers.executors.http.module_client import SendProgress
-from toolfleet_workers.executors.http.no_reply import Blocked, NotConnected
+from toolfleet_workers.executors.http.no_reply import Blocked, NotConnected, silent
 from toolfleet_workers.executors.http.request import ModuleRequest
 from toolfleet_workers.executors.http.target import Origin
 from toolfleet_workers.executors.http_client.connection import Connection
@@ -100,7 +101,8 @@ class HttpClient:
                     server_hostname=origin.host.rstrip(".") if origin.is_tls else None,
                 )
         except (OSError, UnicodeError) as exc:
-            raise (Blocked if _is_own(exc) else NotConnected)(_why(exc, seconds)) from exc
+            reason = _why(exc, seconds)
+            raise (Blocked(str(reason), reason.why) if _is_own(exc) else reason) from exc
         if pool.is_closed:
             connection.abort()
             raise NotConnected("the worker is stopping")
@@ -132,18 +134,19 @@ def _is_own(exc: OSError | UnicodeError) -> bool:
     return isinstance(exc, gaierror | UnicodeError) or exc.errno in _OWN
 
 
-def _why(exc: OSError | UnicodeError, seconds: float) -> str:
+def _why(exc: OSError | UnicodeError, seconds: float) -> NotConnected:
     """The reason in words that name no address: a model reads them. `seconds`: how long a connection was waited for."""
     match exc:
         case gaierror() | UnicodeError():  # the last: no host can be named so
-            return "its host name cannot be resolved"
-        case ssl.SSLCertVerificationError():
-            return "its TLS certificate is not trusted"
+            return NotConnected(WORDS["unresolved"], "unresolved")
         case ssl.SSLError():
-            return "the TLS handshake failed"
+            is_refused = isinstance(exc, ssl.SSLCertVerificationError)
+            return NotConnected("its TLS certificate is not trusted" if is_refused else "the TLS handshake failed")
         case TimeoutError(errno=None):
-            return f"no connection within {seconds:.3g}s"
+            return silent(seconds)
+        case OSError(errno=errno.ECONNREFUSED):
+            return NotConnected(WORDS["refused"], "refused")
         case OSError(errno=int(number)):
-            return os.strerror(number)
+            return NotConnected(os.strerror(number))
         case _:  # it was closed in the handshake, or its addresses fail for several reasons
-            return "no connection could be made"
+            return NotConnected("no connection could be made")

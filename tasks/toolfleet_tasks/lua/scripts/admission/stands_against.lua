@@ -3,7 +3,7 @@
 -- `is_clear()`: whether there is neither a record of the call, nor a breaker, nor a count of stored results, nor a queue that an
 -- operator has paused or drains. So it is nearly always, and one question says it.
 -- include: admission/intention
--- lazily: admission/joins(joins), consumers/unserved(unserved_ms), breaker/state(breaker_rest), admission/is_draining(is_draining)
+-- lazily: admission/joins(joins), consumers/unserved(unserved_ms), breaker/state(breaker_rest, breaker_why), admission/is_draining(is_draining)
 
 local PATIENCE_MS = 2000 -- in its queue a call waits for so long for a module that is away: a restart takes no longer
 
@@ -29,6 +29,6 @@ local function stands_against()
     local clock = redis.call('TIME')
     local now_ms = clock[1] * 1000 + clock[2] / 1000
     local rest = breaker_rest(breaker, now_ms)
-    if rest > 0 and rest > math.min(PATIENCE_MS, deadline * 1000 - now_ms) then return {'open', rest} end
+    if rest > 0 and rest > math.min(PATIENCE_MS, deadline * 1000 - now_ms) then return {'open', rest, breaker_why(breaker)} end
   end
 end

@@ -38,6 +38,7 @@ local function breaker_note(key, now, failed, threshold, longest, attempt)
   failures = redis.call('HINCRBY', key, 'failures', 1)
   if kind == 'half' or (kind == 'closed' and failures >= threshold) then
     if kind == 'half' then redis.call('HSET', key, 'relapsed', 1) end
+    redis.call('HDEL', key, 'why')
     breaker_open(key, now, longest)
   elseif kind == 'closed' then
     breaker_keep(key, longest)

@@ -1,4 +1,5 @@
 -- `breaker_rest(key, now)`: the ms until a call may begin, about; 0 for now. Changes nothing.
+-- `breaker_why(key)`: why it was opened: as it was noted, else `failed` if calls have failed, or `away`.
 -- constants: YOUNG_MS, GLANCE_MS, MEMORY_MS
 
 -- What it is, for how long, as far as is known, and whether more will be known soon: `closed`; `half`, 0 if a call may
@@ -23,4 +24,9 @@ end
 local function breaker_rest(key, now)
   local _, rest, is_soon = breaker_state(key, now)
   return is_soon and math.min(rest, GLANCE_MS) or rest
+end
+
+local function breaker_why(key)
+  local noted = redis.call('HMGET', key, 'why', 'failures')
+  return noted[1] or ((tonumber(noted[2] or nil) or 0) > 0 and 'failed' or 'away')
 end

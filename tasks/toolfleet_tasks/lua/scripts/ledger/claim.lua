@@ -12,10 +12,10 @@
 -- args: token, call_id, lease_ms, effect, seconds, bound, most_attempts, most_deaths, killed, patience_ms, can_reach, replica
 -- args: round, approval, lane
 -- include: now
--- lazily: ledger/kept_success(kept_success), breaker/pass(breaker_pass), breaker/state(breaker_state)
+-- lazily: ledger/kept_success(kept_success), breaker/pass(breaker_pass), breaker/state(breaker_state, breaker_why)
 -- lazily: ledger/trail_lost(trail_lost)
 -- lazily: overload/running(running_take, running_renew, running_leave), queue_states/holds(state_holds)
--- constants: REPLICAS_SINCE, VERSION, LONGEST_WAIT_MS, END_CHECK_MS
+-- constants: REPLICAS_SINCE, VERSION, LONGEST_WAIT_MS, END_CHECK_MS, PATIENCE_MS
 
 local lease_end = now + lease_ms
 -- So it is with nearly every call: nobody has begun it before, nothing is to be known of its module, and no queue is paused.
@@ -31,7 +31,7 @@ bound, most_attempts, most_deaths = tonumber(bound), tonumber(most_attempts), to
 local found = {} -- so it is at a call's first claim
 if redis.call('EXISTS', record) == 1 then
   found = redis.call('HMGET', record, 'state', 'token', 'lease', 'begun', 'effect', 'so_far', 'last', 'log', 'as', 'result',
-    'last_signature', 'lapsed', 'v', 'accepted', 'ask_at', 'replica', 'scattered', 'granted', 'approved')
+    'last_signature', 'lapsed', 'v', 'accepted', 'ask_at', 'replica', 'scattered', 'granted', 'approved', 'closed_at')
 end
 if tonumber(found[13] or 1) > VERSION then return {'newer'} end
 local state, holder, lease, begun = found[1], found[2], tonumber(found[3] or 0), tonumber(found[4] or 0)
@@ -55,10 +55,16 @@ if has_asked then
   if holder == 'asked' and found[14] and tonumber(round) == asked - 1 then return {'early', END_CHECK_MS} end
   if holder == 'asked' or tonumber(round) ~= asked then return {'stale'} end
 end
+local patience = tonumber(patience_ms)
+if found[20] then patience = math.max(patience, math.min(found[20] - now, 0) + PATIENCE_MS) end
+local function answered(kind, rest, at, scattered)
+  local why, left = kind == 'open' and breaker_why(breaker) or '', found[20] and patience or 0
+  return {kind, begun, so_far, last, log, rest, found[14] or '', at, scattered, found[19] or '', why, left}
+end
 if holder == token then -- the answer was lost, and the lease may have run out meanwhile
   redis.call('HSET', record, 'lease', lease_end)
   if bound > 0 then running_renew(running, call_id, lease_end) end
-  return {as, begun, so_far, last, log, 0, found[14] or '', at, scattered, found[19] or ''}
+  return answered(as, 0, at, scattered)
 end
 if holder and lease > lease_end + 1000 then -- Redis's clock was set back: it must not hold for that much longer
   lease = lease_end
@@ -98,7 +104,7 @@ if kind == 'go' and (can_reach ~= '1' or (is_special and redis.call('EXISTS', br
 end
 if rest > 0 then
   if bound > 0 then running_leave(running, call_id) end
-  if is_soon or rest <= tonumber(patience_ms) then return {state_of_module == 'half' and 'queued' or 'away', rest} end
+  if is_soon or rest <= patience then return {state_of_module == 'half' and 'queued' or 'away', rest} end
   kind = 'open'
 end
 if kind == 'go' then
@@ -117,4 +123,4 @@ if is_accepted then redis.call('HSET', record, 'granted', kind) end
 if at ~= '' or found[16] then redis.call('HSET', record, 'replica', at, 'scattered', scattered, 'v', REPLICAS_SINCE) end
 if lapsed > 0 then redis.call('HSET', record, 'lapsed', lapsed) end
 redis.call('EXPIRE', record, seconds)
-return {kind, begun, so_far, last, log, rest, found[14] or '', at, scattered, found[19] or ''}
+return answered(kind, rest, at, scattered)

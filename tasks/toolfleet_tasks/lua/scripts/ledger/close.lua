@@ -16,7 +16,7 @@ local log = noted(found[3] or '')
 local claimed, worker = held_by(token)
 local how, ms = string.match(outcome, '^(%S+) (%d+)')
 if how then trail_added('attempt', attempt, claimed, ms, now, how, worker, replica_of()) end
-redis.call('HSET', record, 'closed', token, 'begun', attempt, 'so_far', so_far, 'last', last, 'log', log)
+redis.call('HSET', record, 'closed', token, 'closed_at', now, 'begun', attempt, 'so_far', so_far, 'last', last, 'log', log)
 redis.call('HDEL', record, 'token', 'lease', 'as', 'accepted', 'ask_at', 'parked', 'granted')
 if signature ~= '' then redis.call('HSET', record, 'last_signature', signature) end
 redis.call('EXPIRE', record, seconds)

@@ -1,0 +1,24 @@
+"""Says what is wrong with a module: in calls' errors, in commands and in the console, with the same words."""
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+Why: TypeAlias = Literal["refused", "silent", "unresolved", "unready", "away", "failed"]
+
+WORDS: Mapping[str, str] = {
+    "refused": "Connection refused",  # to the letter: agents match on it
+    "silent": "it does not accept connections",
+    "unresolved": "host name not known",
+    "unready": "it answers that it is not ready",
+    "away": "no worker can connect to it",
+    "failed": "it has failed too often",
+}
+"""Why a module is left alone; what a newer worker has noted and is not known here is `away`."""
+
+TONES: Mapping[str, Literal["good", "odd"]] = {"ok": "good", "recovering": "odd", "failing": "odd", "stale": "odd"}
+"""How a module's state is shown; every other state is bad."""
+
+
+def words_for(why: str) -> str:
+    """Return why a module is left alone, in words."""
+    return WORDS.get(why, WORDS["away"])
