@@ -7,6 +7,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Generator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,7 @@ from toolfleet_modules.hosts.processes.tag_tools import things_in
 from toolfleet_modules.sdk.offer import Facts
 from toolfleet_modules.sdk.tool import in_words
 from toolfleet_registry.functions.failures import ToolError
+from toolfleet_registry.functions.titles import without_titles
 
 _TOOLS = "langchain_core.tools"
 _FILLED_IN = frozenset({"callbacks", "run_manager"})  # by LangChain itself, as what is annotated as `RunnableConfig`
@@ -36,10 +38,9 @@ def is_langchain_tool(thing: Any) -> bool:
 
 def langchain_function(tool: Any) -> tuple[Callable[..., Any], Facts]:
     """Return what a call of it runs, and what is known of it. Raises `TypeError` or `ValueError` for one that only an agent of LangChain's can call."""
-    convert = importlib.import_module("langchain_core.utils.function_calling").convert_to_openai_function
-    schema = {"properties": {}, **convert(tool)["parameters"]}
-    schema.setdefault("additionalProperties", False)
-    if missing := sorted(_needed(tool) - schema["properties"].keys()):
+    own_schema, names = _schema_of(tool)
+    schema: dict[str, Any] = {"properties": {}, "additionalProperties": False, **own_schema}
+    if missing := sorted(_needed(tool) - schema["properties"].keys() - names):
         raise ValueError(f"{tool.name} needs {missing[0]!r}, which only an agent of LangChain's fills in.")
     facts: Facts = {
         "name": tool.name,
@@ -63,6 +64,22 @@ def langchain_function(tool: Any) -> tuple[Callable[..., Any], Facts]:
             return await own.ainvoke(arguments)
 
     return run, facts
+
+
+def _schema_of(tool: Any) -> tuple[dict[str, Any], AbstractSet[str]]:
+    """Return the schema of what a model writes, as the tool's own model of the arguments reads it, and that model's names of them."""
+    model = tool.args_schema
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        convert = importlib.import_module("langchain_core.utils.function_calling").convert_to_openai_function
+        return dict(model if isinstance(model, dict) else convert(tool)["parameters"]), frozenset()
+    names = tool.tool_call_schema.model_fields.keys()
+    schema = without_titles(model.model_json_schema())
+    for field in model.model_fields.keys() - names:  # what LangChain fills in, and no model
+        name = model.model_fields[field].alias or field
+        schema["properties"].pop(name, None)
+        schema["required"] = [each for each in schema.get("required", ()) if each != name]
+    schema.pop("description", None)  # of the arguments' model
+    return schema, names
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import asyncio
 from typing import Annotated, Literal
 
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool, StructuredTool, Tool, ToolException, tool
+from langchain_core.tools import BaseTool, InjectedToolArg, StructuredTool, Tool, ToolException, tool
 from pydantic import BaseModel, Field, field_validator
 
 
@@ -52,6 +52,33 @@ class Order(BaseModel):
 def order(item: str, count: int, config: RunnableConfig) -> list[str]:
     """Order something."""
     return [item] * count
+
+
+class Node(BaseModel):
+    name: str
+    children: list["Node"] = []
+
+
+@tool
+def count_nodes(root: Node) -> int:
+    """Count a tree."""
+    return 1 + sum(count_nodes.func(each) for each in root.children)
+
+
+class Query(BaseModel):
+    q: str = Field(alias="query")
+
+
+@tool(args_schema=Query)
+def search(q: str) -> str:
+    """Search."""
+    return q
+
+
+@tool
+def remember(text: str, where: Annotated[str, InjectedToolArg] = "here") -> str:
+    """Remember."""
+    return f"{text} {where}"
 
 
 @tool
@@ -120,6 +147,9 @@ CALLS: list[tuple[str, dict[str, Any], Any]] = [
     ("add", {"a": 1, "b": 2}, {"sum": 3}),
     ("place_order", {"item": "owl", "count": 2}, ["owl", "owl"]),
     ("place_order", {"item": "owl"}, ["owl"]),
+    ("count_nodes", {"root": {"name": "a", "children": [{"name": "b", "children": [{"name": "c"}]}]}}, 3),
+    ("search", {"query": "owl"}, "owl"),
+    ("remember", {"text": "owl"}, "owl here"),
     ("shout", {"text": "hoo"}, "HOO"),
     ("whisper", {"text": "HOO"}, "hoo (async)"),
     ("by_schema", {"n": 1}, 2),
@@ -133,6 +163,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("place_order", {"item": "owl", "count": 0}, "count"),
     ("place_order", {"item": "unicorn"}, "there are no unicorns"),
     ("by_schema", {"n": "one"}, "n"),
+    ("count_nodes", {"root": {"name": "a", "children": [{"name": 3}]}}, "name"),
+    ("remember", {"text": "owl", "where": "there"}, "where"),
 ]
 
 
@@ -143,6 +175,7 @@ async def test_langchains_tools_are_served_as_they_are(tmp_path: Path) -> None:
         definitions = {name.removeprefix("owls."): each.definition for name, each in folder.host.tools.items()}
         assert set(definitions) == {
             "reverse", "add", "place_order", "fail", "shout", "whisper", "plain", "by_schema", "twice", "echo",
+            "count_nodes", "search", "remember",
         }  # fmt: skip
         assert definitions["add"].description == "Add two numbers."
         assert {each.name: each.description for each in definitions["add"].parameters} == {
