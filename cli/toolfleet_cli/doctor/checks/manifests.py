@@ -11,7 +11,7 @@ from toolfleet_registry.catalog.operator import Difference, operating
 from toolfleet_tasks.operations.agent_overview import profile_notes
 from toolfleet_tasks.operations.fleet_status import ModuleTrouble, read_status
 
-_LOOK = "toolfleet modules list; see the log"
+_COMMAND = "toolfleet modules list; see the log"
 
 _APPLY = "Correct it as it says: `toolfleet up` says when it is applied, and `toolfleet status` shows what is left."
 
@@ -60,9 +60,11 @@ def _trouble(one: ModuleTrouble) -> Diagnosis:
             quoted=quoted,
         )
     if one.trouble == "recovering":
-        return remark(f"Module {one.module} is recovering: {one.reason}.", "Calls may wait for seconds.", _LOOK)
+        return remark(f"Module {one.module} is recovering: {one.reason}.", "Calls may wait for seconds.", _COMMAND)
     if one.trouble == "failing":
-        return warning(f"Module {one.module} is failing: {one.reason}.", "Its calls fail.", f"{_LOOK} of {one.module}")
+        return warning(
+            f"Module {one.module} is failing: {one.reason}.", "Its calls fail.", f"{_COMMAND} of {one.module}"
+        )
     if one.trouble == "not ready":
         return error(
             f"Module {one.module} is not ready: {quoted}.",

@@ -3,7 +3,8 @@
 -- `is_clear()`: whether there is neither a record of the call, nor a breaker, nor a count of stored results, nor a queue that an
 -- operator has paused or drains. So it is nearly always, and one question says it.
 -- include: admission/intention
--- lazily: admission/joins(joins), consumers/unserved(unserved_ms), breaker/state(breaker_rest, breaker_why), admission/is_draining(is_draining)
+-- lazily: admission/joins(joins), consumers/unserved(unserved_ms), breaker/state(breaker_rest, breaker_why)
+-- lazily: admission/is_draining(is_draining)
 
 local PATIENCE_MS = 2000 -- in its queue a call waits for so long for a module that is away: a restart takes no longer
 

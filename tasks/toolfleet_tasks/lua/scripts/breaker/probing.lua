@@ -1,5 +1,5 @@
--- `breaker_unreached(key, now, worker, live, longest, why)`: a worker cannot connect. The breaker opens when none of the `live` ones
--- can. Returns for how many ms it is open, or 0. `breaker_reached(key, worker)`: it can again.
+-- `breaker_unreached(key, now, worker, live, longest, why)`: a worker cannot connect. The breaker opens when none of the `live`
+-- ones can. Returns for how many ms it is open, or 0. `breaker_reached(key, worker)`: it can again.
 -- `breaker_ask(key, now, worker, probe_ms, has_others)`: what a worker shall do: look whether the module is there (`probe`), wait
 -- for so many ms (`open`), or nothing (`closed`, `half`). Who has looked last lets others go first, if there are any.
 -- A half-open breaker is for calls to close, or to open again. While there are none, looks do.
