@@ -19,6 +19,8 @@ def show_result(result: ToolResult, *, as_json: bool) -> NoReturn:
         )
     else:
         _explain(result)
+    if result.error_code == "approval_required" and (call_id := result.audit.call_id):
+        note(f"It waits for a decision: toolfleet approvals show {call_id}, then approve or reject.")
     if err.is_terminal and not as_json:
         note(_summary(result.audit), style="dim")
     raise typer.Exit(0 if result.success else 1)

@@ -385,6 +385,7 @@ async def test_the_command_says_at_once_that_a_call_waits(
         result = json.loads(ended.out)
         call_id = result["audit"]["call_id"]
         assert (ended.code, result["error_code"], call_id in result["error"]) == (1, "approval_required", True)
+        assert f"toolfleet approvals show {call_id}, then approve or reject." in ended.err
         waiting = (await gateway.get("vera", f"/approvals/{call_id}")).json()
         assert waiting["state"] == "waiting"
     assert len(module.calls("feed")) == before

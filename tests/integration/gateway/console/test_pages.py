@@ -310,3 +310,25 @@ async def test_colours_are_kept(gateway: KeyedGateway) -> None:
 
     assert 'data-theme="dark"' in page.html
     assert 'data-theme="auto"' in wrong.html
+
+
+async def test_hints_for_commands_are_whole(gateway: KeyedGateway) -> None:
+    """The commands of the form and of the list of keys have what they need, and no backticks."""
+    async with browsing(gateway, None) as browser:
+        form = await browser.get("/login")
+    async with browsing(gateway, "ada") as browser:
+        keys = await browser.get("/keys")
+
+    assert "<code>toolfleet keys create --user NAME --role viewer</code>" in form.html
+    assert "<code>toolfleet keys create --user NAME</code>" in keys.html
+    assert "`" not in form.text + keys.text
+    assert ">Agent</th>" in keys.html
+
+
+async def test_an_empty_list_has_no_number_of_its_first_row(gateway: KeyedGateway) -> None:
+    """There is nothing that it could begin with."""
+    async with browsing(gateway, "gus") as browser:
+        page = await browser.get("/approvals")
+
+    assert "There are none." in page.text
+    assert "From 1" not in page.text
