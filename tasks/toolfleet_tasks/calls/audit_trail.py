@@ -11,7 +11,7 @@ from toolfleet_registry.policy.sensitive_arguments import EVERYTHING
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.calls.pending_call import audited, new_call_id
 from toolfleet_tasks.ledger.audit import FIELD, AuditLine, Auditor, text_of
-from toolfleet_tasks.ledger.contents import Command, ContentsKeeper, send_unanswered
+from toolfleet_tasks.ledger.contents import Command, ContentsWriter, send_unanswered
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
 
 _KEPT_AT_MOST = 1_000  # lines that wait while Redis is away; the oldest are dropped then
@@ -29,7 +29,7 @@ class AuditTrail:
 
     def __init__(self, connection: PipelinedConnection, settings: Settings) -> None:
         self.auditor = Auditor(settings)
-        self._contents = ContentsKeeper(settings)
+        self._contents = ContentsWriter(settings)
         self._connection = connection
         self._command = ("XADD", settings.keys.audit, "MAXLEN", "~", settings.audit_kept, "*", FIELD)
         self._waiting = deque[_Entry]()

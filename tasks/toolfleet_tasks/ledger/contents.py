@@ -45,7 +45,7 @@ class CallContents:
     cut: tuple[str, ...] = ()
 
 
-class ContentsKeeper:
+class ContentsWriter:
     """Keeps contents of calls as the settings say."""
 
     def __init__(self, settings: Settings) -> None:

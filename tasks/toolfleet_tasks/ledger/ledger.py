@@ -22,7 +22,7 @@ from toolfleet_tasks.ledger import parameters as build
 from toolfleet_tasks.ledger.asked import AskedCalls
 from toolfleet_tasks.ledger.audit import Auditor, PartsOfLine, tail_of
 from toolfleet_tasks.ledger.claims import Claim, Claims, NotClaimed, Refusal
-from toolfleet_tasks.ledger.contents import ContentsKeeper
+from toolfleet_tasks.ledger.contents import ContentsWriter
 from toolfleet_tasks.ledger.dead_letters import dead_letter, is_dead
 from toolfleet_tasks.ledger.earlier import EarlierAttempts
 from toolfleet_tasks.ledger.keys import CallKeys, LedgerKeys
@@ -81,7 +81,7 @@ class Ledger:
         self._earlier = EarlierAttempts(settings, self.verifier)
         self.parked = ParkedCalls(connection, settings.keys, self.claims, self._earlier)
         self.asked = AskedCalls(connection, settings.keys, self.claims, self._earlier)
-        self._auditor, self._contents = Auditor(settings), ContentsKeeper(settings)
+        self._auditor, self._contents = Auditor(settings), ContentsWriter(settings)
         self._unanswered = dict[str, str]()  # by call id: the token of an end that was sent, and its answer lost
         self.tokens = FencingTokens()
 

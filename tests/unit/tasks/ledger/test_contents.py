@@ -9,7 +9,7 @@ from support.published_call import published
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.ledger.contents import MOST_BYTES, CallContents, ContentsKeeper, contents_for
+from toolfleet_tasks.ledger.contents import MOST_BYTES, CallContents, ContentsWriter, contents_for
 
 KEYS = Keys()
 PASSWORD = 'hunter"2\n'
@@ -36,7 +36,7 @@ class Line:
 
 def kept(mode: str, result: ToolResult, **call: Any) -> list[str]:
     line = Line()
-    ContentsKeeper(Settings(call_contents=mode)).keep(line, published("owls.echo", **call), result)  # type: ignore[arg-type] # all that it needs
+    ContentsWriter(Settings(call_contents=mode)).keep(line, published("owls.echo", **call), result)  # type: ignore[arg-type] # all that it needs
     return line.texts
 
 
