@@ -105,6 +105,8 @@ TIERS = {
     "rabbitmq": "fleet",
     "release": "release",
     "seeds": "usual",
+    "seeds/test_folder_doors.py": "fleet",
+    "seeds/test_http_doors.py": "fleet",
     "soak": "usual",
     "unit": "usual",
     "wire": "fleet",

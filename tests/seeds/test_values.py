@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from toolfleet import Caller, ToolCall, ToolDefinition, ToolResult
+from toolfleet import Caller, GateDecision, ToolCall, ToolDefinition, ToolResult
 from toolfleet.stores import ToolRegistration, ToolRegistrySnapshot, ToolSpec
-from toolfleet.tags import TagRegistry, TagResult, ToolContext, ToolDef, parse_response
+from toolfleet.tags import TagRegistry, TagResult, ToolContext, ToolDef, ToolNotFound, parse_response
 from toolfleet_registry.contracts import ModuleManifest, ToolParameter
 from toolfleet_registry.settings import Settings
 
@@ -72,6 +72,124 @@ def test_a_caller_is_kept_to_a_personas_modules() -> None:
     assert Caller.model_validate_json('{"allowed_modules": ["research"]}').allowed_modules == frozenset({"research"})
 
 
+TAG: dict[str, Any] = {"name": "research", "description": "…", "tag_prefix": "RESEARCH", "cost": "cheap"}
+
+
+def test_a_tags_definition_has_twelve_fields_with_their_defaults() -> None:
+    """What is not given is one group of text, no limits, and a tag that nobody is shown."""
+    tool = ToolDef(**TAG, handler=handler, requires_gate=False)
+    given = {*TAG, "handler", "requires_gate"}
+
+    assert {name: getattr(tool, name) for name in TWELVE - given} == {
+        "arg_pattern": "(.+)",
+        "arg_groups": ["raw_arg"],
+        "prompt_example": "",
+        "strip_from_display": True,
+        "cooldown_seconds": 0,
+        "daily_limit": 0,
+    }
+
+
+TWELVE = {
+    *("name", "description", "tag_prefix", "arg_pattern", "arg_groups", "prompt_example"),
+    *("handler", "cost", "requires_gate", "strip_from_display", "cooldown_seconds", "daily_limit"),
+}
+
+
+def test_a_context_and_a_result_are_written_by_position() -> None:
+    """In the order of the document."""
+    context = ToolContext("owls", "Where?", "@ada", 7, "Barns.", 0.5)
+    result = TagResult(True, "Found.", ["searched"], {"posts": 3})
+
+    assert (context.raw_arg, context.user_message, context.user, context.chat_id) == ("owls", "Where?", "@ada", 7)
+    assert (context.kb_context, context.confidence) == ("Barns.", 0.5)
+    assert (result.success, result.message, result.side_effects) == (True, "Found.", ["searched"])
+    assert result.audit == {"posts": 3}
+
+
+def test_a_registry_of_tags_refuses_a_name_twice() -> None:
+    """It finds a tool by its name, and lists all in the order of their names."""
+    tags = TagRegistry()
+    for name in ("research", "claim"):
+        tags.register(tag(name, "[x]"))
+    with pytest.raises(ValueError, match="There is a tool named 'research' already"):
+        tags.register(tag("research", "[x]"))
+
+    assert [tool.name for tool in tags.all_tools()] == ["claim", "research"]
+    assert tags.get("nowhere") is None
+
+
+async def test_a_handler_takes_one_context_under_any_name_and_may_fail() -> None:
+    """A failure is a failed result, which ends nothing."""
+
+    async def fail(anything: ToolContext) -> TagResult:
+        raise ValueError(anything.raw_arg)
+
+    tags = TagRegistry()
+    tags.register(ToolDef(**TAG, handler=fail, requires_gate=False))
+    result = await tags.execute("research", ToolContext("owls", "", "@ada", 7))
+
+    assert (result.success, result.audit["tool"]) == (False, "research")
+    with pytest.raises(ToolNotFound):
+        await tags.execute("nowhere", ToolContext("owls", "", "@ada", 7))
+
+
+async def test_a_gate_is_asked_by_a_registry_of_its_own_and_one_that_fails_lets_calls_run() -> None:
+    """It is asked only about tools that require it, is given the definition, and blocks with its reason."""
+    asked = list[str]()
+
+    class Gate:
+        answer: GateDecision | None = GateDecision(False, "Not now.")
+
+        async def check(self, tool: Any, ctx: ToolContext) -> GateDecision:
+            asked.append(f"{tool.name} {ctx.raw_arg}")
+            if self.answer is None:
+                raise ValueError
+            return self.answer
+
+    gate = Gate()
+    tags = TagRegistry(gate=gate)
+    for name, gated in (("research", True), ("claim", False)):
+        fields: dict[str, Any] = {**TAG, "name": name, "tag_prefix": name.upper()}
+        tags.register(ToolDef(**fields, handler=handler, requires_gate=gated))
+    context = ToolContext("owls", "", "@ada", 7)
+    blocked, free = await tags.execute("research", context), await tags.execute("claim", context)
+    gate.answer = None
+    late = await tags.execute("research", context)
+
+    assert (blocked.success, blocked.message, free.success, late.success) == (False, "Not now.", True, True)
+    assert asked == ["research owls"] * 2
+
+
+def test_no_module_has_an_address_by_default() -> None:
+    """A name that nobody has put there would be looked for in vain, or found where it should not be."""
+    assert Settings().module_services == {}
+
+
+def test_changes_of_files_are_gathered_for_half_a_second() -> None:
+    """At most, so that one save is one reload."""
+    assert Settings().tool_debounce_ms == 500
+
+
+MEASURED = (ROOT / "benchmarks" / "results" / "folders.md").read_text()
+
+
+def test_a_scan_of_200_lines_is_measured() -> None:
+    """It takes less than a millisecond, as `make bench-folders` has found."""
+    measured = re.search(r"scan of 20\d lines, median \| ([\d.]+) ms", MEASURED)
+
+    assert measured is not None
+    assert float(measured[1]) < 1
+
+
+def test_a_folder_of_1000_files_is_measured() -> None:
+    """All of them are loaded within seconds."""
+    measured = re.search(r"1,000 files loaded \| ([\d.]+) s", MEASURED)
+
+    assert measured is not None
+    assert float(measured[1]) < 5
+
+
 async def handler(ctx: ToolContext) -> TagResult:
     return TagResult(True, ctx.raw_arg)
 
@@ -108,6 +226,7 @@ async def test_the_four_tools_of_the_document_are_told_found_and_executed() -> N
 
     assert all(f"{name}: [" in tags.prompt_block() for name in ("RESEARCH", "SOURCE", "CLAIM", "LEARNING"))
     assert [call.name for call in parsed.tool_calls] == ["research", "source", "claim", "learning"]
+    assert parsed.display_text == "Sure."
     assert [result.message for result in results] == ["owls", "a book", "they fly", "factual they are birds"]
     assert all({"duration_ms", "tool", "ts"} <= result.audit.keys() for result in results)
 
