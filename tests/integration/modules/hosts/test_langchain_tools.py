@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from support.documents import programs
 from support.hosts.tool_folder import GREET, hosted
 
 pytestmark = pytest.mark.asyncio
@@ -200,6 +201,12 @@ async def test_wrong_arguments_and_failures_are_told_to_the_model(tmp_path: Path
             assert (name, arguments, result.effect_state) == (name, arguments, "none")
         assert (await folder.call("fail", how="word")).error == "There is no such owl: ask for another."
         assert "secret" not in str((await folder.call("fail", how="bug")).error)
+
+
+async def test_the_guides_file_is_served(tmp_path: Path) -> None:
+    """As it stands there."""
+    async with hosted(tmp_path, {"lc.py": programs("docs/guides/tool-folders.md")["langchain-tool"]}) as folder:
+        assert (await folder.call("reverse", text="owl")).result == "lwo"
 
 
 HANDLED = '''
