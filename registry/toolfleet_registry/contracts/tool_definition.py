@@ -163,6 +163,11 @@ def tool_named(name: str, tools: Iterable[ToolDefinition]) -> ToolDefinition | N
     return by_any_name({tool.name: tool for tool in tools}, lambda tool: tool).get(name)
 
 
+def line_names(tool: ToolDefinition) -> frozenset[str]:
+    """Return the names under which lines of settings may mean the tool: those that it has or had, with and without its module's."""
+    return frozenset(name for each in tool.names for name in (each, each.partition(".")[2]))
+
+
 class ToolLines(ModuleMessage):
     """What settings say of a module's tools, beside what these say themselves: the lines of a `[module.NAME]` or a `[hosts.NAME]`."""
 
@@ -187,14 +192,14 @@ class ToolLines(ModuleMessage):
         Fails closed: of two effects the careful one counts, and a tool that is closed stays closed. A permission is only raised,
         unless the lines are a host's own, which `lowers` says. An approval is only added.
         """
-        changes, method = dict[str, object](), tool.name.partition(".")[2]
-        said = self.effects.get(method, self.effects.get(tool.name))
-        if said is not None:
-            changes["effect"] = said if declared is None else max(said, declared, key=_CAREFUL.index)
+        changes, names = dict[str, object](), line_names(tool)
+        said: list[Effect] = [effect for name, effect in self.effects.items() if name in names]
+        if said:
+            changes["effect"] = max(said if declared is None else (*said, declared), key=_CAREFUL.index)
         asked, least = tool.required_permission, self.permission
         if least is not None and asked in _LEVELS and (lowers or _LEVELS.index(least) > _LEVELS.index(asked)):
             changes["required_permission"] = least
-        if self.approval is True or (self.approval and not {method, tool.name}.isdisjoint(self.approval)):
+        if self.approval is True or (self.approval and not names.isdisjoint(self.approval)):
             changes["approval"] = joined(tool.approval, self.approvers or True)
         return tool.model_copy(update=changes) if changes else tool
 

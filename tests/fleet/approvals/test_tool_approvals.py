@@ -114,6 +114,20 @@ async def test_whatever_publishes_without_an_approval_runs_nothing(bed: TestBed,
         assert len(module.calls("pay")) == 1
 
 
+async def test_an_agent_that_knows_nothing_of_it_runs_nothing(
+    bed: TestBed, module: ModuleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker refuses its calls, signed or not: of the tool's own word and of the settings'."""
+    monkeypatch.setattr("toolfleet_tasks.calls.prepare.with_approval", lambda call, *_: call)  # as before
+    async with opened(bed) as fleet:
+        for name in DECIDES:
+            result = await fleet.call(ToolCall(tool_name=f"owls.{name}", arguments={"n": 6}), ADA, timeout=20)
+            assert (result.error_code, result.effect_state) == ("approval_denied", "none"), result
+            assert "a person has to approve it first" in str(result.error)
+        assert (await fleet.call(ToolCall(tool_name="owls.count", arguments={"n": 6}), ADA, timeout=20)).success
+        assert [name for name in DECIDES if module.calls(name)] == []
+
+
 async def test_a_job_of_such_a_tool_waits(bed: TestBed, module: ModuleServer) -> None:
     """Its step begins when it is approved."""
     async with opened(bed) as fleet:

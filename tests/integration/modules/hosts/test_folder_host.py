@@ -10,6 +10,7 @@ import pytest
 from support.documents import programs
 from support.hosts.tool_folder import GREET, HEAD, hosted
 from support.waiting import wait_until
+from toolfleet_registry.contracts.tool_definition import Approvers, approvers_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -83,6 +84,27 @@ async def test_what_is_known_of_a_tool_is_in_the_manifest(tmp_path: Path) -> Non
         assert source.python_module == "_toolfleet_tools.owls"
         assert definition.code_digest == source.digest
         assert source.digest.startswith(str(definition.version))
+
+
+async def test_a_files_tool_may_ask_for_an_approval(tmp_path: Path) -> None:
+    """Of admins, or of whom it names; the process of the tools passes it on as it stands."""
+    source = code(
+        '''
+        @tool(approval=True)
+        def pay(n: int) -> int:
+            """Pay."""
+            return n
+
+        @tool(approvers={"permission": "owner", "users": ["carol", "bob"]})
+        def refund(n: int) -> int:
+            """Refund."""
+            return n
+        '''
+    )
+    async with hosted(tmp_path, {"owls.py": source}) as folder:
+        asked = {name: approvers_of(tool.definition.approval) for name, tool in folder.host.tools.items()}
+        who = Approvers(permission="owner", users=frozenset({"bob", "carol"}))
+        assert asked == {"owls.pay": (Approvers(permission="admin"),), "owls.refund": (who,)}
 
 
 async def test_arguments_are_checked_as_a_modules_are(tmp_path: Path) -> None:

@@ -174,6 +174,17 @@ def test_an_approval_that_nobody_understands_closes_the_tool(approval: Any) -> N
     assert closed_tools(admit("m", document)) == ("m.t",)
 
 
+@pytest.mark.parametrize(
+    ("name", "effect"), [("pay", "idempotent"), ("m.pay", "idempotent"), ("pay_once", "once"), ("m.pay_once", "once")]
+)
+def test_lines_may_name_a_tool_as_it_was_named(name: str, effect: Effect) -> None:
+    """A tool that has another name now has no way around what settings say of it: of two lines the careful one counts."""
+    definition = ToolDefinition(name="m.pay", former_names=["m.pay_once"])
+    lines = ToolLines(effects={name: effect, "m.pay": "idempotent"}, approval=(name,))
+    (seen,) = seen_tools(ModuleManifest(module_name="m", tools=[definition], lines=lines), {})
+    assert (seen.definition.effect, approvers_of(seen.definition.approval)) == (effect, (ADMINS,))
+
+
 def test_an_approval_that_is_new_under_an_old_version_is_asked_for() -> None:
     """The registered definition stays in effect, and yet nobody runs the tool without what its author asks for now."""
     kept = tool(effect="read").model_copy(update={"version": "1"})
