@@ -101,7 +101,7 @@ def test_a_difference_is_shown_line_by_line(run: Run, tools: Run, module: Module
     run("modules", "refresh")
     module.definitions[0] |= {"description": "Echo.\nTo me.", "tags": ["new"]}
     refreshed = run("modules", "refresh")
-    assert refreshed.err == "`toolfleet tools diff` shows what is offered and not in effect.\n"
+    assert refreshed.err.endswith("\n`toolfleet tools diff` shows what is offered and not in effect.\n")
     (pending,) = json.loads(tools("diff", "--json").out)["pending"]
     said = tools("diff", "owls", "--last", "0").out
 
