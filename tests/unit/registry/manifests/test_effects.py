@@ -91,15 +91,27 @@ def test_a_word_of_caution_is_never_overheard() -> None:
         (tool(readOnlyHint=True), "read", "read"),
     ],
 )
-@pytest.mark.parametrize("name", ["t", "m.t"])
+@pytest.mark.parametrize("name", ["t", "m.t", "before", "m.before"])
 def test_settings_say_what_a_tool_does_not(
     own: ToolDefinition, said: Effect | None, effect: Effect | None, name: str
 ) -> None:
-    """Of a tool's own word and that of the settings the careful one counts."""
+    """Of a tool's own word and that of the settings the careful one counts, also where they say a former name of the tool."""
     lines = ToolLines(effects={"other": "once", **({} if said is None else {name: said})})
-    manifest = ModuleManifest(module_name="m", tools=[own], lines=lines)
+    manifest = ModuleManifest(module_name="m", tools=[renamed(own)], lines=lines)
     (seen,) = seen_tools(manifest, {})
     assert effect_of(seen.definition) == effect
+
+
+def renamed(tool: ToolDefinition) -> ToolDefinition:
+    return tool.model_copy(update={"former_names": ["m.before"]})
+
+
+def test_of_lines_for_several_names_of_a_tool_the_careful_one_counts() -> None:
+    """In whichever order they stand."""
+    for names in (("t", "before"), ("before", "t"), ("m.t", "m.before"), ("m.before", "t")):
+        lines = ToolLines(effects=dict(zip(names, ("once", "read"), strict=True)))
+        (seen,) = seen_tools(ModuleManifest(module_name="m", tools=[renamed(tool())], lines=lines), {})
+        assert effect_of(seen.definition) == "once"
 
 
 @pytest.mark.parametrize(
@@ -151,6 +163,8 @@ ADMINS, CAROL = Approvers(permission="admin"), Approvers(users=frozenset({"carol
         (ToolLines(approval=("other",)), ()),
         (ToolLines(approval=("t",)), (ADMINS,)),
         (ToolLines(approval=("m.t",), approvers=CAROL), (CAROL,)),
+        (ToolLines(approval=("before",)), (ADMINS,)),
+        (ToolLines(approval=("m.before",), approvers=CAROL), (CAROL,)),
         (ToolLines(approval=True), (ADMINS,)),
     ],
 )
@@ -158,7 +172,7 @@ def test_settings_add_an_approval_and_remove_none(
     offered: dict[str, Any], asked: tuple[Approvers, ...], lines: ToolLines, more: tuple[Approvers, ...]
 ) -> None:
     """What a tool asks for itself is asked for whatever settings say, once where both say the same."""
-    definition = ToolDefinition.model_validate({"name": "m.t", **offered})
+    definition = ToolDefinition.model_validate({"name": "m.t", "former_names": ["m.before"], **offered})
     (seen,) = seen_tools(ModuleManifest(module_name="m", tools=[definition], lines=lines), {})
     assert approvers_of(seen.definition.approval) == tuple(dict.fromkeys((*asked, *more)))
     rules = approval_rules(seen.definition, ())
