@@ -56,6 +56,11 @@ class Identity:
         """Whether it may do what needs this role."""
         return has_role(self.role, needed)
 
+    def sees_calls_of(self, tool_name: str) -> bool:
+        """Whether it is shown its user's calls of the tool: a key that names modules sees those of these only, whichever key made them."""
+        modules = self.caller.allowed_modules
+        return modules is None or modules == "*" or tool_name.partition(".")[0] in modules
+
     def caller_for(self, user_id: str | None, agent: str | None = None) -> Caller:
         """The caller in whose name it acts: `user_id` and `agent`, as a request names them, or its own for `None`.
 

@@ -18,7 +18,7 @@ async def attached(fleet: ToolFleet, who: Identity, call_id: str) -> BegunHandle
     if not _ID.fullmatch(call_id):
         return None
     handle = await fleet.begun_calls.attach(call_id, owner_of(who))
-    if handle is not None and not _reaches(who, handle.tool_name):
+    if handle is not None and not who.sees_calls_of(handle.tool_name):
         handle.leave()
         return None
     return handle
@@ -27,9 +27,3 @@ async def attached(fleet: ToolFleet, who: Identity, call_id: str) -> BegunHandle
 def owner_of(who: Identity) -> Owner:
     """Whose calls these are: those of the key's own user, in whose name ever they are made."""
     return Owner(who.caller.user_id)
-
-
-def _reaches(who: Identity, tool_name: str) -> bool:
-    """Whether a key of the call's user names its module, if it names any: a narrower one sees less than the one that began it."""
-    modules = who.caller.allowed_modules
-    return modules is None or modules == "*" or tool_name.partition(".")[0] in modules

@@ -214,7 +214,10 @@ class OperatedCalls:
     async def _shown(self, request: RouteRequest[None, None]) -> Response:
         who = request.who
         story = await self._index.story(
-            request.path["call_id"], user_id=who.caller.user_id, sees_all=who.has_role("admin")
+            request.path["call_id"],
+            user_id=who.caller.user_id,
+            sees_all=who.has_role("admin"),
+            sees_tool=who.sees_calls_of,
         )
         if story is None or story.contents is None:
             require_role(who, "viewer")

@@ -51,6 +51,7 @@ class AuditTrail:
             # A model that misspells a sensitive argument has written it where no schema marks it: values are hidden.
             shown: dict[str, Any] = {
                 "call_id": call_id,
+                "tool_name": call.tool_name,
                 "arguments": call.arguments if isinstance(call.arguments, dict) else {},
                 "sensitive": (EVERYTHING,),
                 "user_id": call.user_id if caller.user_id is None else caller.user_id,

@@ -6,6 +6,7 @@ open: a call does not wait for what is kept of it, and ends as well where it can
 
 import contextlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -89,11 +90,22 @@ async def forget_contents(redis: Redis, keys: Keys, user_id: str) -> int:
     return int(removed)
 
 
-def contents_for(keys: Keys, text: bytes | str | None, *, user_id: str | None, sees_all: bool) -> CallContents | None:
-    """What was kept, from its text, for a reader who `sees_all`, or acts for the call's own user; `None` for any other, and for nothing."""
+def contents_for(
+    keys: Keys,
+    text: bytes | str | None,
+    *,
+    user_id: str | None,
+    sees_all: bool,
+    sees_tool: Callable[[str], bool] = lambda _: True,
+) -> CallContents | None:
+    """What was kept, from its text, for a reader who `sees_all`, or acts for the call's own user and sees calls of its tool.
+
+    `None` for any other, and for nothing.
+    """
     try:
         said = json.loads(text or "")
-        if not sees_all and (user_id is None or said["owner"] != _owner(keys, user_id)):
+        is_own = user_id is not None and said["owner"] == _owner(keys, user_id)
+        if not sees_all and not (is_own and sees_tool(said["tool"])):
             return None
         cut = said["cut"]
         whole = {name: said[name] if name in cut else _read(said[name]) for name in ("arguments", "result")}
@@ -104,7 +116,7 @@ def contents_for(keys: Keys, text: bytes | str | None, *, user_id: str | None, s
 
 def _text_of(call: PublishedCall, result: ToolResult, *, owner: str | None) -> str:
     shown = redacted(call.arguments, call.sensitive)
-    said: dict[str, Any] = {"owner": owner, "arguments": _json(shown), "result": None}
+    said: dict[str, Any] = {"owner": owner, "tool": call.tool_name, "arguments": _json(shown), "result": None}
     if not result.success:
         said["error"] = reason_of(call, result)
     elif call.hides_results:

@@ -1,5 +1,6 @@
 """What calls were asked and answered can be seen for an hour: by admins, and by the user that a call was for."""
 
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -14,6 +15,9 @@ from support.owls import make_module
 from support.waiting import wait_until_answered
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, CallHandle, ToolCall, ToolFleet, ToolResult
+from toolfleet_registry.access.api_key import KeyDraft
+from toolfleet_registry.access.api_keys import ApiKeys
+from toolfleet_registry.access.grants import COMMAND_LINE
 from toolfleet_registry.redis.keys import Keys
 
 KEYS = Keys()
@@ -136,6 +140,26 @@ async def test_who_is_shown_it(bed: TestBed, gateway: KeyedGateway, who: str, sh
     result = await called(bed, "echo", {"q": "hoo"})
     kept = await contents(gateway, who, result.audit.call_id)
     assert (kept["arguments"] if isinstance(kept, dict) else kept) == shown
+
+
+@pytest.mark.parametrize(
+    ("modules", "status"), [(frozenset({"owls"}), 200), ("*", 200), (frozenset({"mail"}), 403), (frozenset[str](), 403)]
+)
+async def test_a_key_that_names_other_modules_is_not_shown_it(
+    bed: TestBed, gateway: KeyedGateway, modules: Any, status: int
+) -> None:
+    """A narrow key of the call's user, or one that acts for others in a user's name, sees calls of its own modules."""
+    result = await called(bed, "echo", {"q": "hoo"})
+    with contextlib.closing(ApiKeys.of(bed.settings)) as keys:
+        made = keys.create(KeyDraft(user_id="bob", permission="user", allowed_modules=modules), COMMAND_LINE)
+        try:
+            narrow = KeyedGateway(gateway.gateway, {**gateway.keys, "narrow": made})
+            await contents(gateway, "ada", result.audit.call_id)
+            answer = await narrow.get("narrow", f"{PATH}/{result.audit.call_id}")
+        finally:
+            keys.revoke([made.key.id])
+    assert answer.status_code == status
+    assert ("hoo" in answer.text) == (status == 200)
 
 
 async def test_it_lasts_an_hour_and_counts_in_the_share_of_its_user(

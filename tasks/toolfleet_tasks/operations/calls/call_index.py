@@ -6,7 +6,7 @@ A process that shows calls has one. It costs a call nothing: nobody writes an in
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -123,10 +123,17 @@ class CallIndex:
         entries = [segment.entry(row) for segment in self._segments for row in segment.rows_of(call_id)]
         return [listed for listed in await self._lines(entries) if listed.line.get("call_id") == call_id]
 
-    async def story(self, call_id: str, *, user_id: str | None = None, sees_all: bool = False) -> CallStory | None:
+    async def story(
+        self,
+        call_id: str,
+        *,
+        user_id: str | None = None,
+        sees_all: bool = False,
+        sees_tool: Callable[[str], bool] = lambda _: True,
+    ) -> CallStory | None:
         """What happened to a call, also to one that has not ended; `None`: nobody knows it (any more).
 
-        With its contents for a reader who `sees_all`, and for one who acts for its own user, `user_id`.
+        With its contents for a reader who `sees_all`, and for one who acts for its own user, `user_id`, and sees calls of its tool.
         """
         found = await self.of_call(call_id)
         lines, stored_at = [listed.line for listed in found], float(entry_of(found[-1].entry)[0]) if found else None
@@ -135,7 +142,7 @@ class CallIndex:
             pipe.get(self._keys.contents(call_id))
             record, kept = await pipe.execute()
         story = story_of(call_id, lines, record, stored_at=stored_at)
-        contents = contents_for(self._keys, kept, user_id=user_id, sees_all=sees_all)
+        contents = contents_for(self._keys, kept, user_id=user_id, sees_all=sees_all, sees_tool=sees_tool)
         return None if story is None else replace(story, contents=contents)
 
     async def forget_contents(self, user_id: str, by: Actor) -> int:

@@ -138,6 +138,23 @@ def test_who_sees_it(of: str | None, reader: str | None, sees_all: bool, sees: b
 
 
 @pytest.mark.parametrize(
+    ("sees_tool", "sees_all", "sees"), [(True, False, True), (False, False, False), (False, True, True)]
+)
+def test_a_reader_who_sees_no_calls_of_its_tool_does_not_see_it(sees_tool: bool, sees_all: bool, sees: bool) -> None:
+    """Though it acts for the call's own user."""
+    (text,) = kept("all", ok(1), user_id="ada")
+    asked = list[str]()
+
+    def sees_calls_of(tool: str) -> bool:
+        asked.append(tool)
+        return sees_tool
+
+    found = contents_for(KEYS, text, user_id="ada", sees_all=sees_all, sees_tool=sees_calls_of)
+    assert (found is not None) == sees
+    assert set(asked) <= {"owls.echo"}
+
+
+@pytest.mark.parametrize(
     "text", [None, "", "{", "[]", "7", "{}", '{"cut": 3}', '{"owner": null, "cut": [], "result": 3}']
 )
 def test_what_another_program_has_written_is_nothing(text: str | None) -> None:
