@@ -92,6 +92,19 @@ class Claim:
         """The number of the attempt that it was granted for."""
         return self.attempts
 
+    @property
+    def answer_before(self) -> ToolResult | None:
+        """What its module has answered to the attempt before, of a call without an effect that is repeated by habit.
+
+        That is the call's end where the repeat surely does not come to be. `None`: there is no such answer.
+        """
+        is_known = self.granted not in {
+            "unknown",
+            "killed",
+            "accepted",
+        }  # else an attempt of which nothing is known follows it
+        return self.last if is_known and self.call.effect is None and self.so_far != "none" else None
+
     def seconds_left(self) -> float:
         """Seconds in which its attempt may still begin; 0 or less once others may have the call, and after its deadline."""
         suspend_aware, fleet = self.begin_by

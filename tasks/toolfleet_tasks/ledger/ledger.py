@@ -172,7 +172,7 @@ class Ledger:
         value = self._value(call.call_id, text) if self._writes_results else ""
         kept = self._value(call.call_id, text) if self.verifier.is_on and not value else text  # in the record itself
         announced = announcement(call.call_id, value) if value else kept
-        is_unseen = attempt is None or attempt.outcome is Outcome.UNKNOWN
+        is_unseen = claim.answer_before is None if attempt is None else attempt.outcome is Outcome.UNKNOWN
         # Only what it has answered has a tool without an effect repeated after it may have acted: one answer makes no letter, nor do two.
         is_repeat = call.effect is None and not is_unseen and claim.so_far != "none"
         is_exhausted = claim.attempts >= MAX_ATTEMPTS and not is_repeat

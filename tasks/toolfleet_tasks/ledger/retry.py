@@ -103,9 +103,9 @@ def decide(  # noqa: PLR0913 - what the table depends on, and nothing else
     `so_far` is what the attempts before it may have done. `seconds_left` is what its deadline leaves, and `longest_delay`
     how long the broker may hold a message. `jitter`, from 0 to 1, spreads the retries of calls that failed together.
     `retries_undeclared`: whether undeclared tools that failed are repeated by habit. `terms`: what a profile says of retries.
-    `answered`: what the module answered to the attempt before, if there was one.
+    `answered`: what the module answered to the attempt before, where that is the end of a call whose repeat is none.
     """
-    if answered is not None and effect is None and so_far != "none" and attempt.outcome in _DECLINED:
+    if answered is not None and attempt.outcome in _DECLINED:
         return Next(None, settled(Attempt(Outcome.FAILED, answered), effect, so_far))
     result = settled(attempt, effect, so_far)
     if attempt.outcome is Outcome.SUCCESS:  # nearly every call, which nothing has repeated

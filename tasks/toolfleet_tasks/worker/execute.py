@@ -243,7 +243,7 @@ class _Execution:
             jitter=randomness.random(),  # spreads load, guards nothing
             retries_undeclared=self._call.effect is None and self._retries_undeclared(),
             terms=self._call.retry,
-            answered=self._claim.last,
+            answered=self._claim.answer_before,
         )
 
     def _retries_undeclared(self) -> bool:
@@ -281,8 +281,10 @@ class _Execution:
         raise Retry(attempt.result.error_code, when=delay)  # not in a module's words: Flower shows it
 
     def _settled(self, result: ToolResult) -> ToolResult:
-        """An end without an attempt of ours, which claims no less than earlier ones may have done."""
-        return settled(unattempted(result), self._call.effect, self._claim.so_far)
+        """An end without an attempt of ours, which claims no less than earlier ones may have done, or have been answered."""
+        answered = self._claim.answer_before
+        attempt = unattempted(result) if answered is None else Attempt(Outcome.FAILED, answered)
+        return settled(attempt, self._call.effect, self._claim.so_far)
 
     async def _finish(self, result: ToolResult, *, attempt: Attempt | None = None, seconds: float = 0) -> str:
         result = result.model_copy(update={"audit": self._audit()})

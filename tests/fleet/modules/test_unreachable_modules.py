@@ -212,6 +212,28 @@ async def test_a_read_of_a_module_that_stays_away_leaves_no_dead_letter(
     assert "Connection refused" in str(result.error)
 
 
+async def test_an_answer_stays_the_end_of_a_call_whose_repeat_finds_nobody(
+    fast_mode: None, redis_here: str, tmp_path: Path
+) -> None:
+    """Of a tool without an effect that is repeated by habit: the module has said what became of it, and a letter would say no more."""
+    with mortal_module(tmp_path) as module:
+        retries = {"name": "tool_retry", "undeclared": True, "initial_delay_seconds": 2, "jitter": False}
+        bed = bed_of(redis_here, module, tmp_path, agents={"production": {"middleware": [retries]}})
+        with bed.worker() as worker:
+            async with ToolFleet(settings=bed.settings) as fleet:
+                await fleet.modules.refresh()
+                ada = ADA.model_copy(update={"agent": "production"})
+                handle = await fleet.submit(ToolCall(tool_name="owls.fails"), ada, timeout=60)
+                await wait_until(lambda: "tool_call_retried" in worker.said(), "it is to be repeated")
+                module.kill()
+                result = await handle.result(60)
+                letters = await fleet.dead_letters.list()
+
+    assert (result.error_code, result.effect_state, letters) == ("module_error", "unknown", [])
+    assert "status 500" in str(result.error)
+    assert sum(line.startswith("POST /execute ") for line in module.requests()) == 1
+
+
 async def test_a_module_that_is_back_is_well_again_without_calls(
     fast_mode: None, redis_here: str, tmp_path: Path
 ) -> None:

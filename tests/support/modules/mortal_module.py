@@ -17,9 +17,9 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {"name": f"owls.{method}", "description": method, "parameters": [], "effect": effect}
-    for method, effect in (("read", "read"), ("once", "once"), ("hang", "read"))
+    for method, effect in (("read", "read"), ("once", "once"), ("hang", "read"), ("fails", None))
 ]
 
 
@@ -41,6 +41,9 @@ class _Handler(BaseHTTPRequestHandler):
         line = self._write_down(f" {self.headers['Idempotency-Key']}")
         if asked["tool_name"] == "owls.hang" and self.journal.read_text().count(line) == 1:
             threading.Event().wait()  # the first request for a call is never answered
+        if asked["tool_name"] == "owls.fails":
+            self._answer(500, {})
+            return
         time.sleep(0.005)
         self._answer(200, {"tool_name": asked["tool_name"], "success": True, "result": "hu", "error": None})
 

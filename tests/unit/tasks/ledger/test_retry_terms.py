@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from support.published_call import published
 from toolfleet_registry.contracts import Effect, EffectState, ErrorCode, RetryTerms, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.contracts.terms.retry_terms import MOST_RETRIES
 from toolfleet_registry.policy.limits import fewest_retries
+from toolfleet_tasks.ledger.claims import Claim, Granted
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS, decide, most_attempts
 
 NO_JITTER = RetryTerms(max_retries=10, jitter=False)
@@ -162,8 +164,6 @@ FIRST = ToolResult.failed("m.t", "module_error", "no luck", effect_state="unknow
         (ended(Outcome.NOT_SENT, code="module_unreachable"), None, "unknown", "no luck"),
         (ended(Outcome.FAILED), None, "unknown", "no"),  # a later answer is an answer
         (ended(Outcome.UNKNOWN, code="timed_out"), None, "unknown", "no"),  # the repeat may have happened
-        (ended(Outcome.PERMANENT), None, "none", "no"),  # the first one did nothing, and said nothing of the call
-        (ended(Outcome.PERMANENT), "read", "unknown", "no"),
     ],
 )
 def test_a_repeat_that_is_declined_keeps_the_first_answer(
@@ -176,6 +176,33 @@ def test_a_repeat_that_is_declined_keeps_the_first_answer(
     assert (follows.delay, follows.result.error) == (None, error)
     if error == "no luck":
         assert (follows.result.error_code, follows.result.effect_state) == ("module_error", "unknown")
+
+
+@pytest.mark.parametrize(
+    ("granted", "effect", "so_far", "is_kept"),
+    [
+        ("go", None, "unknown", True),
+        ("open", None, "unknown", True),  # its module has gone meanwhile
+        ("exhausted", None, "unknown", True),
+        ("exhausted", None, "done", True),
+        ("unapproved", None, "unknown", True),
+        ("unknown", None, "unknown", False),  # a later attempt was lost
+        ("killed", None, "unknown", False),
+        ("accepted", None, "unknown", False),
+        ("go", None, "none", False),  # the first one did nothing, and said nothing of the call
+        ("go", "read", "unknown", False),
+        ("go", "idempotent", "unknown", False),
+        ("go", "once", "unknown", False),
+    ],
+)
+def test_an_answer_is_the_end_of_a_call_that_is_begun_no_more(
+    granted: Granted, effect: Effect | None, so_far: EffectState, *, is_kept: bool
+) -> None:
+    """Of a tool without an effect, where no later attempt can have done anything."""
+    keys: Any = None
+    claim = Claim(published(effect=effect), keys, "token", granted=granted, so_far=so_far, last=FIRST)
+    assert claim.answer_before is (FIRST if is_kept else None)
+    assert Claim(claim.call, keys, "token", granted=granted, so_far=so_far).answer_before is None
 
 
 def test_undeclared_tools_are_repeated_only_where_both_say_so() -> None:
