@@ -146,6 +146,5 @@ class ModuleMethods:
 
 def _two_have(modules: list[str]) -> MCPError:
     """Return the refusal of a resource that several modules have."""
-    return MCPError(
-        types.INVALID_PARAMS, f"{', '.join(modules)} have it: read it at /mcp/{modules[0]}, or the other's."
-    )
+    places = " or ".join(f"/mcp/{module}" for module in modules)
+    return MCPError(types.INVALID_PARAMS, f"{', '.join(modules)} have it: read it at {places}.")
