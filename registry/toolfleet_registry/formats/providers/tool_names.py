@@ -32,11 +32,18 @@ def answered_name(name: str, format: Format, *, dotted: bool = False) -> str:  #
 
 
 def meant_tool(spoken: str, tools: Iterable[ToolDefinition]) -> ToolDefinition | None:
-    """The tool that was offered under this name, or a former one, dotted or not; `None` if none was."""
+    """Return the tool that was offered under this name, or a former one, dotted or not; `None` if none was, or two were.
+
+    Two were offered under one name if the digests at the ends of theirs are the same.
+    """
     by_name = by_any_name({tool.name: tool for tool in tools}, lambda tool: tool)
     if spoken in by_name:
         return by_name[spoken]
-    return next((tool for name, tool in by_name.items() if provider_name(name) == spoken), None)
+    dotted = spoken.replace("__", ".")
+    if dotted in by_name and provider_name(dotted) == spoken:  # without a digest it is no other's
+        return by_name[dotted]
+    found = {tool.name: tool for name, tool in by_name.items() if provider_name(name) == spoken}
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 def near_names(

@@ -98,6 +98,16 @@ def test_what_is_not_legal_with_its_dot_is_offered_without(provider: Format, nam
     assert offered_name(name, provider, dotted=True) == offered_name(name, provider)
 
 
+def test_a_name_that_two_tools_are_offered_under_is_none() -> None:
+    """Names with one digest can be searched for; a call by one goes to neither tool, in whatever order they are listed."""
+    one, other = (ToolDefinition(name=f"owls.{'a' * 60}{end}") for end in (2113612, 2234728))
+    shown = offered_name(one.name, "openai_chat")
+
+    assert offered_name(other.name, "openai_chat") == shown
+    assert [meant_tool(shown, tools) for tools in ([one, other], [other, one], [one])] == [None, None, one]
+    assert meant_tool(other.name, [one, other]) is other
+
+
 def test_an_answer_finds_its_tool_among_lookalikes() -> None:
     """A method's underscore is not a module's dot."""
     tools = [ToolDefinition(name=name) for name in ("a.b_c", "a_b.c", "a.b.c", "a.b__c", "a._b", "a_.b")]
