@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -195,11 +196,11 @@ async def test_it_is_removed_with_the_data_of_its_user(bed: TestBed, gateway: Ke
 
 
 @pytest.mark.parametrize(("mode", "more"), [("off", 0), ("failures", 0), ("all", 1)])
-async def test_it_costs_a_call_one_command_at_most(bed: TestBed, redis: Redis, mode: str, more: int) -> None:
+async def test_it_costs_a_call_one_command_at_most(owls: ModuleServer, tmp_path: Path, mode: str, more: int) -> None:
     """In the write in which its result leaves; none where nothing is kept."""
-    with bed.worker(call_contents=mode):
+    with own_bed(owls, tmp_path, call_contents="all") as bed, bed.worker(call_contents=mode):  # the fleet's one worker
         await called(bed, "echo", {"q": "first"})  # has Redis learn the scripts
-        async with redis.monitor() as monitor:
+        async with Redis.from_url(bed.redis_url, decode_responses=True) as redis, redis.monitor() as monitor:
             result = await called(bed, "echo", {"q": "hoo"})
             await redis.echo("by now")
             seen = list[Any]()

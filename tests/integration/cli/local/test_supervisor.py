@@ -106,6 +106,8 @@ def test_an_optional_child_that_is_not_ready_holds_nobody_up(
     """The others are waited for; it is said which one is missing, and why."""
     children = supervisor.start([program("late", code, is_optional=True), program("well", _SLEEPER)])
     supervisor.wait_ready(children[1:], seconds=20, check=lambda: None)
+    if "exit" in code:
+        wait_until_sync(lambda: children[0].exit_code is not None, "it has ended")
     supervisor.wait_ready(children, seconds=0.3, check=lambda: None)
 
     assert [child.is_ready for child in children] == [False, True]

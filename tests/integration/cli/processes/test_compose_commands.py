@@ -15,7 +15,7 @@ import yaml
 from support.servers.plain_http import PLAIN
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.child_processes import spawn, stop
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.tcp_ports import held_port
 
 _COMPOSE = yaml.safe_load((Path(__file__).parents[4] / "docker-compose.yml").read_text())["services"]
 _OWN_PORTS = {"flower": "5555", "gateway": "8484"}
@@ -32,12 +32,18 @@ def environment_of(service: dict[str, Any], redis_url: str, folder: Path) -> dic
 @pytest.mark.parametrize("name", ["worker-fast", "worker-slow", "beat", "flower", "gateway"])
 def test_it_stays_up_and_is_healthy(name: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its own health check, and without restarts; Flower makes a login for this run, and a gateway waits for its first key."""
-    service, log, port = _COMPOSE[name], tmp_path / "log", str(free_port())
+    service, log = _COMPOSE[name], tmp_path / "log"
     monkeypatch.chdir(tmp_path)
     for variable in os.environ:
         if variable.startswith(("TOOLFLEET_", "FLOWER_")):
             monkeypatch.delenv(variable)
     env = environment_of(service, redis_url, tmp_path)
+    with held_port() as held:
+        stays_up(name, service, env, log, str(held))
+
+
+def stays_up(name: str, service: dict[str, Any], env: dict[str, str], log: Path, port: str) -> None:
+    """Run the command of a service until it is healthy."""
     command = [*_PYTHON["toolfleet"], *service["command"][1:], *(["--port", port] if name in _OWN_PORTS else [])]
     test = [word.replace(f":{_OWN_PORTS.get(name, 'none')}/", f":{port}/") for word in service["healthcheck"]["test"]]
     check = [*_PYTHON[test[1]], *test[2:]]

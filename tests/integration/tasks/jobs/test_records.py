@@ -46,6 +46,10 @@ async def records(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterat
 class LosingConnection(PipelinedConnection):
     """A line that loses the first answer of each reading command."""
 
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._lost: list[tuple[Part, ...]] = []
+
     async def send(self, *command: Part) -> Any:  # type: ignore[override] # it is awaited only
         """As every line's."""
         answer = await super().send(*command)
@@ -53,8 +57,6 @@ class LosingConnection(PipelinedConnection):
             self._lost.append(command)
             raise RedisConnectionLost("lost", sent=True)
         return answer
-
-    _lost: list[tuple[Part, ...]] = []  # noqa: RUF012 - of one test
 
 
 async def test_one_job_is_read_though_a_connection_is_lost(redis_url: str) -> None:
