@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Final
 
 import mcp_types as types
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
 
 from toolfleet_gateway.mcp.client_request import Context, ViewOf
 from toolfleet_gateway.mcp.listing import LIST_TTL_MS
@@ -31,8 +32,8 @@ FIRST_METHODS: Final = ("prompts/list", "resources/list", "completion/complete")
 """One of each kind: a module that answers it has the kind."""
 
 _LISTS: Final = {
-    "resources/list": ("resources", "uri"),
-    "resources/templates/list": ("resourceTemplates", "uriTemplate"),
+    "resources/list": ("resources", "uri", types.Resource),
+    "resources/templates/list": ("resourceTemplates", "uriTemplate", types.ResourceTemplate),
 }
 _MOST_PAGES = 20  # of one module's resources, where the apps of all are listed
 _APP = "ui://"
@@ -88,25 +89,23 @@ class ModuleMethods:
         apps = apps_in(await self._fleet.tools(view.who.caller))
         if method == "resources/read":
             return await self._read(view, apps, params)
-        member, address = _LISTS[method]
-        lists = await asyncio.gather(
-            *(self._apps_of(McpView(view.who, module), method, member, address) for module in sorted(apps))
-        )
+        member = _LISTS[method][0]
+        lists = await asyncio.gather(*(self._apps_of(McpView(view.who, module), method) for module in sorted(apps)))
         shown = {member: [*chain.from_iterable(lists)], "ttlMs": LIST_TTL_MS}
         return {**shown, "cacheScope": "private", "resultType": "complete"}
 
-    async def _apps_of(self, view: McpView, method: str, member: str, address: str) -> list[dict[str, Any]]:
-        """Return the apps that a module lists. One that fails costs the others nothing."""
-        listed, params = list[dict[str, Any]](), dict[str, Any]()
+    async def _apps_of(self, view: McpView, method: str) -> list[dict[str, Any]]:
+        """Return the apps that a module lists. One that fails, or lists what is no resource, costs the others nothing."""
+        member, address, kind = _LISTS[method]
+        found, params = dict[str, dict[str, Any]](), dict[str, Any]()
         with contextlib.suppress(MCPError):
             for _ in range(_MOST_PAGES):
-                page = await self.asked(view, method, params)
-                found = page[member] if isinstance(page.get(member), list) else []
-                listed += [each for each in found if isinstance(each, dict) and str(each.get(address)).startswith(_APP)]
-                if "nextCursor" not in page:
+                page, known = await self.asked(view, method, params), len(found)
+                found |= {each[address]: each for each in _valid(page.get(member), kind)}
+                if len(found) == known or "nextCursor" not in page:
                     break
                 params = {"cursor": page["nextCursor"]}
-        return listed
+        return [each for name, each in found.items() if name.startswith(_APP)]
 
     async def _read(self, view: McpView, apps: Mapping[str, set[str]], params: dict[str, Any]) -> dict[str, Any]:
         """Return a resource of the one module that has it: none is shown in the place of another's. Raises `MCPError`."""
@@ -116,13 +115,13 @@ class ModuleMethods:
         asked = named or sorted(apps)
         reads = (self.asked(McpView(view.who, module), "resources/read", params) for module in asked)
         answers = dict(zip(asked, await asyncio.gather(*reads, return_exceptions=True), strict=True))
-        given = {module: answer for module, answer in answers.items() if isinstance(answer, dict)}
+        given = {name: each for name, each in answers.items() if isinstance(each, dict) and _has_contents(each)}
         if len(given) > 1:
             raise _two_have([*given])
         for answer in (*given.values(), *answers.values()):
-            if isinstance(answer, dict):
-                return answer
-            raise answer
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
         raise MCPError(types.INVALID_PARAMS, "No module here has an app: its resources are at /mcp/{module}.")
 
     async def asked(self, view: McpView, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -132,16 +131,31 @@ class ModuleMethods:
         if not result.success:
             data = {"error_code": result.error_code, "retryable": result.retryable, "hint": result.hint}
             raise MCPError(types.INTERNAL_ERROR, result.error or "The module does not answer.", data)
-        answer = result.result if isinstance(result.result, dict) else {}
-        if "error" in answer:
-            error = answer["error"]
-            raise MCPError(int(error["code"]), str(error["message"]), error.get("data"))
-        given = {name: value for name, value in answer.get("result", {}).items() if value is not None}
+        match result.result:
+            case {"error": {"code": int(code), "message": str(message), **more}}:
+                raise MCPError(code, message, more.get("data"))
+            case {"result": dict(said)}:
+                given = {name: value for name, value in said.items() if value is not None}
+            case _:
+                raise MCPError(types.INTERNAL_ERROR, "The module's answer is none of the protocol.")
         if meta := foreign_meta(given.pop("_meta", None)):
             given["_meta"] = meta
         if method in _CACHED:
             given = {"ttlMs": LIST_TTL_MS if method.endswith("list") else 0, **given, "cacheScope": "private"}
         return {**given, "resultType": given.get("resultType", "complete")}
+
+
+def _valid(listed: object, kind: Any) -> Iterator[dict[str, Any]]:
+    """Yield what is of this kind in a module's list. Else no client would be shown the list that it becomes a part of."""
+    for each in listed if isinstance(listed, list) else ():
+        with contextlib.suppress(ValidationError):
+            kind.model_validate(each, by_name=False)
+            yield each
+
+
+def _has_contents(answer: dict[str, Any]) -> bool:
+    """Return whether a module has the resource that it was asked for: some answer with nothing where they do not."""
+    return any(_valid([answer], types.ReadResourceResult)) and bool(answer["contents"])
 
 
 def _two_have(modules: list[str]) -> MCPError:
