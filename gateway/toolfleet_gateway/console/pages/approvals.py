@@ -23,7 +23,10 @@ def approval_pages() -> list[ConsolePage]:
 async def _listed(visit: Visit) -> Outcome:
     window, settled = window_of(visit.query), visit.query.get("settled") == "true"
     found = await visit.ask("listApprovals", RouteQuestion(query={**window.asked, "settled": settled}))
-    return Shown("approvals", "Approvals", {**window.shown(found["approvals"]), "settled": settled})
+    # What people have decided stands among the waiting ones until its call is settled.
+    shown = window.shown(found["approvals"])
+    shown["rows"] = [each for each in shown["rows"] if settled or each["state"] == "waiting"]
+    return Shown("approvals", "Approvals", {**shown, "settled": settled})
 
 
 async def _shown(visit: Visit) -> Outcome:

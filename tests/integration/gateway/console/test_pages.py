@@ -113,7 +113,9 @@ async def test_an_approval_shows_its_arguments_and_is_decided(gateway: KeyedGate
         seen = await viewer.get(f"/approvals/{call_id}")
         page = await admin.get(f"/approvals/{call_id}")
         wrong = await admin.send(page.form(call_id, edits="true"), arguments="{", decision="approve")
+        waiting = await admin.get("/approvals")
         settled = await admin.send(page.form(call_id, edits="true"), arguments='{"n": 2}', decision="approve")
+        left = await admin.get("/approvals")
         again = await admin.send(page.form(call_id), decision="reject")
     ended = (await gateway.get("bob", f"/calls/{call_id}", headers={"prefer": "wait=20"})).json()
 
@@ -121,6 +123,8 @@ async def test_an_approval_shows_its_arguments_and_is_decided(gateway: KeyedGate
     assert [form.action for form in seen.forms if call_id in form.action] == []
     assert (wrong.status, "Not done" in wrong.text) == (400, True)
     assert "owls.feed: approved." in settled.text
+    here = f"/console/approvals/{call_id}"
+    assert (here in waiting.links, here in left.links) == (True, False)
     assert (again.status, "Not done" in again.text) == (409, True)
     assert ended["result"]["result"]["n"] == 2
 

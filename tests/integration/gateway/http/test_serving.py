@@ -65,7 +65,7 @@ async def test_the_log_has_no_secret(strict: Gateway) -> None:
     assert [secret for secret in secrets if secret in said] == []
 
 
-WRONG = [(("--host", "192.0.2.1"), "needs API keys"), (("--root-path", "fleet"), "must begin with")]
+WRONG = [(("--host", "192.0.2.1"), "Nothing can listen at 192.0.2.1"), (("--root-path", "fleet"), "must begin with")]
 
 
 @pytest.mark.parametrize(("options", "words"), WRONG, ids=[words for _, words in WRONG])

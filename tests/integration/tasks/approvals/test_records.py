@@ -131,18 +131,6 @@ async def test_a_list_has_what_its_viewer_may_see(
     assert await page(records, viewer, conversation_id="c-1") == [each for each in seen if each in {"a-0", "a-4"}]
 
 
-@pytest.mark.parametrize("state", ["approved", "rejected"])
-async def test_what_is_decided_waits_no_more(records: ApprovalRecords, state: Any) -> None:
-    """It leaves the list of those that wait with the decision, also before its call is settled; a page is filled up by others."""
-    for k in range(3):
-        await ask(records, f"a-{k}")
-    await decide(records, "a-1", state)
-
-    assert await page(records) == ["a-0", "a-2"]
-    assert await page(records, limit=1, offset=1) == ["a-2"]
-    assert (await listed(records, "a-1")).state == state
-
-
 async def test_a_long_list_is_read_in_parts(records: ApprovalRecords, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each answer of Redis has few of them; none is missing, and none comes twice."""
     monkeypatch.setattr("toolfleet_tasks.approvals.records._MOST_READ", 7)

@@ -20,18 +20,15 @@ local function is_seen(words)
   return #viewer == 0
 end
 
-local is_one_list = #ids == 0
-if is_one_list then ids = redis.call(descending == '1' and 'ZREVRANGE' or 'ZRANGE', index, start, start + most - 1) end
+if #ids == 0 then ids = redis.call(descending == '1' and 'ZREVRANGE' or 'ZRANGE', index, start, start + most - 1) end
 local next_rank, stale, found = #ids == most and start + most or -1, {}, {}
 for i, id in ipairs(ids) do
-  local facts = redis.call('HMGET', approvals .. id, 'revision', 'summarised', 'words', 'state')
-  -- What people have decided stands among the waiting ones until its call is settled.
-  local is_listed = not is_one_list or descending == '1' or facts[4] == 'waiting'
+  local facts = redis.call('HMGET', approvals .. id, 'revision', 'summarised', 'words')
   if facts[1] and facts[1] ~= facts[2] then
     if #stale == 0 then next_rank = start + i - 1 end
     stale[#stale + 1] = {id, facts[1]}
     if #stale == 20 then break end
-  elseif facts[1] and #stale == 0 and is_listed and is_seen(facts[3]) then
+  elseif facts[1] and #stale == 0 and is_seen(facts[3]) then
     if skip > 0 then
       skip = skip - 1
     else
