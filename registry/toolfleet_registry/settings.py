@@ -4,6 +4,7 @@ Read from, first wins: arguments, the environment (`TOOLFLEET_…`), the nearest
 running `toolfleet up`. A wrong one is one sentence at start, never a surprise later.
 """
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -275,6 +276,8 @@ class Settings(
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments, environment, `toolfleet.toml`, run file."""
         del dotenv_settings, file_secret_settings
+        if os.environ.get(setting_sources.ENVIRONMENT_ONLY):
+            return init_settings, env_settings
         run_file = find_run_file(Path.cwd())
         return (
             init_settings,

@@ -3,6 +3,7 @@
 import json
 import os
 
+from toolfleet_registry.config.setting_sources import ENVIRONMENT_ONLY
 from toolfleet_registry.headers.module_headers import headers_by_module
 from toolfleet_registry.settings import NULL, PREFIX, Settings
 
@@ -43,7 +44,8 @@ def environment_of(settings: Settings) -> dict[str, str]:
     """`TOOLFLEET_…` variables that `load_settings` reads back as equal settings."""
     values = settings.model_dump(mode="json")
     values["module_headers"] = {name: own.plain() for name, own in headers_by_module(settings.module_headers).items()}
-    return {f"{PREFIX}{name.upper()}": _written(value) for name, value in values.items() if value is not None}
+    written = {f"{PREFIX}{name.upper()}": _written(value) for name, value in values.items() if value is not None}
+    return {**written, ENVIRONMENT_ONLY: "1"}
 
 
 def _written(value: object) -> str:

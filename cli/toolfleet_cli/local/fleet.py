@@ -121,6 +121,7 @@ class LocalFleet:
             for child in self._supervisor.kept:
                 if child.name in ending:
                     self._supervisor.dismiss(child)
+        self._start.users.forget(module)
         self.hosted = [each for each in self.hosted if each.name != module]
         self.sources = {name: source for name, source in self.sources.items() if name not in ending}
 

@@ -32,7 +32,7 @@ class HostUsers:
         self._data, self._settings, self._announce = data, settings, announce
         self._private = private_places(self._beside, settings.secrets)
         self._users = dict[str, int | None]()
-        self._within = set[str]()  # processes whose programs work where what is private lies
+        self._within = dict[str, list[str]]()  # by module: processes whose programs work where what is private lies
         self._known, self._check_at = self._private_now(), 0.0
         self._has_said = False
 
@@ -53,6 +53,7 @@ class HostUsers:
     def forget(self, module: str) -> None:
         """Choose again for a host that is described in another way."""
         self._users.pop(module, None)
+        self._within.pop(module, None)
 
     def uncovered(self) -> set[str]:
         """The processes whose programs may see a file that was replaced: what hides it lay on the one before. Closes that to others."""
@@ -64,10 +65,11 @@ class HostUsers:
         if before == self._known:
             return set()
         self._close()
+        found = {process for processes in self._within.values() for process in processes}
         self._announce(
-            f"A file beside toolfleet.toml was replaced: {', '.join(sorted(self._within))} are restarted, or could read it."
+            f"A file beside toolfleet.toml was replaced. These restart, or their programs could read it: {', '.join(sorted(found))}."
         )
-        return self._within
+        return found
 
     def _chosen(self, hosted: HostedModule, places: Places) -> int | None:
         if os.geteuid() != 0:
@@ -84,7 +86,7 @@ class HostUsers:
             self._announce(f"The programs of {hosted.name} run as root, and can read {_READ}: {fault}.")
             return None
         if any(each.is_relative_to(path) for each in self._private for path in places.writable):
-            self._within.update(hosted.processes)
+            self._within[hosted.name] = hosted.processes
             self._announce(
                 f"The programs of {hosted.name} can change files beside toolfleet.toml: `directory` in [hosts.{hosted.name}] "
                 "gives them a folder of their own."

@@ -20,8 +20,14 @@ MCP_FILE = "mcp.json"
 
 Source: TypeAlias = Literal["environment", "file", "up", "default"]
 
-# Variables that are no settings: a module's own, those of its host, the mark of the example modules' processes, and a worker's.
-_OTHERS = {f"TOOLFLEET_{name}" for name in ("MODULE_KEY", "ANNOUNCE_KEY", "HOST_USER", "COMMAND", "WORKER_NOTE")}
+ENVIRONMENT_ONLY = "TOOLFLEET_ENVIRONMENT_ONLY"
+"""The variable by which a program tells its child that the environment has all settings: a file that has changed since counts for nothing."""
+
+# Variables that are no settings: a module's own, those of its host, the mark of the example modules' processes, a worker's, and a child's.
+_OTHERS = {
+    *(f"TOOLFLEET_{name}" for name in ("MODULE_KEY", "ANNOUNCE_KEY", "HOST_USER", "COMMAND", "WORKER_NOTE")),
+    ENVIRONMENT_ONLY,
+}
 # What Kubernetes tells every container of a service that is named so: `TOOLFLEET_REDIS_PORT_6379_TCP_ADDR`.
 _KUBERNETES = re.compile(
     r"\w+_(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?)"

@@ -1,6 +1,8 @@
 """`toolfleet up` in an empty folder, as a new user has it; then lines come into its `toolfleet.toml`."""
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 
 import httpx
@@ -101,6 +103,15 @@ def test_a_host_is_started_and_ended_by_its_line_and_what_cannot_be_is_said_ever
 
     write(fleet, "[hosts.crows\n")
     wait_until_sync(lambda: "Until that is corrected, the lines before count." in fleet.said(), "it is said")
+    killed = {name: fleet.run_file().processes[name].pid for name in ("worker-fast", "crows")}
+    for pid in killed.values():
+        os.kill(pid, signal.SIGKILL)
+
+    def is_back(name: str) -> bool:
+        now = fleet.run_file().processes[name]
+        return now.state == "ready" and now.pid != killed[name]
+
+    wait_until_sync(lambda: all(map(is_back, killed)), "what is started again reads no broken file", seconds=30)
     write(fleet, "")
     wait_until_sync(lambda: "crows" not in fleet.run_file().processes, fleet.said(), seconds=30)
     wait_until_sync(lambda: fleet.run_file().not_applied == {}, "all is applied")

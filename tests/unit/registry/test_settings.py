@@ -264,6 +264,7 @@ def test_a_wrong_setting_of_the_file_is_named_with_its_line(elsewhere: Path, tex
         ("TOOLFLEET_ANNOUNCE_KEY", None),  # of a host
         ("TOOLFLEET_WORKER_NOTE", None),  # set by the parent of a worker
         ("TOOLFLEET_COMMAND", None),  # set by the example modules
+        ("TOOLFLEET_ENVIRONMENT_ONLY", None),  # set by the parent of a fleet's process
         ("TOOLFLEET_REDIS_SERVICE_HOST", None),  # set by Kubernetes, for a service `toolfleet-redis`
         ("TOOLFLEET_REDIS_PORT_6379_TCP_ADDR", None),
         ("TOOLFLEET_REDIS_PORT", None),
