@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from toolfleet_registry.catalog.batch_registration import MOST_TRIES, TURN_SECONDS, BatchRegistration, TakenIn, asked
 from toolfleet_registry.catalog.module_registration import ModuleRegistration, ModuleTooCostly, Moment, moment_of
 from toolfleet_registry.contracts import ModuleManifest
-from toolfleet_registry.contracts.tool_definition import ToolLines, line_names
+from toolfleet_registry.contracts.tool_definition import ToolLines
 from toolfleet_registry.errors import FleetUnavailable, RegistryAway
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache, kept_text
 from toolfleet_registry.store.port import ToolRegistry
@@ -76,10 +76,8 @@ class Registrar:
         else:
             said = self._lines.get(turn.module)
             lines = None if said is None else ToolLines.model_validate(said.model_dump(exclude_defaults=True))
-        names = frozenset[str]().union(*map(line_names, turn.manifest.tools))
-        asked = set(lines.approval) if lines is not None and isinstance(lines.approval, tuple) else set[str]()
-        if lines is not None and (unknown := {*lines.effects, *asked} - names):
-            _log.warning("settings_name_no_tool", module=turn.module, names=sorted(unknown)[:20])
+        if lines is not None and (unmet := lines.unmet(turn.manifest.tools)):
+            _log.warning("settings_name_no_tool", module=turn.module, names=unmet[:20])
         return turn.manifest if lines == turn.manifest.lines else turn.manifest.model_copy(update={"lines": lines})
 
     async def rejudge(

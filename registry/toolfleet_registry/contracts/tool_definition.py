@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field, field_serializer, model_validator
 
 from toolfleet_registry.contracts.load_errors import ToolLoadError
 from toolfleet_registry.contracts.message import ModuleMessage
+from toolfleet_registry.contracts.names import name_fault
 
 T = TypeVar("T")
 
@@ -181,10 +182,20 @@ class ToolLines(ModuleMessage):
     """Who may approve them, in the place of admins."""
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_lines(self) -> Self:
         if self.approvers is not None and not self.approval:
             raise ValueError("approvers are for tools that `approval` names")
+        if wrong := [name for name in sorted(self._names) if name_fault(name) is not None]:
+            raise ValueError(f"{wrong[0][:80]!a} names no tool: each is named whole, and `approval = true` means all")
         return self
+
+    @property
+    def _names(self) -> set[str]:
+        return {*self.effects, *(self.approval if isinstance(self.approval, tuple) else ())}
+
+    def unmet(self, tools: Iterable[ToolDefinition]) -> list[str]:
+        """Return the names in these lines that mean none of the tools."""
+        return sorted(self._names.difference(*map(line_names, tools)))
 
     def on(self, tool: ToolDefinition, declared: Effect | None, *, lowers: bool = False) -> ToolDefinition:
         """Return the tool with these lines beside its own words; `declared` is the effect that it declares itself.

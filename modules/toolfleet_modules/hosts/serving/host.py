@@ -70,6 +70,8 @@ class Host(Generic[Served]):
     @tools.setter
     def tools(self, tools: Mapping[str, Served]) -> None:
         self._tools = {name: self._lined(tool) for name, tool in tools.items()}
+        if tools and (unmet := self._lines.unmet(tool.definition for tool in tools.values())):
+            _log.warning("%s has no tools that [hosts.%s] names: %s.", self.name, self.name, ", ".join(unmet[:20]))
 
     def _lined(self, tool: Served) -> Served:
         hints, declared = tool.definition.annotations, tool.definition.effect

@@ -60,6 +60,42 @@ def test_a_host_says_who_may_use_its_tools(own: str, said: Any) -> None:
     assert served(definition, ToolLines(permission=said), assumes_once=True).required_permission == said
 
 
+@pytest.mark.parametrize(
+    ("lines", "unmet"),
+    [
+        ({"effects": {"t": "read"}, "approval": ("m.t",)}, None),
+        ({"effects": {"before": "read"}, "approval": ("m.before",)}, None),
+        ({"approval": True}, None),
+        ({"effects": {"u": "read"}, "approval": ("pay", "t")}, "pay, u"),
+    ],
+)
+def test_a_name_in_a_line_that_is_no_tools_is_a_warning(
+    lines: dict[str, Any], unmet: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the host's log: calls would be let through that its operator wants approved."""
+    definition = ToolDefinition(name="m.t", former_names=["m.before"])
+    served(definition, ToolLines.model_validate(lines), assumes_once=False)
+    assert [record.getMessage() for record in caplog.records] == (
+        [] if unmet is None else [f"m has no tools that [hosts.m] names: {unmet}."]
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"approval": ["pay*"]}, "names no tool: each is named whole"),
+        ({"approval": ["*"]}, "names no tool: each is named whole"),
+        ({"effects": {"m.*": "read"}}, "names no tool: each is named whole"),
+        ({"approvers": {"users": ["carol"]}}, "approvers are for tools that `approval` names"),
+    ],
+)
+def test_a_line_that_would_ask_nobody_is_refused(wrong: dict[str, Any], reason: str) -> None:
+    """A pattern selects nothing, and approvers alone name no tool: calls would be let through that somebody wants approved."""
+    for found in ({"hosts": {"m": {"folder": "m", **wrong}}}, {"module": {"m": wrong}}):
+        with pytest.raises(ValueError, match=reason):
+            Settings.model_validate(found)
+
+
 def test_lines_of_settings_come_to_the_host(tmp_path: Path) -> None:
     """As `[hosts.NAME]` has them; an unknown word is refused."""
     settings = Settings.model_validate(
