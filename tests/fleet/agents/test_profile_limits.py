@@ -43,7 +43,7 @@ asyncio.run(main())
 
 
 class Flaky:
-    """Each call ends as the next of `ends` says, and then well: a status, or `nap` for a call that never ends."""
+    """Each call ends as the next of `ends` says, and then well: a status, `reset`, or `nap` for a call that never ends."""
 
     def __init__(self, *ends: int | str) -> None:
         self.ends = list(ends)
@@ -53,7 +53,8 @@ class Flaky:
         if end == "nap":
             await asyncio.Future[None]()
         headers = {"Retry-After": "0"} if end == 503 else {}  # it turns the call away
-        return await echo(request) if end == 200 else web.Response(status=int(end), headers=headers)
+        status = 503 if end == "reset" else int(end)  # as a proxy says that has lost its module
+        return await echo(request) if end == 200 else web.Response(status=status, headers=headers)
 
 
 def profile(**middleware: dict[str, Any]) -> dict[str, Any]:
@@ -158,6 +159,7 @@ ANSWERED: dict[str, tuple[str | None, tuple[int, ...], int, str | None]] = {  # 
     "declines": (None, (500, 409), 2, "Module returned status 500:"),  # the first answer, and not the conflict
     "once": ("once", (500,), 1, "Module returned status 500:"),
 }
+UNHEARD: tuple[int | str, ...] = (502, 504, "reset")
 
 
 async def test_a_profile_repeats_what_undeclared_tools_have_answered(
@@ -177,6 +179,24 @@ async def test_a_profile_repeats_what_undeclared_tools_have_answered(
     assert ends_of == {name: (attempts, error) for name, (_, _, attempts, error) in ANSWERED.items()}
     assert all(len(module.calls(name)) == attempts for name, (_, _, attempts, _) in ANSWERED.items())
     assert letters == []
+
+
+async def test_a_profile_repeats_no_undeclared_tool_of_which_nobody_knows_the_end(
+    redis_here: str, module: ModuleServer, tmp_path: Path
+) -> None:
+    """It is run once, whatever the profile, the fleet or a proxy says; and an operator hears of it."""
+    for number, end in enumerate(UNHEARD):
+        module.add(f"unheard{number}", Flaky(end))
+    retries = {"max_retries": 3, "initial_delay_seconds": 0.05, "undeclared": True}
+    bed = bed_of(redis_here, module, tmp_path, retry_undeclared=True, **profile(tool_retry=retries))
+    async with ToolFleet(settings=bed.settings) as fleet:
+        with bed.worker(breaker_failures=1000):
+            calls = [ToolCall(tool_name=f"owls.unheard{number}") for number in range(len(UNHEARD))]
+            results = await fleet.call_many(calls, ADA, timeout=60)
+            letters = await fleet.dead_letters.list()
+    assert [(result.success, result.effect_state) for result in results] == [(False, "unknown")] * len(UNHEARD)
+    assert [len(module.calls(call.tool_name.partition(".")[2])) for call in calls] == [1] * len(UNHEARD)
+    assert len(letters) == len(UNHEARD)
 
 
 async def test_agents_know_what_the_fleets_settings_say_of_tools(

@@ -1,6 +1,7 @@
 """One call over HTTP: what a module is sent, and what its answer, its status or its silence comes to."""
 
 import asyncio
+import json
 import types
 from collections.abc import Coroutine, Generator
 from typing import Any
@@ -105,7 +106,7 @@ async def test_a_reason_phrase_in_any_encoding_does_not_hide_the_reply() -> None
         (501, Outcome.SERVER_ERROR, "module_error", "unknown"),
         (
             503,
-            Outcome.SERVER_ERROR,
+            Outcome.UNKNOWN,
             "module_error",
             "unknown",
         ),  # without Retry-After: a proxy's, perhaps, that lost its module
@@ -126,6 +127,26 @@ async def test_a_status_decides_what_may_follow(
     assert attempt.result.effect_state == effect_state
     assert attempt.result.error == f"Module returned status {status}:" + ("" if status == 204 else " no")
     assert len(module.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [
+        ({"success": False, "error": "no"}, Outcome.SERVER_ERROR),
+        ({"success": False, "error": "no", "effect_state": "unknown"}, Outcome.SERVER_ERROR),
+        ({"success": True, "result": 1}, Outcome.UNKNOWN),  # contradicts its status
+        ({"detail": "upstream connect error or disconnect/reset before headers"}, Outcome.UNKNOWN),
+        ("no healthy upstream", Outcome.UNKNOWN),
+    ],
+)
+async def test_a_503_is_a_modules_answer_only_where_it_is_a_reply(body: Any, outcome: Outcome) -> None:
+    """A proxy says it of a request that it has passed on, too: nobody knows what became of that."""
+    said = {"tool_name": published().tool_name, **body} if isinstance(body, dict) else body
+    answer = answering(http(json.dumps(said).encode(), "503 X"))
+    async with raw_module(answer) as module, executor_for(module.url) as executor:
+        attempt = await executor.execute(published(), seconds=SECONDS)
+
+    assert (attempt.outcome, attempt.result.effect_state) == (outcome, "unknown")
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 503])

@@ -37,13 +37,16 @@ def judge_status(call: PublishedCall, response: ModuleResponse, body: bytes) -> 
     """The attempt's end. `body` is the start of the response's body."""
     status = response.status
     outcome, code = _BY_STATUS.get(status) or _BY_CLASS.get(status // 100, _NO_ANSWER)
-    if status == HTTPStatus.SERVICE_UNAVAILABLE and response.field("retry-after") is None:
-        outcome, code = _BROKEN  # a proxy says this also when its connection broke after it had passed the request on
+    may_be_between = status == HTTPStatus.SERVICE_UNAVAILABLE and response.field("retry-after") is None
+    if may_be_between:
+        outcome, code = _BROKEN
     text = readable(body.decode(errors="replace"))
     reason = reason_of(call, body) if outcome is Outcome.TURNED_AWAY else None
     attempt = unsuccessful(call, outcome, code, reason or f"Module returned status {status}: {text}".rstrip())
     if outcome is Outcome.SERVER_ERROR:
-        return with_reply(attempt, call, body)
+        replied = with_reply(attempt, call, body)
+        # A proxy says 503 also when its connection broke after it had passed the request on: only a module replies.
+        return replace(attempt, outcome=_IN_BETWEEN[0]) if may_be_between and replied is attempt else replied
     if outcome is not Outcome.TURNED_AWAY:
         return attempt
     retry_after = parse_retry_after(response.field("retry-after"))
