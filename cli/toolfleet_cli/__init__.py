@@ -6,16 +6,17 @@ PYTEST_DONT_REWRITE: what a pytest plugin's package has imported, pytest would e
 import gc
 import sys
 
-from toolfleet_cli.processes.check import quick_check
-
 
 def main() -> None:
-    """The entry point. Ctrl-C ends it with exit code 130, also while it is still being loaded."""
+    """The entry point. Ctrl-C ends it with exit code 130, also while any of it is still being loaded."""
     gc.disable()  # nothing that is loaded goes away again: looking through it takes a tenth of the time
     try:
+        from toolfleet_cli.processes.check import quick_check  # noqa: PLC0415 - Ctrl-C may come meanwhile
+
         if (code := quick_check(sys.argv[1:])) is not None:
             raise SystemExit(code)
         from toolfleet_cli.app import main as run  # noqa: PLC0415 - what takes the time
+
+        run()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    run()

@@ -353,9 +353,11 @@ def test_help_works_without_the_extra_and_loads_no_celery(elsewhere: Path) -> No
 _INTERRUPTED = """
 import sys
 
+loading = sys.argv.pop(1)
+
 class Interrupt:
     def find_spec(self, name, *_):
-        if name == "toolfleet_cli.app":
+        if name == loading:
             raise KeyboardInterrupt
 
 sys.meta_path.insert(0, Interrupt())
@@ -364,9 +366,12 @@ main()
 """
 
 
-def test_ctrl_c_is_no_traceback_even_at_once(elsewhere: Path) -> None:
+@pytest.mark.parametrize(
+    "loading", ["toolfleet_cli.processes.check", "toolfleet_cli.app", "toolfleet_cli.commands.status"]
+)
+def test_ctrl_c_is_no_traceback_even_at_once(elsewhere: Path, loading: str) -> None:
     """The command takes half a second to load, in which one may have changed one's mind."""
-    argv = [sys.executable, "-c", _INTERRUPTED]
+    argv = [sys.executable, "-c", _INTERRUPTED, loading, "status"]
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
 
     assert (ended.returncode, ended.stderr) == (130, "")
