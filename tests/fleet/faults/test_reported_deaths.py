@@ -51,7 +51,7 @@ def bed(owls: ModuleServer, tmp_path: Path) -> Iterator[TestBed]:
 
 @pytest.fixture
 def workers(bed: TestBed, tmp_path: Path) -> Iterator[LaneWorkers]:
-    """One worker, and who starts another one when it ends."""
+    """One worker, at first, and who starts another one when it ends."""
     workers = LaneWorkers("fast", bed.settings, tmp_path / "logs", announce=lambda _: None)
     workers.scale_to(1)
     yield workers
@@ -65,6 +65,13 @@ async def test_calls_of_a_killed_worker_go_on_within_seconds(
     calls = {effect: ToolCall(tool_name=f"owls.{str(effect).lower()}") for effect in EFFECTS}
     handles = {effect: await fleet.submit(call, OWNER, timeout=110) for effect, call in calls.items()}
     await wait_until(lambda: len(owls.requests) == len(EFFECTS), "the module has all calls", seconds=60)
+    workers.scale_to(2)  # the time does not have the start of a process in it
+
+    def are_ready() -> bool:
+        workers.tend()
+        return all(child.is_ready for child in workers._supervisor.children)
+
+    await wait_until(are_ready, "another worker is ready", seconds=60)
     ends, killed_at = dict[Effect | None, tuple[float, str | None]](), time.monotonic()
 
     async def follow(effect: Effect | None) -> None:
