@@ -15,7 +15,7 @@ from support.fleet import TestBed
 from support.gateways.gateway_process import Gateway, gateway_process
 from support.gateways.mcp_clients import ERAS, Era, mcp_client
 from support.hosts.hosted_program import hosted
-from support.waiting import wait_until_sync
+from support.waiting import wait_until_answered, wait_until_sync
 from support.worker_process import TESTS
 from toolfleet_cli.local.redis_server import redis_server
 
@@ -115,6 +115,42 @@ async def test_no_app_passes_for_another(gateway: Gateway, era: Era) -> None:
     for module in ("left", "right"):
         async with mcp_client(gateway, path=f"/mcp/{module}") as own:
             assert module in await page(own, SHARED)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_key_hears_of_apps_that_it_reaches_only(gateway: Gateway, era: Era) -> None:
+    """No other module is asked or named, also where it has the same address or the same name for a tool."""
+    async with gateway.client() as operator:
+        draft = {"user_id": "eve", "permission": "owner", "allowed_modules": ["left"]}
+        made = (await operator.post("/operations/keys", json=draft)).json()
+
+        async def is_known() -> bool:
+            async with gateway.client(made["text"]) as client:
+                return (await client.get("/tools")).is_success
+
+        await wait_until_answered(is_known, "the key is known")
+        async with mcp_client(gateway, era, key=made["text"]) as client:
+            assert [each.uri for each in (await client.list_resources()).resources] == [SHARED]
+            assert "left" in await page(client, SHARED)
+            assert await said(client, "refresh") == "left"
+            for address in (MODULES["barn"], "data://barn"):
+                with pytest.raises(MCPError) as refused:
+                    await page(client, address)
+                assert not {"barn,", "right", "/mcp/"} & {*str(refused.value).split()}
+            for name in ("only_barn", "only_right", "barn.only_barn", "barn__only_barn"):
+                assert await is_refused(client, name)
+        async with gateway.client(made["text"]) as plain:
+            assert (await plain.post("/mcp/barn", json={})).status_code == 404
+        lines = (await operator.get("/operations/audit", params={"limit": 200})).json()["lines"]
+    asked = {line["tool"] for line in lines if line["user_id"] == "eve" and line.get("outcome") == "success"}
+    assert asked == {"left.refresh", "left.mcp.resources.list", "left.mcp.resources.read"}
+
+
+async def is_refused(client: Client, tool: str) -> bool:
+    try:
+        return (await client.call_tool(tool, {})).is_error
+    except MCPError:
+        return True
 
 
 async def test_what_an_app_asks_is_audited(gateway: Gateway) -> None:
