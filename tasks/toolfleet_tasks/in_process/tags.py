@@ -16,6 +16,7 @@ from toolfleet_registry.local.function_results import as_json
 from toolfleet_registry.local.function_runs import Failure, FunctionRuns
 from toolfleet_registry.local.local_function import LocalFunction
 from toolfleet_registry.local.program_imports import found_at
+from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.permissions import Access, denial
 from toolfleet_registry.policy.reach import modules_of
 from toolfleet_registry.settings import Settings
@@ -91,10 +92,14 @@ class OwnProcess:
         self, local: LocalFunction, asked: _Asked, caller: Caller, around: Circumstances, *, seconds: float
     ) -> tuple[ToolResult | None, Mapping[str, Any]]:
         """What is against the call, in the order of a fleet, and the function's own arguments. Counts nothing."""
-        tool = local.definition
+        tool, lines = local.definition, self.settings.module.get(LOCAL)
+        tool = tool if lines is None else lines.on(tool, effect_of(tool))
         access = Access(tool.name, LOCAL, tool.required_permission)
         if reason := denial(access, caller.permission, modules_of(caller, self.settings.default_guest_modules)):
             return ToolResult.refused(tool.name, "permission_denied", reason), {}
+        if tool.approval:
+            text = "Tool call refused: a person has to approve it first, and without a fleet nobody can be asked."
+            return ToolResult.refused(tool.name, "approval_denied", text), {}
         try:
             own = local.bind(asked)
         except ValueError as exc:

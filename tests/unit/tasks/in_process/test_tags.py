@@ -1,6 +1,7 @@
 """Tags without a fleet: their functions run in this process, by the rules of a fleet."""
 
 import asyncio
+import json
 import threading
 from datetime import UTC, datetime
 from typing import Any
@@ -66,6 +67,28 @@ async def test_a_function_runs_here_and_is_told_everything() -> None:
     assert result.audit.keys() == {"posts", "duration_ms", "tool", "ts"}
     assert (result.audit["posts"], result.audit["tool"]) == (3, "count")
     assert abs((datetime.now(UTC) - datetime.fromisoformat(result.audit["ts"])).total_seconds()) < 60
+
+
+@pytest.mark.parametrize(
+    ("lines", "refusal"),
+    [
+        ({}, None),
+        ({"effects": {"count": "read"}}, None),
+        ({"permission": "admin"}, "needs 'admin'"),
+        ({"approval": True}, "a person has to approve it"),
+        ({"approval": ["count"]}, "a person has to approve it"),
+        ({"approval": ["other"]}, None),
+    ],
+)
+async def test_what_settings_say_of_local_tools_holds_here_too(
+    lines: dict[str, Any], refusal: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can be asked for an approval without a fleet, so a function that needs one is not run."""
+    counter = Counter()
+    monkeypatch.setenv("TOOLFLEET_MODULE", json.dumps({"local": lines}))
+    result = await registry_of(counter.tag()).execute("count", CONTEXT)
+    assert (result.success, len(counter.calls)) == (refusal is None, int(refusal is None))
+    assert (refusal or "1") in str(result.message)
 
 
 async def test_an_import_path_is_a_function_as_well() -> None:
