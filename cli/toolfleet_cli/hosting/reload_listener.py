@@ -93,7 +93,7 @@ class ReloadListener:
             _log.error("%s was not reloaded", host.name, exc_info=exc)
         manifest = host.manifest
         done = ReloadAnswer(
-            module=host.name, is_done=True, tools=len(manifest.tools), errors=list(manifest.load_errors or ())
+            module=host.name, is_done=True, tools=manifest.listed_count, errors=list(manifest.load_errors or ())
         )
         await requests.answer(since, latest, self._id, done)
 

@@ -33,7 +33,7 @@ class CatalogState:
         return ModuleStatus(
             module=module,
             ok=failure is None,
-            tools=len(offered),
+            tools=cached.manifest.listed_count,
             closed_tools=broken_tools(cached.manifest, cached.verdicts),
             error=failure.error if failure else None,
             age_seconds=age,

@@ -249,6 +249,11 @@ class ModuleManifest(ModuleMessage):
     sources: list[ToolSource] | None = None
     """Where the tools of a folder stand; `None` for other modules."""
 
+    @property
+    def listed_count(self) -> int:
+        """How many tools people are told of: what only stands for another one, or for a method of a protocol, is not listed."""
+        return sum(tool.listed for tool in self.tools)
+
 
 _CAREFUL: tuple[Effect, ...] = ("read", "idempotent", "once")
 _ADMINS = Approvers.model_construct(permission="admin")

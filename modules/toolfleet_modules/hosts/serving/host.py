@@ -101,6 +101,6 @@ class Host(Generic[Served]):
     async def tell(self) -> None:
         """Have the manifest written anew, and the listener told."""
         self._tools = dict(self._tools)  # another mapping: by that the app knows
-        _log.info("%s serves %d tools.", self.name, len(self.tools))
+        _log.info("%s serves %d tools.", self.name, self.manifest.listed_count)
         if self._listener is not None:
             await self._listener()

@@ -175,6 +175,28 @@ async def test_a_hint_names_only_what_the_caller_may_use(
     assert result.hint == hint
 
 
+async def test_a_module_that_serves_nothing_is_no_wrong_name(redis: Redis, elsewhere: object) -> None:
+    """The hint names what says why: another name from the list would not help."""
+    fault = {"file": "git", "error_type": "ServerAway", "message": "Its server cannot be served."}
+    await put(redis, {**manifest_of("git"), "load_errors": [fault]})
+    catalog = catalog_of(redis, git=NOWHERE)
+    await catalog.load()
+    result = refusal(catalog, ToolCall(tool_name="git.log"))
+    assert (result.error_code, result.hint) == (
+        "unknown_tool",
+        "Module 'git' serves no tools now; `toolfleet tools errors` says why.",
+    )
+
+
+async def test_a_module_has_as_many_tools_as_it_lists(redis: Redis, elsewhere: object) -> None:
+    """What passes on a method of a protocol, or keeps a former name, counts for nothing."""
+    hidden = {**GIT["tools"][0], "name": "git.mcp.prompts.get", "listed": False}
+    await put(redis, {**GIT, "tools": [*GIT["tools"], hidden]})
+    catalog = catalog_of(redis, git=NOWHERE)
+    await catalog.load()
+    assert catalog.statuses()["git"].tools == len(GIT["tools"])
+
+
 @pytest.mark.parametrize("arguments", [None, [], "{}", '{"query": "o', {"x": float("nan")}, {1: 2}, {"x": b""}])
 async def test_arguments_that_are_no_json_object_are_refused(catalog: Catalog, arguments: Any) -> None:
     """What exactly is found in them is a matter of their own tests."""
