@@ -54,7 +54,7 @@ class PlacedModule(BaseModel):
     queue: Literal["open", "paused", "draining"] = "open"
     """What operators have done to its queue."""
     trouble: str | None = None
-    """What calls have met: `away`, `recovering` or `failing`."""
+    """What is wrong with it: `away`, `recovering`, `failing`, `not ready`, `stale`, `unreachable` and the like."""
     reason: str | None = None
     """The same in words."""
     ignored: str | None = None
@@ -138,7 +138,7 @@ class _AboutOperatedModules:
                 workers=found.workers.get(name, 0),
                 queue=_queue_state(found.queue_states.get(name)),
                 trouble=None if (trouble := found.troubles.get(name)) is None else trouble.trouble,
-                reason=None if trouble is None else trouble.reason or None,
+                reason=None if trouble is None else trouble.words or None,
                 ignored=found.ignored.get(name),
             )
             for name, lane in sorted(found.lanes.items())

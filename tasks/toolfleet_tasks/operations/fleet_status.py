@@ -45,9 +45,6 @@ _LARGEST_MESSAGE, _MESSAGES = 64 * 2**10, 50  # bytes of a message that is broug
 _OVERDUE_MS = 5_000  # a job that is due is looked at within a second or two
 _AS_BYTES = {NEVER_DECODE: True}
 
-MET_BY_CALLS = frozenset({"away", "recovering", "failing", "not ready"})
-"""The troubles of modules that calls meet; the others are found by asking the modules what they offer."""
-
 
 @dataclass(frozen=True, slots=True)
 class LaneStatus:
@@ -89,6 +86,11 @@ class ModuleTrouble:
     seconds: float | None = None
     error: str | None = None
     reason: str = ""
+
+    @property
+    def words(self) -> str:
+        """What is wrong with it, in words."""
+        return self.reason or self.error or ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from toolfleet_registry.redis.redis_errors import reason_of
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.operations.fleet_status import MET_BY_CALLS, ModuleTrouble, read_status
+from toolfleet_tasks.operations.fleet_status import ModuleTrouble, read_status
 from toolfleet_tasks.presence.consumers import workers_by_queue
 from toolfleet_tasks.presence.replica_counts import ReplicaCount, replica_counts
 from toolfleet_tasks.queue_states.store import QueueStateStore
@@ -28,7 +28,7 @@ class ModuleOverview:
     `counts`: what all workers together find of each host, by its id, of modules with several.
     `queue_states`: what operators have done to its queue, `paused` or `draining`, where they have.
     `conflicts`: how many different entries live processes have in their settings, where that is more than one. `lanes` and
-    `workers` say who runs a module's calls; `troubles` are those that calls have met.
+    `workers` say who runs a module's calls; `troubles` are those that a fleet's status shows.
     """
 
     entries: Mapping[str, ModuleEntry]
@@ -50,8 +50,9 @@ async def read_overview(settings: Settings) -> ModuleOverview:
         states = await QueueStateStore(redis, settings).read()
     known = KnownModules(settings)
     known.take(listing.entries)
-    met = [one for one in (await read_status(settings)).troubles if one.trouble in MET_BY_CALLS]
-    names = known.names | listing.entries.keys() | {one.module for one in met}
+    status = await read_status(settings)
+    troubles = {one.module: one for one in status.troubles if one.trouble != "unknown"}  # it has not been asked yet
+    names = known.names | listing.entries.keys() | troubles.keys()
     workers, lanes = await workers_by_queue(settings), {name: lane_of(name, known.settings) for name in names}
     return ModuleOverview(
         entries=listing.entries,
@@ -62,7 +63,7 @@ async def read_overview(settings: Settings) -> ModuleOverview:
             name: state.state for name, lane in lanes.items() if (state := states.of(name, lane)) is not None
         },
         workers={name: workers[queue_of(name)] for name in names},
-        troubles={one.module: one for one in met},
+        troubles=troubles,
         refused=listing.hosts.refused,
         counts=await _counts(settings),
     )

@@ -131,5 +131,14 @@ def test_a_server_that_does_not_start_is_no_secret(fleet: Up) -> None:
     wait_until_sync(lambda: trouble() == [("larks", "not ready")], fleet.said(), seconds=60)
     key = {"Authorization": f"Bearer {(fleet.folder / '.toolfleet' / 'gateway-key').read_text().strip()}"}
     url = f"{fleet.run_file().gateway_url}/operations/modules"
-    rows = httpx.get(url, headers=key, timeout=10, verify=PLAIN).json()["modules"]
-    assert {row["module"]: row.get("trouble") for row in rows} == {"larks": "not ready"}
+    why = "Its server cannot be served: it ended in the handshake; its host's log says more."
+
+    def rows() -> list[tuple[str, str | None, str | None]]:
+        found = httpx.get(url, headers=key, timeout=10, verify=PLAIN).json()["modules"]
+        return [(row["module"], row.get("trouble"), row.get("reason")) for row in found]
+
+    wait_until_sync(lambda: rows() == [("larks", "not ready", why)], fleet.said(), seconds=60)
+    assert why in " ".join(toolfleet("modules", "list", cwd=fleet.folder).stdout.split())
+    said = " ".join(toolfleet("doctor", cwd=fleet.folder).stdout.split())
+    assert f"Module larks is not ready. {why} " in said
+    assert "Module 'larks' serves no tools now; `toolfleet tools errors` says why." in calls(fleet, "larks.sing")

@@ -117,7 +117,7 @@ def _show(settings: Settings, statuses: dict[str, ModuleStatus], overview: "Modu
         if any(row.status.withheld or row.status.drifted for row in rows):
             note("`toolfleet tools diff` shows what is offered and not in effect.")
     else:
-        note("There are no modules: `toolfleet modules add NAME URL` adds one, or set TOOLFLEET_MODULE_SERVICES.")
+        note("There are no modules: `toolfleet modules add NAME URL` adds one, and so does a line in toolfleet.toml.")
     if not rows or as_json:
         for host in overview.refused:
             note(f"A host of {host.module!r} is refused: {host.reason}")
@@ -137,7 +137,7 @@ class _Row:
         """What is wrong with it: in its last look, in calls, or between processes."""
         trouble, count = overview.troubles.get(self.status.module), overview.conflicts.get(self.status.module)
         is_met = trouble is not None and trouble.trouble != "recovering" and (trouble.failures or not self.status.error)
-        reason = trouble.reason if trouble is not None and is_met else ""
+        reason = trouble.words if trouble is not None and is_met else ""
         conflict = f"processes have {count} different settings for it" if count else ""
         state = overview.queue_states.get(self.status.module)
         queue = f"its queue is {state}: `toolfleet queues list`" if state else ""

@@ -67,9 +67,10 @@ def _trouble(one: ModuleTrouble) -> Diagnosis:
         )
     if one.trouble == "not ready":
         return error(
-            f"Module {one.module} is not ready: {quoted}.",
+            f"Module {one.module} is not ready.",
             "The fleet goes on without it, and uses it once it is ready.",
-            "toolfleet status; correct what its log says",
+            f"toolfleet logs {one.module}; correct what it says",
+            quoted=f"{quoted[:1].upper()}{quoted[1:].removesuffix('.')}.",
         )
     if one.trouble == "away":
         return error(

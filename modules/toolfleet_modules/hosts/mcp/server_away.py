@@ -38,7 +38,7 @@ def refused_call(why: str) -> ToolError:
 def _worded(error: BaseException | None) -> str:
     match error:
         case None | Lost():
-            return "it ended in the handshake"
+            return "it ended in the handshake; its host's log says more"
         case MCPError() | RuntimeError() | OSError():
             return f"{getattr(error, 'message', None) or error}"
         case ValidationError():

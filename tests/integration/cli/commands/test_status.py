@@ -66,7 +66,7 @@ def test_it_says_what_the_fleet_on_this_machine_goes_on_without(run: Run, redis_
     assert f"Not applied  {line}" in " ".join(run("status").out.split(" ")).replace("\n", " ")
     said = " ".join(run("doctor").out.split())
     assert f"ERROR manifests: {line}" in said
-    assert f"Module crows is not ready: {dead}." in said
+    assert f"Module crows is not ready. {dead.capitalize()}." in said
     assert run("call", "jays.sing", "--timeout", "5").err.startswith(f"unknown_module: Unknown module: jays. {line}")
 
 
