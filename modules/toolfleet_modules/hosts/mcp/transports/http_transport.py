@@ -232,7 +232,7 @@ def _unanswered(error: Exception) -> Unanswered:
     """Why no answer came to a request."""
     match error:
         case httpx2.ConnectError() | httpx2.ConnectTimeout() | httpx2.PoolTimeout() | httpx2.UnsupportedProtocol():
-            return NotTaken("its server cannot be reached")
+            return NotTaken("it cannot be reached")
         case AuthorizationAway():
             return NotTaken(str(error))
         case AuthorizationRefused():
