@@ -75,8 +75,8 @@ BLOCKS = [
     {"type": "text", "text": "no owl"},
 ]
 STRUCTURE = {"eggs": 2, "picture": PIXEL}
-MADE = ToolResult.ok("texts.several", {"content": BLOCKS, "structured": STRUCTURE, "_meta": {"owls.test/page": 1}})
-MADE = MADE.model_copy(update={"files": (PICTURE,)})
+ANSWER = {"content": BLOCKS, "structured": STRUCTURE, "_meta": {"owls.test/page": 1}}
+MADE = ToolResult.ok("texts.several", ANSWER).model_copy(update={"files": (PICTURE,)})
 
 
 @pytest.mark.parametrize("provider", DIALECTS)
