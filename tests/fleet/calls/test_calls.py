@@ -323,7 +323,7 @@ async def test_a_fleet_that_is_not_open_says_so(bed: TestBed, owner: Caller) -> 
 async def test_the_retrys_end_does_not_hide_what_the_first_attempt_may_have_done(
     fleet: ToolFleet, owner: Caller, owls: ModuleServer
 ) -> None:
-    """The first attempt failed in the middle, the second was turned away: the effect is unknown, not none."""
+    """The first attempt failed in the middle, the second was turned away: the first's answer counts, and its effect is unknown."""
 
     async def fail_then_turn_away(request: dict[str, Any]) -> web.Response | dict[str, Any]:
         if len(owls.calls("fail")) == 1:
@@ -336,7 +336,8 @@ async def test_the_retrys_end_does_not_hide_what_the_first_attempt_may_have_done
     finally:
         owls.tools["owls.fail"] = before
 
-    assert (result.error_code, result.effect_state, result.retryable) == ("busy", "unknown", False)
+    assert (result.error_code, result.effect_state, result.retryable) == ("module_error", "unknown", False)
+    assert "charged, then failed" in (result.error or "")
 
 
 async def test_leaving_the_fleet_ends_its_calls_with_a_result(

@@ -98,8 +98,8 @@ async def test_a_draining_queue_refuses_new_calls_and_runs_the_others(fleet: Too
 
     assert (left[0].state, left[0].is_empty) == ("draining", False)
     assert (refused.error_code, refused.effect_state, refused.retryable) == ("busy", "none", True)
-    assert "'tools.owls'" in (refused.hint or "")
-    assert "draining" in (refused.hint or "")
+    assert "the queue 'tools.owls' is draining" in (refused.error or "")
+    assert "until an operator resumes it" in (refused.hint or "")
     assert (await running).success
     (drained,) = await fleet.queues.drain("owls", wait_seconds=20)
     assert (drained.state, drained.is_empty) == ("drained", True)

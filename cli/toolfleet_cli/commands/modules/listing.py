@@ -190,13 +190,17 @@ def _state(status: ModuleStatus, overview: "ModuleOverview") -> str:
     A module whose hosts are all gone is `away`, too. `stale`: there are tools, but the last look has failed, or was too long ago; `unknown`: nobody has looked yet; `failed`: of
     the workers' own functions some cannot be imported.
     """
-    if (trouble := overview.troubles.get(status.module)) is not None:
+    trouble, entry = overview.troubles.get(status.module), overview.entries.get(status.module)
+    if (
+        isinstance(entry, AnnouncedModule)
+        and not entry.replicas
+        and (trouble is None or trouble.trouble != "not ready")
+    ):
+        return "away"
+    if trouble is not None:
         return trouble.trouble
-    entry = overview.entries.get(status.module)
     from toolfleet_registry.directory.probe_failures import LOCAL_FAULT, state_without_manifest  # noqa: PLC0415 - loads Redis
 
-    if isinstance(entry, AnnouncedModule) and not entry.replicas:
-        return "away"
     if status.age_seconds is None and not status.ok and not status.tools:
         return state_without_manifest(None if status.error == NEVER_PROBED else status.error)
     if status.error is not None and status.error.startswith(LOCAL_FAULT):
