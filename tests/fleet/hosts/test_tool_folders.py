@@ -116,7 +116,7 @@ def test_a_file_that_breaks_is_shown_and_its_version_before_is_served(fleet: Up)
     wait_until_sync(lambda: toolfleet("tools", "list", cwd=fleet.folder).returncode == 1, "the error is known")
     listed = toolfleet("tools", "list", cwd=fleet.folder)
     assert f"{file}:{len(whole.splitlines()) + 1}: SyntaxError" in listed.stderr.replace("\n", "")
-    assert "its version before is served" in listed.stderr.replace("\n", " ")
+    assert "Its version before is served." in listed.stderr.replace("\n", " ")
     assert call("owls.hoot", cwd=fleet.folder)["result"] == "hoot 1"
     file.write_text(whole)
     wait_until_sync(lambda: toolfleet("tools", "list", cwd=fleet.folder).returncode == 0, "it is whole again")
@@ -210,15 +210,10 @@ def _redis_commands(fleet: Up) -> Generator[list[str]]:
     [
         ("", ("--tools", "missing"), "There is no tool folder"),
         ("", ("--tools", "owls", "--tools", "more/owls"), "There are two modules named 'owls'"),
-        (
-            '[hosts.owls]\nfolder = "owls"\n[module_services]\nowls = "http://127.0.0.1:1"\n',
-            (),
-            "two modules named 'owls'",
-        ),
         ('[hosts.local]\nfolder = "owls"\n', (), "a host cannot be named 'local'"),
         ('[hosts.owls]\nfolder = "owls"\nspeed = 3\n', (), "toolfleet.toml"),
     ],
-    ids=["missing", "two folders", "a folder and a service", "a name of the fleet's", "no such setting"],
+    ids=["missing", "two folders", "a name of the fleet's", "no such setting"],
 )
 def test_what_cannot_be_served_is_one_clear_error(
     tmp_path: Path, toml: str, options: tuple[str, ...], words: str
@@ -230,3 +225,13 @@ def test_what_cannot_be_served_is_one_clear_error(
     with starting(tmp_path, None, *options) as refused:
         assert refused.wait() == 2
         assert words in refused.said().replace("\n", " ")
+
+
+def test_a_line_that_names_a_module_twice_is_said_and_the_rest_goes_on(tmp_path: Path) -> None:
+    """The service stays, as it is known everywhere; the folder of that name is not served."""
+    (tmp_path / "owls").mkdir()
+    toml = '[hosts.owls]\nfolder = "owls"\n[module_services]\nowls = "http://127.0.0.1:1"\n'
+    (tmp_path / "toolfleet.toml").write_text(toml)
+    with up(tmp_path, None) as fleet:
+        assert "two modules named 'owls'" in fleet.said().replace("\n", " ")
+        assert "two modules named 'owls'" in toolfleet("status", cwd=tmp_path).stdout.replace("\n", " ")
