@@ -58,7 +58,7 @@ _STANDINGS: Final[dict[ErrorCode, tuple[tuple[EffectState, bool], ...]]] = {
     "cancelled": (_NONE, *_PERHAPS),
     "outcome_unknown": _PERHAPS,
 }
-"""Which effects a result with the code can have, and whether the call may then be repeated."""
+"""The effects that a result with each code can have, and whether the call may then be repeated."""
 
 
 def error_codes_page(troubleshooting: str) -> str:

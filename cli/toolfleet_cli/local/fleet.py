@@ -48,7 +48,7 @@ READY_SECONDS = 60.0
 """For one group of processes to be ready: several Pythons start at once, perhaps on a small and busy machine."""
 
 _MODULES_SECONDS = 20.0
-"""For modules and hosts to be ready before the others start: one that still loads what it needs holds nobody up for longer."""
+"""How long modules and hosts have to be ready before the others start: one that still loads what it needs delays them no longer."""
 
 _WORKER = "worker-"
 _LANES: tuple[Lane, ...] = ("fast", "slow")
@@ -136,7 +136,7 @@ class LocalFleet:
 
     @property
     def is_changing(self) -> bool:
-        """Whether workers with other settings are not ready yet."""
+        """Return whether workers with other settings are not ready yet."""
         return self._change is not None
 
     def _workers(self) -> list[Child]:

@@ -32,7 +32,7 @@ _MODULE_GRACE_SECONDS = 5  # the workers have ended by then, so nobody waits for
 
 
 def redis_program(folder: Path, port: int, *, lock: int) -> Program:
-    """Redis with its data in `folder`. It inherits the folder's lock: nobody may start another on the same data.
+    """Return the program of a Redis with its data in `folder`. It inherits the folder's lock, so no second one can be started on these data.
 
     It has no password, so any program on this machine may use it. None may have it write to, or load, another file.
     """

@@ -169,7 +169,7 @@ class SettingsLines:
 
 
 def _overruled(start: Path) -> dict[str, str]:
-    """Of the lines that the environment of `up` overrules."""
+    """Return the lines that the environment of `up` overrules."""
     found = ((name, origin_of(name, start=start)) for name in _APPLIED if place_in_toml(name, start))
     names = [name for name, origin in found if origin.source == "environment"]
     variables = " and ".join(f"{PREFIX}{name.upper()}" for name in names)

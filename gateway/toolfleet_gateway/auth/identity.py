@@ -57,7 +57,7 @@ class Identity:
         return has_role(self.role, needed)
 
     def sees_calls_of(self, tool_name: str) -> bool:
-        """Whether it is shown its user's calls of the tool: a key that names modules sees those of these only, whichever key made them."""
+        """Return whether it is shown its user's calls of the tool: a key that names modules sees only calls of these, by any key."""
         modules = self.caller.allowed_modules
         return modules is None or modules == "*" or tool_name.partition(".")[0] in modules
 

@@ -47,7 +47,7 @@ class StoredVersion(BaseModel):
     version: int
     """Its number."""
     notes: list[str] | None = None
-    """What of it cannot act, in sentences."""
+    """The parts of it that have no effect, in sentences."""
 
 
 class ProfileRollback(BaseModel):

@@ -102,7 +102,7 @@ class CallValues(BaseModel):
 
 
 class UserQuery(BaseModel):
-    """Of whose calls."""
+    """The user whose calls they are."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -110,12 +110,12 @@ class UserQuery(BaseModel):
 
 
 class ForgottenContents(BaseModel):
-    """What came of removing what calls were asked and answered."""
+    """The result of removing the kept arguments and results of calls."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     calls: int
-    """Of how many calls it was kept."""
+    """The number of calls that had any."""
 
 
 class OperatedCalls:

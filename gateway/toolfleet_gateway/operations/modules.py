@@ -56,7 +56,7 @@ class PlacedModule(BaseModel):
     trouble: str | None = None
     """What is wrong with it: `away`, `recovering`, `failing`, `not ready`, `stale`, `unreachable` and the like."""
     reason: str | None = None
-    """The same in words."""
+    """The reason, in words."""
     ignored: str | None = None
     """Why its entry does not count."""
     drain_seconds: float | None = None

@@ -134,7 +134,7 @@ def _verdict(
 
 
 def _is_disabled(offer: Offer, known: Known) -> bool:
-    """Whether an operator has disabled the tool under any of its names: a new name enables nothing."""
+    """Return whether an operator has disabled the tool under any of its names: a new name enables nothing."""
     return any(not known.registrations[each].enabled for each in offer.definition.names if each in known.registrations)
 
 
@@ -161,7 +161,7 @@ def _is_withheld(offer: Offer, registered: str | None, known: Known, *, stays: b
 
 
 def _was_pinned(offer: Offer, pins: Mapping[str, str]) -> bool:
-    """Whether what was approved under a former name is what is offered, but for the name."""
+    """Return whether the definition approved under a former name is the offered one, except for the name."""
     tool = offer.definition
     before = (tool.model_copy(update={"name": name, "former_names": []}) for name in tool.former_names)
     return any(pins.get(each.name) == digest_of(spec_of(each)) for each in before)

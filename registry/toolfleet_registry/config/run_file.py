@@ -47,7 +47,7 @@ class RunFile(BaseModel):
 
     @property
     def not_ready(self) -> dict[str, str]:
-        """Of each module that no process serves now, what one of its processes is doing and how to see why."""
+        """Return, for each module that no process serves now, what one of its processes is doing and how to see why."""
         served = {each.module for each in self.processes.values() if each.state == "ready"}
         return {
             each.module: f"its process is {each.state}: `toolfleet logs {name}` shows why"

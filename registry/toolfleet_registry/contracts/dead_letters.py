@@ -37,7 +37,7 @@ class DeadLetter(Message):
     error_code: ErrorCode
     """What went wrong."""
     reason: str
-    """The same in words."""
+    """The reason, in words."""
     attempts: tuple[DeadAttempt, ...] = ()
     """What each attempt came to."""
     published_at: float

@@ -31,5 +31,5 @@ class ToolLoadError(ModuleMessage):
 
     @property
     def is_note(self) -> bool:
-        """Whether nothing has to be corrected: it has no tools, or a scan that only warns has found something."""
+        """Return whether nothing has to be corrected: it has no tools, or a scan that only warns has found something."""
         return self.error_type == NO_TOOLS or (self.error_type == "SecurityError" and self.in_effect == "current")

@@ -48,7 +48,7 @@ class Health(StrEnum):
 
 
 UNEXPLAINED = "log says why."
-"""How the error of a tool ends that has raised something: its text is in a log only, so it helps no model to correct the call."""
+"""The end of an error that hides an exception's text: the text is only in a log, so it does not help a model to correct the call."""
 
 
 @dataclass(frozen=True, slots=True)

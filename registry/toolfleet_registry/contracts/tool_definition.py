@@ -51,7 +51,7 @@ class ToolAnnotations(ModuleMessage):
 
 
 class Approvers(ModuleMessage):
-    """Who may approve: whoever one of these names. A word that is not known closes the tool that says it."""
+    """The people who may approve, each named by one of these fields. An unknown word closes the tool that uses it."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -170,7 +170,7 @@ def line_names(tool: ToolDefinition) -> frozenset[str]:
 
 
 class ToolLines(ModuleMessage):
-    """What settings say of a module's tools, beside what these say themselves: the lines of a `[module.NAME]` or a `[hosts.NAME]`."""
+    """The lines of a `[module.NAME]` or a `[hosts.NAME]` about its tools. They add to what the tools declare themselves."""
 
     effects: dict[str, Effect] = Field(default={})
     """Tool -> what repeating a call of it would do (`{count = "read"}`), for tools that do not say. Where a tool says it too, the careful word counts."""
@@ -251,7 +251,7 @@ class ModuleManifest(ModuleMessage):
 
     @property
     def listed_count(self) -> int:
-        """How many tools people are told of: what only stands for another one, or for a method of a protocol, is not listed."""
+        """Return the number of tools that lists show: stand-ins for another tool, or for a method of a protocol, are not listed."""
         return sum(tool.listed for tool in self.tools)
 
 

@@ -59,7 +59,7 @@ def _gemini(result: ToolResult, tool_call_id: str | None, unseen: str, *, dotted
 
 
 def _mcp(result: ToolResult, shown: list[dict[str, Any]], unseen: str) -> dict[str, Any]:
-    """As an MCP server has given it, block by block with what it gave beside them; any other as text and structure."""
+    """Write an MCP server's result block by block, as it was given; write any other result as text and structure."""
     value, blocks = result.result, content_blocks(result.result) if result.success else None
     files = {file.label(number): file for number, file in enumerate(result.files, 1)}
     content = [_block(block, files) for block in blocks or ()]

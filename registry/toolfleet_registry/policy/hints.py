@@ -41,7 +41,7 @@ def _when_free(seconds: float | None) -> str:
 
 
 UNDECLARED_LINES = "`undeclared = true` in `tool_retry` repeats answered failures, `effects` in `[module.NAME]` says what a repeat would do"
-"""Where operators have a tool without an effect repeated."""
+"""The setting by which operators have tools without an effect repeated."""
 
 
 def unrepeated(hint: str | None, tool_name: str, *, is_answered: bool) -> str:

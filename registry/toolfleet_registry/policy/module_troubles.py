@@ -16,7 +16,7 @@ WORDS: Mapping[str, str] = {
 """Why a module is left alone; what a newer worker has noted and is not known here is `away`."""
 
 TONES: Mapping[str, Literal["good", "odd"]] = {"ok": "good", "recovering": "odd", "failing": "odd", "stale": "odd"}
-"""How a module's state is shown; every other state is bad."""
+"""The tones of a module's states; all other states are bad."""
 
 
 def words_for(why: str) -> str:

@@ -94,7 +94,7 @@ class Claim:
 
     @property
     def answer_before(self) -> ToolResult | None:
-        """What its module has answered to the attempt before, of a call without an effect that is repeated by habit.
+        """Return the module's answer to the attempt before, for a call without an effect that a setting has repeated.
 
         That is the call's end where the repeat surely does not come to be. `None`: there is no such answer.
         """

@@ -26,7 +26,7 @@ Command: TypeAlias = tuple[Any, ...]
 
 KEPT_SECONDS: Final = 3_600
 MOST_BYTES: Final = 16 * 2**10
-"""Of the arguments, and of the result, as JSON: of what is longer the beginning is kept."""
+"""The most bytes of the arguments, and of the result, as JSON. If there are more, only the beginning is kept."""
 
 _SEARCHED_BYTES = 4 * MOST_BYTES  # of a result: looking for sensitive arguments in more would hold a worker's loop
 _SPENT_BYTES = 512  # what Redis takes for two keys and their place in the user's share
@@ -51,7 +51,7 @@ class ContentsWriter:
 
     def __init__(self, settings: Settings) -> None:
         self.is_on = settings.call_contents != "off"
-        """Whether anything is kept at all."""
+        """Return whether anything is kept at all."""
         self._keeps_successes = settings.call_contents == "all"
         self._keys, self._most = settings.keys, settings.stored_bytes_per_caller
 
@@ -61,7 +61,7 @@ class ContentsWriter:
             send_unanswered(connection, command)
 
     def command(self, call: PublishedCall, result: ToolResult, token: str = "") -> Command | None:
-        """What `keep` sends; `None` for a call of which nothing is kept."""
+        """Return the command that `keep` sends; `None` for a call of which nothing is kept."""
         if not self.is_on or (result.success and not self._keeps_successes):
             return None
         return KEEP.command(
@@ -98,7 +98,7 @@ def contents_for(
     sees_all: bool,
     sees_tool: Callable[[str], bool] = lambda _: True,
 ) -> CallContents | None:
-    """What was kept, from its text, for a reader who `sees_all`, or acts for the call's own user and sees calls of its tool.
+    """Read what was kept, for a reader who `sees_all`, or who acts for the call's own user and sees calls of its tool.
 
     `None` for any other, and for nothing.
     """

@@ -40,7 +40,7 @@ YOUNG_MS, GLANCE_MS = 5000, 100
 """So long after a module has come back, calls wait for their turn, and ask again after so long."""
 
 PATIENCE_MS = 5000
-"""A call waits so long for a module that is away: from its publishing on, and again after each attempt that has ended."""
+"""How long a call waits for a module that is away, counted from its publishing and again from the end of each attempt, in seconds."""
 
 DEFERENCE_MS = 400
 """So long whoever has looked last in vain lets others go first: it may be its own trouble."""

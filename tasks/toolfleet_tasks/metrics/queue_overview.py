@@ -62,7 +62,7 @@ class QueueOverview:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits or runs, as far as that is known."""
+        """Return whether nothing waits or runs, as far as that is known."""
         return self.waiting == 0 and not self.held
 
 

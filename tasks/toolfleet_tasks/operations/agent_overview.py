@@ -76,7 +76,7 @@ class AgentOverview(_Shown):
     profiles: list[PlacedProfile] = []
     """All of them; the one of the settings first."""
     notes: list[str] = []
-    """What of it does not act, in sentences; of one agent that is asked for."""
+    """The parts of it that have no effect, in sentences; only where one agent is asked for."""
 
 
 class AgentVersions(_Shown):

@@ -89,7 +89,7 @@ class ModuleTrouble:
 
     @property
     def words(self) -> str:
-        """What is wrong with it, in words."""
+        """Return what is wrong with it, in words."""
         return self.reason or self.error or ""
 
 
@@ -269,7 +269,7 @@ class _Reading:
         return [found[module] for module in sorted(found)]
 
     async def _not_ready(self) -> dict[str, str]:
-        """Of each module that the fleet on this machine is to serve, and does not, why: its process, or what that says."""
+        """Return why modules that the fleet on this machine should serve are not served: the state of the process, or what it says."""
         if self._local is None:
             return {}
         modules = {each.module for each in self._local.processes.values() if each.module is not None}

@@ -46,7 +46,7 @@ class ProfileCheck:
     default_modules: frozenset[str]
 
     def skips(self, call: PublishedCall) -> bool:
-        """Whether there is no profile to hold the call against: nearly every call."""
+        """Return whether there is no profile to check the call against, which holds for nearly every call."""
         return call.caller.agent is None and self.profiles.is_empty
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
@@ -107,7 +107,7 @@ class ApprovalCheck:
     rules_for: Callable[[PublishedCall], ToolRules]
 
     def skips(self, call: PublishedCall) -> bool:
-        """Whether nobody has to approve the call: nearly every one."""
+        """Return whether no approval is needed, which holds for nearly every call."""
         tool = self.tools.find(call.tool_name)
         is_asked_for = tool is not None and (tool.definition.approval or self.rules_for(call).approvals)
         return call.approval is None and not is_asked_for

@@ -185,7 +185,7 @@ def _tools(status: ModuleStatus) -> str:
 
 
 def _state(status: ModuleStatus, overview: "ModuleOverview") -> str:
-    """What calls have seen comes first: `away` (it is left alone), `recovering`, `failing`. Then what looks have seen.
+    """Return the state of a module: first what calls have met (`away`: it is left alone, `recovering`, `failing`), then what the last look has found.
 
     A module whose hosts are all gone is `away`, too. `stale`: there are tools, but the last look has failed, or was too long ago; `unknown`: nobody has looked yet; `failed`: of
     the workers' own functions some cannot be imported.

@@ -87,7 +87,7 @@ class Generation:
         return FileGroup(loaded.plan, stems, self._options, make, loaded.process)
 
     def _tools_of(self, loaded: Sequence[LoadedGroup]) -> dict[str, HostedTool]:
-        """Whichever groups they are in: of several files with one name that which had it, else the first by name."""
+        """Choose among all groups: of several files with one name the one that had it, else the first by name."""
         tools: dict[str, HostedTool] = {}
         found = [
             (stem, each, group)

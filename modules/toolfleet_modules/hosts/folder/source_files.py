@@ -226,7 +226,7 @@ def _tree_of(text: str, path: Path) -> ast.Module:
 
 
 def _has_tools(tree: ast.Module) -> bool:
-    """Whether tools may be found in the file, which is imported for its own sake then. It may make LangChain's in many ways."""
+    """Return whether tools may be found in the file, which is then imported. LangChain's tools can be made in many ways."""
     return _marks_tools(tree) or any(map(_imports_langchain, tree.body))
 
 
@@ -237,7 +237,7 @@ def _imports_langchain(statement: ast.stmt) -> bool:
 
 
 def _marks_tools(tree: ast.Module) -> bool:
-    """Whether a function at the top of the file is decorated with something called `tool`, or a `ToolDef` is made there."""
+    """Return whether a function at the top of the file is decorated with something called `tool`, or a `ToolDef` is made there."""
     functions = (each for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
     return any(_is_tool(decorator) for function in functions for decorator in function.decorator_list) or any(
         _makes_tool(each) for each in tree.body

@@ -15,7 +15,7 @@ TASKS = "io.modelcontextprotocol/tasks"
 CLIENT = types.Implementation(name="toolfleet", version="1")
 """Who asks."""
 EXTENSIONS: dict[str, dict[str, Any]] = {TASKS: {}, APPS: {"mimeTypes": ["text/html;profile=mcp-app"]}}
-"""What the client understands beyond the protocol. Clients of a gateway show apps; a server offers none to a client that does not say so."""
+"""The extensions that the client understands. Clients of a gateway show apps; a server offers none to a client that does not say so."""
 
 
 async def agree(session: ClientSession, *, is_legacy: bool) -> None:

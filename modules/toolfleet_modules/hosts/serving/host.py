@@ -30,7 +30,7 @@ class Host(Generic[Served]):
     """
 
     assumes_once = False
-    """Whether `once` is what is assumed of tools that do not say, so that a line of the settings counts."""
+    """Return whether `once` is only assumed for tools that declare nothing, so that a line of the settings counts."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Host(Generic[Served]):
 
     @property
     def tools(self) -> Mapping[str, Served]:
-        """What is served now, by full names, with what settings say of it."""
+        """Return the tools that are served now, by full name, with the lines of the settings applied."""
         return self._tools
 
     @tools.setter

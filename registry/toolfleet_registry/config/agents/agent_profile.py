@@ -57,7 +57,7 @@ class AgentProfile(BaseModel):
 
     @property
     def selectors(self) -> dict[str, None]:
-        """What names tools in it, each once: in `tools`, and in its middleware."""
+        """Return the selectors in it, each once: those of `tools` and of its middleware."""
         lists = [self.tools or (), *(spec.tools for spec in self.middleware)]
         lists += [spec.approve_tools for spec in self.middleware if isinstance(spec, HumanInTheLoopSpec)]
         return dict.fromkeys(selector for each in lists for selector in each)

@@ -49,7 +49,7 @@ def never_selects(selector: str) -> str | None:
 
 
 def selects(selectors: Sequence[str], names: Collection[str], tags: Collection[str]) -> bool:
-    """Whether these select the tool with these names, of which each counts; an empty list selects none."""
+    """Return whether these select the tool, by any of its names; an empty list selects none."""
     is_selected = bool(selectors) and all(selector.startswith(_NOT) for selector in selectors)
     for selector in selectors:
         if selector.startswith(_NOT):

@@ -131,7 +131,7 @@ class CallIndex:
         sees_all: bool = False,
         sees_tool: Callable[[str], bool] = lambda _: True,
     ) -> CallStory | None:
-        """What happened to a call, also to one that has not ended; `None`: nobody knows it (any more).
+        """Return what happened to a call, also to one that has not ended; `None` if it is not known (any more).
 
         With its contents for a reader who `sees_all`, and for one who acts for its own user, `user_id`, and sees calls of its tool.
         """
