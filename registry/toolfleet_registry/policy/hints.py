@@ -128,7 +128,7 @@ _HINTS: Final[Mapping[tuple[ErrorCode | None, str], str]] = {
     ("blocked_by_gate", "none"): (
         "Nothing was executed: it is not allowed here, so use another way, or tell the person."
     ),
-    ("approval_required", "none"): "Nothing was executed: a person has to approve it first, so wait for the answer.",
+    ("approval_required", "none"): "Nothing was executed: wait for the decision about it.",
     ("approval_denied", "none"): (
         "Nothing was executed: a person has declined it, so ask them what they want instead."
     ),
