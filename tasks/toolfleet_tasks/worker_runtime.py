@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.system.process import this_process
 from toolfleet_tasks.fairness.fair_slots import UNBOUNDED, FairSlots
 from toolfleet_tasks.fairness.paused_queues import PausedQueues
 from toolfleet_tasks.redis.connection import PipelinedConnection, Push
@@ -124,12 +125,11 @@ async def _settled(settle: Callable[[], Awaitable[object]]) -> None:
 dropped: list[Callable[[Any], None]] = []
 """Who is to hear of each of Celery's requests whose call nobody wants any more: it is dropped, interrupted, or will be dropped."""
 
-_current: WorkerRuntime | None = None
-
 
 def current() -> WorkerRuntime | None:
     """The connections of this process, if it is a worker whose pool is running."""
-    return _current
+    runtime: WorkerRuntime | None = this_process().worker
+    return runtime
 
 
 def start(
@@ -144,14 +144,13 @@ def start(
     `broker` is the URL of the Redis that carries the queues. From here and not from Celery's settings, which
     `inspect` shows to everybody, with the password.
     """
-    global _current  # noqa: PLW0603 - one worker a process: so it is with Celery's hub
-    _current = WorkerRuntime(loop, broker, master, bounds)
-    return _current
+    runtime = this_process().worker = WorkerRuntime(loop, broker, master, bounds)
+    return runtime
 
 
 async def stop() -> None:
     """Called by the pool when its calls have ended, on its loop."""
-    global _current
-    runtime, _current = _current, None
+    process = this_process()
+    runtime, process.worker = current(), None
     if runtime is not None:
         await runtime.aclose()

@@ -9,6 +9,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from toolfleet_registry.system.process import this_process
+
 
 class SharedTimer:
     """One callback that waits. As `asyncio.TimerHandle`, it may be cancelled at any time, also after it has fired."""
@@ -40,7 +42,7 @@ class SharedTimer:
 
 
 class SharedTimers:
-    """The timers of one event loop, all set from its thread. Take them from `shared_timers`."""
+    """The timers of one process on one event loop, all set from its thread. Take them from `shared_timers`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.proxy(loop)  # it is the key under which we are kept
@@ -119,12 +121,10 @@ def _nothing() -> None:
     """Stands for a callback that is called no more."""
 
 
-_timers = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, SharedTimers]()
-
-
 def shared_timers(loop: asyncio.AbstractEventLoop) -> SharedTimers:
-    """The loop's own."""
-    timers = _timers.get(loop)
+    """Return those that this process has on the loop."""
+    kept = this_process().timers
+    timers = kept.get(loop)
     if timers is None:
-        timers = _timers[loop] = SharedTimers(loop)
+        timers = kept[loop] = SharedTimers(loop)
     return timers

@@ -1,14 +1,13 @@
 """Keeps a worker's fleet clock in step each second, and says whether its own machine's clock is too far off to take calls."""
 
 import asyncio
-import os
-import socket
 from collections.abc import Callable, Sequence
 
 from redis.exceptions import RedisError
 
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.process import this_process
 from toolfleet_tasks.clock.synchronisation import Timekeeper
 
 _POLL_SECONDS = 1.0  # within which others may take a step of Redis's clock for the time
@@ -20,7 +19,7 @@ class ClockWatch:
     def __init__(self, settings: Settings, *, on_reading: Callable[[bool], object]) -> None:
         self._settings = settings
         self._on_reading = on_reading
-        self._timekeeper = Timekeeper(settings, worker=f"{socket.gethostname()}:{os.getpid()}")
+        self._timekeeper = Timekeeper(settings, worker=this_process().name)
 
     async def keep(self) -> None:
         """Look at once, and again and again until cancelled. Raises nothing while Redis is away: the clock goes on."""

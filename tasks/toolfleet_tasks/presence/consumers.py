@@ -4,8 +4,6 @@ The notes are at the Redis of the results, whatever the broker is. Agents refuse
 """
 
 import hashlib
-import os
-import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +16,7 @@ from toolfleet_registry.redis.redis_errors import reason_of
 from toolfleet_registry.redis.servers import async_client, sync_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.system.process import this_process
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.lua.constants import NOTE_SECONDS, RESTART
 from toolfleet_tasks.lua.consumers import COUNT, LEAVE, NOTE
@@ -46,7 +45,7 @@ class ConsumerNotes:
         self._keys = settings.keys
         self._consumed = consumed
         self._running = running
-        self._worker = f"{socket.gethostname()}:{os.getpid()}"
+        self._worker = this_process().name
         self._queues: tuple[str, ...] | None = None
         self._noted_at = float("-inf")
         self._is_silent = False  # nothing is noted, as was logged

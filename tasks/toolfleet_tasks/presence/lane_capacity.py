@@ -5,14 +5,13 @@ The note of one that wakes a core has ` core` behind that, and of one that signs
 
 import asyncio
 import contextlib
-import os
-import socket
 
 from redis.exceptions import RedisError
 
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.system.process import this_process
 from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.presence.fleet_versions import mixed_versions, note_of, read_notes
@@ -33,7 +32,7 @@ class LaneCapacity:
         lanes = ("fast", "slow") if settings.lane == "all" else (settings.lane,)
         self._names = [settings.keys.slots(lane) for lane in lanes]
         core, signs = "" if settings.core_url is None else WAKES_CORE, "" if settings.signing_key is None else SIGNS
-        self._note = note_of(count, f"{socket.gethostname()}:{os.getpid()}") + core + signs
+        self._note = note_of(count, this_process().name) + core + signs
         self._mixed = ""  # as it was last logged
 
     async def keep(self) -> None:

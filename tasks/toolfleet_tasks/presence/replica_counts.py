@@ -6,8 +6,6 @@ Redis of the results. It says something of this worker only: a process that one 
 
 import asyncio
 import json
-import os
-import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +15,7 @@ from redis.exceptions import RedisError
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.system.process import this_process
 from toolfleet_tasks.lua.files import script
 
 _BEAT_SECONDS = 2.0
@@ -51,7 +50,7 @@ class ReplicaCounts:
     def __init__(self, settings: Settings, counts: Callable[[], Counts]) -> None:
         self._settings = settings
         self._counts = counts
-        self._worker = f"{socket.gethostname()}:{os.getpid()}"
+        self._worker = this_process().name
         self._is_noted = False
 
     async def keep(self) -> None:

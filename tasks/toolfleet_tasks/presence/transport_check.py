@@ -6,8 +6,6 @@ run twice, and so would two with different leases. A worker notes every few seco
 
 import asyncio
 import contextlib
-import os
-import socket
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -17,6 +15,7 @@ from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.system.process import this_process
 from toolfleet_tasks.lua import queues
 
 _BEAT_SECONDS = 5.0
@@ -40,7 +39,7 @@ class Presence:
         self._mode = mode_of(settings)
         url = settings.broker
         self._url = url if url is not None and is_redis_url(url) else None
-        self._worker = f"{socket.gethostname()}:{os.getpid()}"
+        self._worker = this_process().name
 
     async def check_in(self) -> None:
         """Note that this worker lives. Raises `SettingsError` if others work in another mode, else redis-py's errors."""

@@ -3,8 +3,6 @@
 Of the whole fleet one process at a time looks after an open breaker, by `GET /health` and never by anybody's call.
 """
 
-import os
-import socket
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -14,6 +12,7 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.system.process import this_process
 from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks.lua.breaker import ASK, PROBED, REACHED, UNREACHED
 from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
@@ -78,7 +77,7 @@ class Prober:
         self._unready_since: dict[str, float] = {}
         self.reasons: dict[str, str] = {}  # by module: why a call could not connect to it, the last time
         self._longest_ms = round(settings.breaker_seconds * 1000)
-        self._worker = f"{socket.gethostname()}:{os.getpid()}"  # as it notes its slots
+        self._worker = this_process().name  # as it notes its slots
 
     async def probe(self, module: str, *, is_unreached: bool) -> ProbeResult:
         """Look at a module. `is_unreached`: this worker could not connect to it.

@@ -3,8 +3,6 @@
 A canary runs no tool, claims nothing and leaves no line in the audit. Fails open: one that cannot be answered is only missed.
 """
 
-import os
-import socket
 from importlib.metadata import version
 from typing import Any
 
@@ -15,6 +13,7 @@ from toolfleet_registry.redis.canary_keys import canary_key
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.system.process import this_process
 from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks.aio.greenlet_bridge import bridged
 from toolfleet_tasks.control.housekeeping import register_task
@@ -45,7 +44,7 @@ async def _answer(task: Any, canary_id: str, module: str = "") -> None:
         health = str(await task.app.runner.probe(module, seconds=_HEALTH_SECONDS))
         seconds = machine_clock.monotonic() - asked_at
     answer = CanaryAnswer(
-        worker=f"{socket.gethostname()}:{os.getpid()}",
+        worker=this_process().name,
         version=json_text.VERSION,
         release=version("toolfleet"),
         taken_at=taken_at,

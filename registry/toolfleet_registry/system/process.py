@@ -1,0 +1,89 @@
+"""Keeps what an operating system process has once: its name, its threads, its worker's runtime.
+
+A program has one `Process`, and need not know. Only where several members of a fleet live in one interpreter, each has its own:
+whoever starts them calls `enter` in the context that each of them then runs in.
+"""
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+T = TypeVar("T")
+
+
+class _Thread(Protocol):
+    def start(self) -> None: ...
+
+    def join(self, timeout: float | None = None) -> None: ...
+
+    def is_alive(self) -> bool: ...
+
+
+class _Event(Protocol):
+    def set(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class Threads(Protocol):
+    """Makes what runs beside the loop, and what that waits with. The module `threading` is one; a simulation has another."""
+
+    def Thread(self, *, target: Callable[[], object], name: str, daemon: bool) -> _Thread:  # noqa: N802 - as `threading` has it
+        """Make a thread that has not begun."""
+        ...
+
+    def Event(self) -> _Event:  # noqa: N802 - as above
+        """Make an event that is not set."""
+        ...
+
+
+class Process:
+    """What an operating system process has once. `name` is for one that is not the interpreter's only one."""
+
+    def __init__(self, name: str | None = None, *, threads: Threads = threading) -> None:
+        self._name = name
+        self.threads = threads
+        self.worker: Any = None
+        """The worker's runtime while its pool runs. Set by `toolfleet_tasks.worker_runtime`, which knows its type."""
+        self.timers = WeakKeyDictionary[Any, Any]()
+        """By event loop. Set by `toolfleet_registry.time.shared_timers`."""
+        self._parts = dict[Callable[[], Any], Any]()
+
+    @property
+    def name(self) -> str:
+        """Under which the fleet knows it: `host:pid`, of a fork its own."""
+        return self._name or f"{socket.gethostname()}:{os.getpid()}"
+
+    def part(self, make: Callable[[], T]) -> T:
+        """Return what `make` makes for this process: with the first call, and the same ever after. Any thread may ask."""
+        if make not in self._parts:
+            self._parts.setdefault(make, make())
+        made: T = self._parts[make]
+        return made
+
+    def thread(self, target: Callable[[], object], *, name: str) -> _Thread:
+        """Make a daemon thread that runs `target` in this process."""
+
+        def run() -> None:
+            enter(self)
+            target()
+
+        return self.threads.Thread(target=run, name=name, daemon=True)
+
+
+_only = Process()
+_here = ContextVar("toolfleet_process", default=_only)  # so that threads without a context find it as well
+
+this_process: Callable[[], Process] = _here.get
+"""Return the one that the present context runs in. The variable's own method: it is asked several times a call."""
+
+
+def enter(process: Process) -> Token[Process]:
+    """Have the present context, and what is started from it, run in `process`."""
+    return _here.set(process)
