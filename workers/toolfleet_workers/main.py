@@ -1,36 +1,10 @@
-"""Composes the worker, at its root: `celery -A toolfleet_workers.main worker`."""
+"""Makes this process a worker: `celery -A toolfleet_workers.main worker`."""
 
 import resource
 
-from toolfleet_registry.agents.known_profiles import KnownProfiles
-from toolfleet_registry.agents.own_classes import OwnClasses
-from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
-from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.settings import Settings, load_settings
-from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.settings import load_settings
 from toolfleet_registry.system.private_process import hide_process
-from toolfleet_registry.tracing.port import Tracing
-from toolfleet_tasks.app import FleetApp, make_app
-from toolfleet_tasks.background.lazy import LazyJobs
-from toolfleet_tasks.messages.signing import caller_tokens
-from toolfleet_tasks.tracing.processes import process_tracing
-from toolfleet_workers.executors.http.executor import HttpExecutor
-from toolfleet_workers.executors.http.module_client import HttpClientPort
-from toolfleet_workers.executors.http_client.client import HttpClient
-from toolfleet_workers.executors.routed import RoutedExecutor
-from toolfleet_workers.metrics import worker_metrics
-from toolfleet_workers.middleware.agent_profile import ApprovalCheck, ProfileCheck
-from toolfleet_workers.middleware.call_log import CallLog
-from toolfleet_workers.middleware.own_middleware import OwnMiddleware
-from toolfleet_workers.middleware.permission import PermissionCheck
-from toolfleet_workers.middleware.personal_data import PersonalDataGuard
-from toolfleet_workers.middleware.result_check import ResultCheck
-from toolfleet_workers.pool import bootsteps
-from toolfleet_workers.pool.served_modules import ServedModules
-from toolfleet_workers.runner.runner import CallRunner, Executor, Middleware
-from toolfleet_workers.runner.tool_cache import ToolCache
-
-log = get_logger(__name__)
+from toolfleet_workers.worker_app import make_worker_app
 
 OPEN_FILES = 65_536  # enough for any number of calls in flight; "unlimited" makes some libraries count to infinity
 
@@ -41,96 +15,6 @@ def allow_open_files() -> None:
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def make_worker_app(settings: Settings) -> FleetApp:
-    """An app that can run calls: of the settings' lane, against their modules."""
-    app = make_app(settings, lane=settings.lane)
-    app.tracing = tracing = process_tracing(settings, "toolfleet-worker")
-    own_classes = OwnClasses(settings, runs_in="worker")
-    own_classes.check(settings)
-    profiles = KnownProfiles(settings, own=own_classes)
-    profiles.guards.check(settings)
-    tools = ToolCache(settings, app.modules, profiles=profiles)
-    own = _own_executors(settings, tools)
-    http = HttpExecutor(
-        settings.module_services,
-        client=HttpClient() if tracing is None else _traced_client(tracing),
-        max_reply_bytes=settings.max_reply_bytes,
-        headers=app.modules.headers,
-        caller_token=None if settings.signing_key is None else caller_tokens(settings.signing_key),
-    )
-    executor = RoutedExecutor(own, others=http) if own else http
-    says = [LOCAL] if settings.local_tools else []
-    app.served_modules = served = ServedModules(settings, app.modules, http, tools, own=says)
-    profile = ProfileCheck(tools, profiles, settings.default_guest_modules)
-    permission = PermissionCheck(tools, settings.default_guest_modules)
-    approval = ApprovalCheck(tools, profile.rules_for)
-    operators, guard = OwnMiddleware(tools, profiles, own_classes), PersonalDataGuard(tools, profiles)
-    spans, check = _tool_spans(tracing, ResultCheck(tools))
-    app.runner = CallRunner(
-        executor,
-        middleware=[*spans, CallLog(), profile, permission, approval, operators, guard, check],
-        statuses=http.statuses,
-        checks=2,  # the last two
-        screened=guard.screened,
-        definitions=tools,
-        wait_for=permission.wait_for,
-        rules_for=profile.rules_for,
-        replica_for=http.replica_for,
-        closing=[tools, served],
-    )
-    app.jobs = LazyJobs(app)
-    bootsteps.install(app)
-    worker_metrics.install(app)
-    return app
-
-
-def _traced_client(tracing: Tracing) -> HttpClientPort:
-    from toolfleet_workers.executors.http_client.traced_client import TracedClient  # noqa: PLC0415 - hardly any worker has it
-
-    return TracedClient(HttpClient(), tracing)
-
-
-def _tool_spans(tracing: Tracing | None, check: Middleware) -> tuple[list[Middleware], Middleware]:
-    """What goes around all middleware, and what is in the place of the last."""
-    if tracing is None:
-        return [], check
-    from toolfleet_workers.middleware.tool_span import ShownArguments, ToolSpan  # noqa: PLC0415 - as above
-
-    return [ToolSpan(tracing)], ShownArguments(check) if tracing.has_contents else check
-
-
-def _own_executors(settings: Settings, tools: ToolCache) -> dict[str, Executor]:
-    """What runs the modules that have no address. Raises `SettingsError` for local tools that are required and cannot be had."""
-    own = dict[str, Executor]()
-    # Loaded where they are wanted: hardly any worker has them, and every worker shall be up soon.
-    if settings.local_tools:
-        own[LOCAL] = _local_executor(settings, settings.local_tools, tools)
-    if settings.scheduler:
-        own[SCHEDULER] = _scheduler_executor(settings)
-    return own
-
-
-def _local_executor(settings: Settings, path: str, tools: ToolCache) -> Executor:
-    from toolfleet_registry.local.local_tools import LocalSource, load_local_tools  # noqa: PLC0415 - as above
-    from toolfleet_workers.executors.local import LocalExecutor  # noqa: PLC0415 - as above
-
-    error = load_local_tools(settings).error
-    if error is not None and settings.local_tools_required:
-        raise SettingsError(error)
-    if error is not None:
-        log.error("local_tools_not_imported", error=error)
-    return LocalExecutor(
-        LocalSource(path), max_result_bytes=settings.max_reply_bytes, threads=settings.local_threads, approvals=tools
-    )
-
-
-def _scheduler_executor(settings: Settings) -> Executor:
-    from toolfleet_tasks.background.job_service import worker_job_service  # noqa: PLC0415 - as above
-    from toolfleet_workers.executors.scheduler import SchedulerExecutor  # noqa: PLC0415 - as above
-
-    return SchedulerExecutor(lambda: worker_job_service(settings), longest_seconds=settings.max_job_seconds)
 
 
 allow_open_files()

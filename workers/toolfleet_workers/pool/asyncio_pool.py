@@ -44,6 +44,8 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
     uses_semaphore = True
     signal_safe = False
     limit: int
+    make_hub_loop: Callable[[], HubLoop] = HubLoop
+    """Makes the loop that calls run on."""
     hub_loop: HubLoop
     autoscaler: Any = None
     """Celery's, if the worker has one."""
@@ -64,7 +66,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         require_greenlet_stacks()
         settings: Settings = getattr(self.app, "settings", None) or load_settings()
         self._drain_seconds = settings.drain_seconds
-        self.hub_loop = HubLoop()
+        self.hub_loop = self.make_hub_loop()
         self.hub_loop.loop.set_exception_handler(_log_loop_error)
         if settings.redis_url is not None:
             knows_calls = settings.is_fast and settings.broker == settings.redis_url

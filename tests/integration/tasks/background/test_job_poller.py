@@ -26,7 +26,7 @@ from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.control import jobs_tick
 from toolfleet_tasks.jobs import calls
 from toolfleet_tasks.publish import control_tasks
-from toolfleet_workers.main import make_worker_app
+from toolfleet_workers.worker_app import make_worker_app
 
 KEYS = Keys()
 ECHO = ToolCall(tool_name="owls.echo", arguments={"x": 1})
