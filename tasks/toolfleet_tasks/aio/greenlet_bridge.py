@@ -87,6 +87,11 @@ def await_(awaitable: Awaitable[T]) -> T:
     raise RuntimeError("await_() works only in the code of a job that runs in the asyncio pool.")
 
 
+def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine where Celery calls us: on the loop of the bridge that this code runs in, else on one of its own."""
+    return await_(coroutine) if in_bridge() else asyncio.run(coroutine)
+
+
 def require_greenlet_stacks() -> None:
     """Raise `SettingsError` if Celery's stacks are not kept by greenlet: every call would see another call's request."""
     stack = LocalStack()

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Callable, Coroutine
+
+from toolfleet_registry.system.process import this_process
+from toolfleet_tasks.aio.greenlet_bridge import run_here
 
 
 class LoopThread:
@@ -20,7 +22,7 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: asyncio.Task[None] | None = None
         self._is_ending = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = this_process().thread(self._run, name=name)
 
     def start(self) -> None:
         """Begin."""
@@ -36,7 +38,7 @@ class LoopThread:
             self._thread.join(seconds)
 
     def _run(self) -> None:
-        asyncio.run(self._keep())
+        run_here(self._keep())
 
     async def _keep(self) -> None:
         self._running = asyncio.create_task(self._main())

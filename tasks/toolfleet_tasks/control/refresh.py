@@ -17,7 +17,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.private_process import hide_process
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.aio.greenlet_bridge import bridged
+from toolfleet_tasks.aio.greenlet_bridge import bridged, run_here
 from toolfleet_tasks.control.housekeeping import register_task
 from toolfleet_tasks.control.server_check import say_faults
 from toolfleet_tasks.queues import CONTROL
@@ -121,7 +121,7 @@ def _refresh_at_start(sender: Any, **_: object) -> None:
         sender.app.send_task(TASK, queue=CONTROL, expires=expires, ignore_result=True)
     except Exception as exc:  # noqa: BLE001 - whatever kombu and its transports raise; the first tick will do
         log.warning("first_refresh_not_published", error=str(exc))
-    asyncio.run(say_faults(sender.app.settings))
+    run_here(say_faults(sender.app.settings))
 
 
 beat_init.connect(_hide, weak=False)

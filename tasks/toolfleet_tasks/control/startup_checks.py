@@ -1,6 +1,5 @@
 """Refuses to start a worker that could not work: no runner, a wrong Redis, or another transport than the rest."""
 
-import asyncio
 from typing import Any
 
 from celery import Celery, bootsteps
@@ -10,6 +9,7 @@ from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.aio.greenlet_bridge import run_here
 from toolfleet_tasks.clock.synchronisation import Timekeeper
 from toolfleet_tasks.control.cluster_check import refuse_cluster
 from toolfleet_tasks.control.server_check import require_fit
@@ -51,7 +51,7 @@ def require_redis(app: Celery) -> None:
     try:
         if settings.is_fast:
             require_kombu()
-        asyncio.run(_check_redis(settings))
+        run_here(_check_redis(settings))
     except SettingsError as exc:
         raise SystemExit(str(exc)) from exc
     except (RedisError, OSError):

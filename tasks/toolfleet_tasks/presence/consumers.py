@@ -4,7 +4,6 @@ The notes are at the Redis of the results, whatever the broker is. Agents refuse
 """
 
 import hashlib
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
@@ -45,13 +44,14 @@ class ConsumerNotes:
         self._keys = settings.keys
         self._consumed = consumed
         self._running = running
-        self._worker = this_process().name
+        process = this_process()
+        self._worker = process.name
         self._queues: tuple[str, ...] | None = None
         self._noted_at = float("-inf")
         self._is_silent = False  # nothing is noted, as was logged
-        self._awake = threading.Event()
+        self._awake = process.threads.Event()
         self._is_over = False
-        self._thread = threading.Thread(target=self._run, name="toolfleet-consumers", daemon=True)
+        self._thread = process.thread(self._run, name="toolfleet-consumers")
 
     def start(self) -> None:
         """Note it from now on, until `leave`. Without `redis_url` there is nowhere to."""

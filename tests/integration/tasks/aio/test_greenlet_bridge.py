@@ -25,6 +25,7 @@ from toolfleet_tasks.aio.greenlet_bridge import (
     in_bridge,
     limits,
     require_greenlet_stacks,
+    run_here,
 )
 
 
@@ -52,6 +53,25 @@ def test_a_bridged_function_can_be_called_anywhere() -> None:
     assert double.__doc__ == "Twice the number."
     assert list(inspect.signature(double).parameters) == ["number", "pause"]
     assert not inspect.iscoroutinefunction(double)
+
+
+async def _loop_and_sum(number: int) -> tuple[object, int]:
+    await asyncio.sleep(0)
+    return asyncio.get_running_loop(), number + 1
+
+
+async def test_where_celery_calls_a_coroutine_runs_on_the_loop_of_the_bridge() -> None:
+    """The code that has called it waits, and goes on with what it returns."""
+    assert await Bridge(lambda: run_here(_loop_and_sum(1))) == (asyncio.get_running_loop(), 2)
+
+
+def test_where_there_is_no_bridge_it_has_a_loop_of_its_own() -> None:
+    """One that is closed when it has ended; what it raises comes out."""
+    loop, number = run_here(_loop_and_sum(1))
+
+    assert (loop.is_closed(), number) == (True, 2)  # type: ignore[attr-defined] # it is a loop
+    with pytest.raises(TypeError):
+        run_here(_loop_and_sum("1"))  # type: ignore[arg-type] # on purpose
 
 
 async def test_in_a_running_loop_a_bridged_function_says_what_to_do() -> None:
