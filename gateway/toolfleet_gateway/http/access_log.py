@@ -51,8 +51,8 @@ class AccessLog:
         try:
             await self._app(scope, receive, sending)
         finally:
-            if process_recorder.calls is not None:
-                _count(process_recorder.calls.recorder, scope, status, clock() - began_at)
+            if (calls := process_recorder.calls()) is not None:
+                _count(calls.recorder, scope, status, clock() - began_at)
             if status >= _FAILED or scope["path"] not in self._quiet:
                 self._say(scope, status, clock() - began_at)
 

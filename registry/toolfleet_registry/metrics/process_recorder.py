@@ -1,25 +1,31 @@
-"""Holds the one recorder of a process: `calls` is `None` while metrics are off, and costs whoever asks one comparison."""
+"""Holds the one recorder of a process: there is none while metrics are off, which costs whoever asks next to nothing."""
 
 from toolfleet_registry.metrics.recorder import CallRecorder, Recorder
+from toolfleet_registry.system.process import this_process
 
-calls: CallRecorder | None = None
-"""Where calls are counted. Written by `start` and `stop` only."""
 
-_started = 0
+class _Held:
+    calls: CallRecorder | None = None
+    started = 0
+
+
+def calls() -> CallRecorder | None:
+    """Return where calls are counted; `None` while they are not."""
+    return this_process().part(_Held).calls
 
 
 def start(*, most_names: int) -> Recorder:
     """Count from now on, until `stop`; what is counted already, if somebody has begun before."""
-    global calls, _started  # noqa: PLW0603 - one recorder a process, whoever asks for it
-    _started += 1
-    if calls is None:
-        calls = CallRecorder(Recorder(most_names=most_names))
-    return calls.recorder
+    held = this_process().part(_Held)
+    held.started += 1
+    if held.calls is None:
+        held.calls = CallRecorder(Recorder(most_names=most_names))
+    return held.calls.recorder
 
 
 def stop() -> None:
     """Count no more, and forget, if nobody else has begun."""
-    global calls, _started  # noqa: PLW0603 - as above
-    _started -= 1
-    if _started <= 0:
-        calls, _started = None, 0
+    held = this_process().part(_Held)
+    held.started -= 1
+    if held.started <= 0:
+        held.calls, held.started = None, 0

@@ -62,10 +62,8 @@ class Process:
 
     def part(self, make: Callable[[], T]) -> T:
         """Return what `make` makes for this process: with the first call, and the same ever after. Any thread may ask."""
-        if make not in self._parts:
-            self._parts.setdefault(make, make())
-        made: T = self._parts[make]
-        return made
+        made: T | None = self._parts.get(make)
+        return self._parts.setdefault(make, make()) if made is None else made
 
     def thread(self, target: Callable[[], object], *, name: str) -> _Thread:
         """Make a daemon thread that runs `target` in this process."""

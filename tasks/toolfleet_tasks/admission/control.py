@@ -230,8 +230,8 @@ def refusal_in(reply: Any) -> Refusal | None:
 
 def refused(tool_name: str, refusal: Refusal) -> ToolResult:
     """The result of a call that is not published, and not joined to another."""
-    if process_recorder.calls is not None:
-        process_recorder.calls.recorder.count(families.ADMISSION_REFUSALS, (_REASONS.get(refusal.kind, refusal.kind),))
+    if (calls := process_recorder.calls()) is not None:
+        calls.recorder.count(families.ADMISSION_REFUSALS, (_REASONS.get(refusal.kind, refusal.kind),))
     if refusal.result is not None:
         return refusal.result
     if refusal.kind == "open":

@@ -17,6 +17,7 @@ from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.system.process import this_process
 
 log = get_logger(__name__)
 
@@ -84,13 +85,15 @@ async def say_faults(settings: Settings, redis: Redis | None = None) -> None:
         log.warning("redis_not_looked_at", error=str(exc))
 
 
-_said = set[str]()
+def _said() -> set[str]:
+    return set()
 
 
 def _warn(faults: Iterable[Fault]) -> None:
     """Once a process: an agent may open a fleet for each of its calls."""
-    for text in [fault.text for fault in faults if fault.text not in _said]:
-        _said.add(text)
+    said = this_process().part(_said)
+    for text in [fault.text for fault in faults if fault.text not in said]:
+        said.add(text)
         log.warning("redis_not_as_it_should_be", reason=text)
 
 

@@ -142,8 +142,8 @@ class Auditor:
     def tell(self, line: AuditLine, *, is_kept: bool = True) -> None:
         """Log the line of a call that has ended; `is_kept`: whether it is in the stream. Raises nothing."""
         self._log(log.now().info, EVENT, line)
-        if process_recorder.calls is not None:
-            _count(process_recorder.calls, line)
+        if (calls := process_recorder.calls()) is not None:
+            _count(calls, line)
         if not is_kept:
             self.miss("Redis refuses it")
 
@@ -161,8 +161,8 @@ class Auditor:
     def miss(self, reason: str) -> None:
         """Count a line that is not in the stream. Raises nothing."""
         self.missed += 1
-        if process_recorder.calls is not None:
-            process_recorder.calls.recorder.count(families.AUDIT_MISSED)
+        if (calls := process_recorder.calls()) is not None:
+            calls.recorder.count(families.AUDIT_MISSED)
         if machine_clock.monotonic() >= self._silent_until:
             self._silent_until = machine_clock.monotonic() + _SILENCE_SECONDS
             self._log(log.now().warning, "audit_not_written", {"reason": reason, "lines": self.missed})

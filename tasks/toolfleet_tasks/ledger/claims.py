@@ -209,9 +209,9 @@ class Claims:
     def drop(self, claim: Claim, *, answer: object = 1, is_end: bool = True) -> None:
         """The attempt is closed, or the call has ended; `answer`: whether the ledger has taken that, and not refused it as late."""
         self._held.pop(claim.token, None)
-        if process_recorder.calls is not None and not (answer and is_end):
+        if (calls := process_recorder.calls()) is not None and not (answer and is_end):
             family = families.RETRIES if answer else families.RESULTS_LATE
-            process_recorder.calls.count_call(family, claim.call.tool_name)
+            calls.count_call(family, claim.call.tool_name)
 
     def give_back(self, claim: Claim) -> None:
         """Nothing was made of the claim, if it was granted at all."""
@@ -238,8 +238,8 @@ class Claims:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._keep(), name="toolfleet-claims")
         self._held[claim.token] = claim
-        if process_recorder.calls is not None and claim.granted == "go" and claim.attempts == 1:
-            process_recorder.calls.begun(claim.call.tool_name, fleet_clock.now() - claim.call.published_at)
+        if (calls := process_recorder.calls()) is not None and claim.granted == "go" and claim.attempts == 1:
+            calls.begun(claim.call.tool_name, fleet_clock.now() - claim.call.published_at)
 
     def _leave(self, claim: Claim) -> None:
         if self._held.pop(claim.token, None) is not None:
@@ -289,8 +289,8 @@ class Claims:
         for claim in claims:
             claim.begin_by = _NEVER if claim.token in taken else begin_by
             if claim.token in taken and self._held.pop(claim.token, None) is not None:
-                if process_recorder.calls is not None:
-                    process_recorder.calls.count_call(families.CLAIMS_LOST, claim.call.tool_name)
+                if (calls := process_recorder.calls()) is not None:
+                    calls.count_call(families.CLAIMS_LOST, claim.call.tool_name)
                 log.warning("claim_lost", call_id=claim.call.call_id, tool=claim.call.tool_name)
                 claim.on_lost()
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks import worker_runtime
+from toolfleet_registry.system.process import Process, this_process
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.worker_runtime import WorkerRuntime
@@ -19,9 +19,9 @@ def ledger_of(here: WorkerRuntime, settings: Settings, worker: str | None = None
     return ledger
 
 
-def calls_held() -> Counter[str]:
-    """How many calls of each module this process runs, if it is a worker. May be called from any thread."""
-    here = worker_runtime.current()
+def calls_held(process: Process | None = None) -> Counter[str]:
+    """Count the calls that a process, or this one, runs of each module, if it is a worker. May be called from any thread."""
+    here: WorkerRuntime | None = (process or this_process()).worker
     ledger = None if here is None else here.made(_make_ledger)
     return Counter() if ledger is None else ledger.claims.held()
 

@@ -4,19 +4,20 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any
 
-from celery import Celery, bootsteps, signals
+from celery import Celery, bootsteps
 
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.metrics import families, process_recorder
 from toolfleet_registry.metrics.exposition import Exposition
 from toolfleet_registry.metrics.recorder import Sample
 from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_registry.system.process import this_process
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.metrics.endpoint import MetricsEndpoint
 from toolfleet_tasks.metrics.sampler import ProcessSampler
 from toolfleet_tasks.worker.ledgers import calls_held
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
-from toolfleet_workers.pool.health import health_of
+from toolfleet_workers.pool.health import call_when_ended, health_of
 
 
 def install(app: Celery) -> None:
@@ -49,14 +50,14 @@ class AnsweredMetrics(bootsteps.StartStopStep):  # type: ignore[misc] # Celery s
             keep = ProcessSampler(recorder, to_redis).keep()
             self._sampling = parent.pool.hub_loop.loop.create_task(keep, name="toolfleet-metrics")
         endpoint.start()
-        signals.worker_shutdown.connect(lambda **_: endpoint.close(), weak=False)
+        call_when_ended(parent, endpoint.close)
 
 
 class WorkerGauges:
     """How one worker is now. `worker` is Celery's. Called from any thread."""
 
     def __init__(self, worker: Any, settings: Settings) -> None:
-        self._worker = worker
+        self._worker, self._process = worker, this_process()
         transport = "fast" if settings.is_fast else "stock"
         self._info = (settings.lane, transport, version("toolfleet"))
 
@@ -64,7 +65,7 @@ class WorkerGauges:
         """The samples."""
         yield Sample(families.WORKER_INFO, 1, self._info)
         yield Sample(families.WORKER_READY, float(health_of(self._worker.app).unready() is None))
-        yield Sample(families.WORKER_LEASES, calls_held().total())
+        yield Sample(families.WORKER_LEASES, calls_held(self._process).total())
         pool = self._worker.pool
         if isinstance(pool, AsyncioPool):
             yield Sample(families.WORKER_IN_FLIGHT, pool.in_flight)

@@ -18,6 +18,8 @@ from toolfleet_registry.directory.watch import ModuleWatch
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.system.process import this_process
+from toolfleet_tasks.aio.greenlet_bridge import run_here
 from toolfleet_tasks.broker.kombu_queues import make_queue
 from toolfleet_tasks.clock.watch import ClockWatch
 from toolfleet_tasks.control.probes import Probes
@@ -30,7 +32,7 @@ from toolfleet_tasks.queues import queue_of
 from toolfleet_tasks.worker.ledgers import calls_held
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
 from toolfleet_workers.pool.consumption import ConsumedNames, Consumption
-from toolfleet_workers.pool.health import health_of
+from toolfleet_workers.pool.health import call_when_ended, health_of
 from toolfleet_workers.pool.queue_pauses import QueuePauses
 from toolfleet_workers.pool.watchdog import Watchdog
 
@@ -119,13 +121,13 @@ class Attendance(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships 
                 "The fast transport needs the asyncio pool: leave -P out, or set TOOLFLEET_FAST_TRANSPORT=0."
             )
         else:  # a pool without a loop
-            threading.Thread(target=lambda: asyncio.run(attend()), name="presence", daemon=True).start()
+            this_process().thread(lambda: run_here(attend()), name="presence").start()
         notes.start()
-        ending = ShutdownReason()
-        signals.worker_shutting_down.connect(ending.on_shutting_down, weak=False)
+        self._ending = ending = ShutdownReason()
+        signals.worker_shutting_down.connect(ending.on_shutting_down, sender=parent.hostname)
         # After everything else: a worker that drains still lives.
-        signals.worker_shutdown.connect(lambda **_: asyncio.run(_part(presence, slots, served)), weak=False)
-        signals.worker_shutdown.connect(lambda **_: notes.leave(restarts=ending.is_restart), weak=False)
+        call_when_ended(parent, lambda: run_here(_part(presence, slots, served)))
+        call_when_ended(parent, lambda: notes.leave(restarts=ending.is_restart))
 
 
 class ShutdownReason:
@@ -150,7 +152,7 @@ class AnsweredProbes(bootsteps.StartStopStep):  # type: ignore[misc] # as above
         health.worker, health.is_fast = parent, settings.is_fast
         probes = Probes(getattr(parent.app, "lane", "all"), settings, live=health.stuck, ready=health.unready)
         probes.start()
-        signals.worker_shutdown.connect(lambda **_: probes.leave(), weak=False)
+        call_when_ended(parent, probes.leave)
 
 
 def install(app: Celery) -> None:

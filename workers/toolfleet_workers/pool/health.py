@@ -1,12 +1,13 @@
-"""Knows whether a worker's loop turns, and whether it takes calls: what its probes answer."""
+"""Knows whether a worker's loop turns, whether it takes calls, which its probes answer, and when it has ended."""
 
-import time
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from celery import Celery
+from celery import Celery, signals
 from celery.worker import state
 
+from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.control.probes import STILL_SECONDS
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
 from toolfleet_workers.pool.consumption import Consumption
@@ -31,7 +32,7 @@ class WorkerHealth:
         if not self.is_fast or not isinstance(pool, AsyncioPool) or getattr(consumer, "waits_for_broker", False):
             return None
         busy_since = pool.hub_loop.busy_since
-        still = 0.0 if busy_since is None else time.monotonic() - busy_since
+        still = 0.0 if busy_since is None else machine_clock.monotonic() - busy_since
         return None if still < STILL_SECONDS else f"the worker's loop has stood still for {still:.0f} s"
 
     def unready(self) -> str | None:
@@ -52,6 +53,17 @@ def health_of(app: Celery) -> WorkerHealth:
     if app not in _known:
         _known[app] = WorkerHealth()
     return _known[app]
+
+
+def call_when_ended(worker: Any, leave: Callable[[], object]) -> None:
+    """Call `leave` when this worker of Celery's has ended, and no other one. It is kept for as long as the worker."""
+
+    def on_shutdown(**_: object) -> None:
+        leave()
+
+    # The signal, which is the whole interpreter's, holds no receiver itself.
+    worker.__dict__.setdefault("on_ended", []).append(on_shutdown)
+    signals.worker_shutdown.connect(on_shutdown, sender=worker)
 
 
 _known: WeakKeyDictionary[Celery, WorkerHealth] = WeakKeyDictionary()

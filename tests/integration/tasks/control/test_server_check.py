@@ -17,8 +17,8 @@ from toolfleet_cli.local.commands import beat_command
 from toolfleet_cli.local.fleet import local_fleet
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.process import this_process
 from toolfleet_tasks.app import make_app
-from toolfleet_tasks.control import server_check
 from toolfleet_tasks.control.server_check import faults_in, faults_of, require_fit, say_faults
 from toolfleet_tasks.control.startup_checks import require_redis
 
@@ -27,7 +27,7 @@ GOOD = {"redis_version": "7.2.4", "maxmemory_policy": "noeviction", "aof_enabled
 
 @pytest.fixture(autouse=True)
 def _new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_check, "_said", set[str]())
+    monkeypatch.setattr(this_process(), "_parts", {})
 
 
 @pytest.fixture

@@ -1,17 +1,20 @@
 """Whether a worker is alive, and whether it takes calls."""
 
+import gc
 import time
+import weakref
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, signals
 from celery.worker import state
 
 from toolfleet_tasks.control.probes import STILL_SECONDS
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
-from toolfleet_workers.pool.health import WorkerHealth, health_of
+from toolfleet_workers.pool.health import WorkerHealth, call_when_ended, health_of
 
 
 @pytest.fixture
@@ -79,3 +82,34 @@ def test_each_app_has_one() -> None:
     app, other = Celery(set_as_current=False), Celery(set_as_current=False)
 
     assert health_of(app) is health_of(app) is not health_of(other)
+
+
+@pytest.mark.parametrize("ends", [0, 1])
+def test_of_two_workers_only_the_end_of_ones_own_is_heard(ends: int) -> None:
+    """Celery's signal is the whole interpreter's."""
+    workers = [Celery(broker="memory://").WorkController(hostname=name, pool_cls="solo") for name in ("one", "other")]
+    left = list[str]()
+    for worker in workers:
+        call_when_ended(worker, partial(left.append, worker.hostname))
+
+    workers[ends].stop()
+
+    assert left == [workers[ends].hostname]
+
+
+def test_a_worker_that_has_gone_leaves_nothing_at_celerys_signal() -> None:
+    """Neither what was to be called at its end, nor itself."""
+
+    class Worker:
+        def leave(self) -> None:
+            pytest.fail("it has gone")
+
+    worker = Worker()
+    call_when_ended(worker, worker.leave)
+    gone = weakref.ref(worker)
+
+    del worker
+    gc.collect()
+    signals.worker_shutdown.send(sender=None)
+
+    assert gone() is None
