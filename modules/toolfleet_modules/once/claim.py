@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,7 +10,7 @@ from dataclasses import replace
 from toolfleet_registry.errors import StoreAway
 from toolfleet_registry.once.patient_store import PatientStore
 from toolfleet_registry.once.port import Record, State, TokenSeries
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_registry.time.shared_timers import shared_timers
 
 _log = logging.getLogger("toolfleet.sdk")
@@ -31,7 +30,7 @@ class RunClaim:
         self._is_kept = False
         self._renewing: asyncio.Task[None] | None = None
         self._live_until = math.inf
-        until = time.time() + LEASE_SECONDS
+        until = machine_clock.wall() + LEASE_SECONDS
         self._tokens = TokenSeries()
         self._record = Record("running", self._tokens.next(0), fingerprint, until, is_repeatable=is_repeatable)
 
@@ -50,7 +49,9 @@ class RunClaim:
         `is_first`: nothing was ever begun before. Raises `StoreAway`: it may have begun all the same.
         """
         self._is_first = is_first
-        self._record = replace(self._record, token=self._tokens.next(attempt), until=time.time() + LEASE_SECONDS)
+        self._record = replace(
+            self._record, token=self._tokens.next(attempt), until=machine_clock.wall() + LEASE_SECONDS
+        )
         self._live_until = fleet_clock.suspend_aware() + LEASE_SECONDS
         return await self._store.swap(self._call_id, seen.token if seen else None, self._record)
 
@@ -98,7 +99,7 @@ class RunClaim:
     async def _renew(self) -> None:
         """A renewal whose answer was lost may have been written or not: the token stays the same, so both are good."""
         while self._is_kept:
-            renewed = replace(self._record, until=time.time() + LEASE_SECONDS)
+            renewed = replace(self._record, until=machine_clock.wall() + LEASE_SECONDS)
             live_until = fleet_clock.suspend_aware() + LEASE_SECONDS
             try:
                 if not await self._store.swap(self._call_id, renewed.token, renewed):

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Coroutine
 from typing import Any, Protocol
@@ -16,6 +15,7 @@ from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun
 from toolfleet_registry.once.patient_store import PatientStore
 from toolfleet_registry.once.port import Record, new_token
+from toolfleet_registry.time import machine_clock
 
 _log = logging.getLogger("toolfleet.sdk")
 
@@ -110,7 +110,7 @@ class IdempotentRuns:
         try:
             record = await self._store.get(call_id)
             is_begun = record is not None and record.state != "open"
-            if not is_begun and await self._store.complete_since() <= time.time() - young_seconds:
+            if not is_begun and await self._store.complete_since() <= machine_clock.wall() - young_seconds:
                 # Whoever comes with this call from now on is refused: also a request that waits in a socket.
                 refused = Record("refused", call_id)
                 is_refused = await self._store.swap(call_id, record.token if record else None, refused)
@@ -206,7 +206,7 @@ def _judged(record: Record, work: Work, tool: Runnable) -> Reply | str:
         return "again"
     if record.fingerprint != work.fingerprint:
         raise KeyReused("This Idempotency-Key was used for another request.")
-    if record.state == "running" and record.until > time.time():
+    if record.state == "running" and record.until > machine_clock.wall():
         return "wait"
     if record.state in {"done", "accepted", "asked"} or (record.state == "failed" and not _runs_again(tool, record)):
         return Reply.kept(record.reply, is_success=record.state == "done")
@@ -245,4 +245,4 @@ def _reconciliation(record: Record | None) -> dict[str, Any]:
         return {"state": "none"}
     if record.state == "accepted":
         return {"state": "running", "handle": Reply.kept(record.reply).handle}
-    return {"state": "running" if record.until > time.time() else "unknown"}
+    return {"state": "running" if record.until > machine_clock.wall() else "unknown"}

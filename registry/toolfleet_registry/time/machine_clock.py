@@ -4,7 +4,6 @@ Code on a loop sleeps, and sets timers, by its loop: that is the port there. A s
 loop; nobody keeps one of these functions for longer than an object lives.
 """
 
-import functools
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -16,5 +15,7 @@ monotonic: Callable[[], float] = time.monotonic
 wall: Callable[[], float] = time.time
 """Return what this machine takes for the time, in seconds since the epoch: for people to read. Deadlines go by the fleet's clock."""
 
-utc_now: Callable[[], datetime] = functools.partial(datetime.now, UTC)
-"""Return the same as a datetime with its zone."""
+
+def utc_now() -> datetime:
+    """Return the same as a datetime with its zone."""
+    return datetime.fromtimestamp(wall(), UTC)

@@ -73,11 +73,16 @@ class SlewedClock:
         self.monotonic = monotonic
         self._young_seconds = young_seconds
         self._wall = wall
+        self._readings = deque[Reading](maxlen=_KEPT)
+        self.forget()
+
+    def forget(self) -> None:
+        """Show the machine's time again, as if no server had been heard."""
         # By when it has made good what it had to, what it shows then beyond monotonic time, and how fast it makes good.
         self._course: tuple[float, float, float] | None = None
         self._young_until = -math.inf
         self._last: Reading | None = None  # with which the clock has agreed
-        self._readings = deque[Reading](maxlen=_KEPT)
+        self._readings.clear()
         self.source: tuple[str, float] = ("", -math.inf)
         """Which server it follows, and when (monotonic) that one was heard last."""
 

@@ -9,10 +9,11 @@ import contextlib
 import selectors
 import signal
 import socket
-import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
+
+from toolfleet_registry.time import machine_clock
 
 T = TypeVar("T")
 
@@ -49,14 +50,14 @@ class HubLoop:
 
     @property
     def busy_since(self) -> float | None:
-        """The last tick, by `time.monotonic`; `None` while nothing is due and the thread waits. For any thread to read."""
+        """The last tick, by `machine_clock.monotonic`; `None` while nothing is due and the thread waits. For any thread to read."""
         return self._selector.busy_since
 
     @property
     def stalled_seconds(self) -> float:
         """How long the loop has stood still by now, if it does. For any thread to ask."""
         busy_since = self.busy_since
-        return 0.0 if busy_since is None else time.monotonic() - busy_since
+        return 0.0 if busy_since is None else machine_clock.monotonic() - busy_since
 
     @property
     def is_closed(self) -> bool:
@@ -103,7 +104,7 @@ class HubLoop:
     def _run_slice(self) -> float | None:
         if self.loop.is_running() or self.loop.is_closed():  # code of the loop itself polls the hub; or all is over
             return None
-        piece = _Slice(self.loop.stop, time.monotonic() + _SLICE_SECONDS)
+        piece = _Slice(self.loop.stop, machine_clock.monotonic() + _SLICE_SECONDS)
         self._selector.slice = piece
         try:
             self.loop.run_forever()
@@ -169,7 +170,7 @@ class _SliceSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if self.slice is None:
             return self.rest(super().select, timeout)
-        now = self.busy_since = time.monotonic()
+        now = self.busy_since = machine_clock.monotonic()
         events = super().select(0)
         if events or timeout == 0:  # asyncio asks with 0 when callbacks or timers are due
             self.slice.worked = True
@@ -187,7 +188,7 @@ class _SliceSelector(selectors.DefaultSelector):
         try:
             return wait(timeout)
         finally:
-            self.busy_since = time.monotonic()
+            self.busy_since = machine_clock.monotonic()
 
     def close(self) -> None:
         super().close()

@@ -9,6 +9,7 @@ import traceback
 from typing import Protocol
 
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import machine_clock
 
 _CHECKS_PER_STALL = 10
 
@@ -20,7 +21,7 @@ class Watched(Protocol):
 
     @property
     def busy_since(self) -> float | None:
-        """The last tick, by `time.monotonic`; `None` while the loop waits for work."""
+        """The last tick, by `machine_clock.monotonic`; `None` while the loop waits for work."""
         ...
 
     @property
@@ -49,7 +50,7 @@ class Watchdog:
         self._pause_seconds = stall_seconds / _CHECKS_PER_STALL
         self._thread_id = threading.get_ident()
         self._stalled_since: float | None = None
-        self._checked_at = time.monotonic()
+        self._checked_at = machine_clock.monotonic()
 
     def start(self) -> None:
         """Watch from now on. To be called from the main thread, where the signal arrives."""
@@ -59,7 +60,7 @@ class Watchdog:
 
     def read(self) -> None:
         """One look."""
-        now, busy_since = time.monotonic(), self._loop.busy_since
+        now, busy_since = machine_clock.monotonic(), self._loop.busy_since
         silent, self._checked_at = now - self._checked_at, now
         if self._stalled_since is not None and busy_since != self._stalled_since:
             log.warning("loop_recovered", seconds=round(now - self._stalled_since, 1))

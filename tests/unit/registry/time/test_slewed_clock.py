@@ -51,6 +51,17 @@ class World:
             self.look()
 
 
+def test_what_it_has_heard_can_be_forgotten() -> None:
+    """Then it is as it was at first, whatever the machine shows."""
+    world = World(wall_ahead=-30)
+    world.grow_up()
+
+    world.clock.forget()
+
+    assert (world.clock.now(), world.clock.is_set, world.clock.is_young) == (world.fleet - 30, False, True)
+    assert world.look() == "set"
+
+
 def test_it_shows_the_machines_own_clock_until_it_is_set() -> None:
     """And then the server's, however far that is."""
     world = World(wall_ahead=-30)
