@@ -32,8 +32,6 @@ CLOCKS = {
     "registry/toolfleet_registry/catalog/module_registration.py": "measures a thread's work, not time that passes",
     "registry/toolfleet_registry/once/sqlite.py": "waits in a thread for another process to let go of its file",
     "tasks/toolfleet_tasks/control/probe_sockets.py": "names a socket as nobody shall guess",
-    "workers/toolfleet_workers/pool/health.py": "looks at the real loop of a worker from another thread",
-    "workers/toolfleet_workers/pool/hub_loop.py": "is the real loop of a worker",
     "workers/toolfleet_workers/pool/watchdog.py": "watches the real loop of a worker from a thread",
 }
 # Who puts a call, or a task of ours, into a queue past the port of `publish`.
