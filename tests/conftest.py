@@ -1,5 +1,6 @@
 """What every test may ask for: a real Redis server, emptied for each test, and a check of what is left in it."""
 
+from bed import early  # isort: skip - in virtual time it replaces the clock of what is imported below
 import asyncio
 import gc
 import os
@@ -45,8 +46,15 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_report_header() -> str | None:
+    """Say what this process of pytest cannot run."""
+    return None if early.is_virtual else f"not run here, for they need a process of their own: pytest {early.VIRTUAL}"
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files of which no test is in the tier that is asked for are not even imported."""
+    """Files of which no test is in the tier that is asked for are not even imported; nor are those in virtual time elsewhere."""
+    if collection_path == early.VIRTUAL and not early.is_virtual:
+        return True
     return is_apart(collection_path, str(config.option.markexpr)) or None
 
 

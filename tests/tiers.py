@@ -109,6 +109,7 @@ TIERS = {
     "seeds/test_http_doors.py": "fleet",
     "soak": "usual",
     "unit": "usual",
+    "virtual": "usual",
     "wire": "fleet",
 }
 """The tier of each folder of tests, and of each file that is in another one than its folder."""

@@ -156,7 +156,7 @@ def serve(module: ModuleServer, *, port: int = 0) -> Generator[ModuleServer]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    runner = asyncio.run_coroutine_threadsafe(_start(module, port), loop).result(10)
+    runner = asyncio.run_coroutine_threadsafe(start(module, port), loop).result(10)
     try:
         yield module
     finally:
@@ -166,7 +166,7 @@ def serve(module: ModuleServer, *, port: int = 0) -> Generator[ModuleServer]:
         loop.close()
 
 
-async def _start(module: ModuleServer, port: int) -> web.AppRunner:
+async def start(module: ModuleServer, port: int) -> web.AppRunner:
     app = web.Application(client_max_size=2**26, middlewares=[module.guard])
     app.router.add_get("/manifest", module.manifest)
     app.router.add_get("/health", module.health)

@@ -1,0 +1,233 @@
+"""What a test in virtual time asks for: a fleet whose members come, go and die."""
+
+import asyncio
+import contextvars
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from celery import beat, signals
+from celery.worker import state
+from kombu.asynchronous import set_event_loop
+
+from bed import clock
+from bed.greenlets import SharedHubLoop
+from bed.network import Link
+from bed.redis import VirtualRedis
+from bed.site import Site
+from support import module_server
+from support.module_server import ModuleServer
+from toolfleet import ToolFleet
+from toolfleet_cli.local.tcp_ports import LOOPBACK
+from toolfleet_gateway.auth.generated_key import generate_key
+from toolfleet_gateway.gateway import serve_gateway
+from toolfleet_registry.access.key_text import new_key_text
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.listening import listening_socket
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.aio.greenlet_bridge import Bridge
+from toolfleet_tasks.app import make_app
+from toolfleet_tasks.control.celery_worker import FleetWorker
+from toolfleet_workers.pool.asyncio_pool import AsyncioPool
+from toolfleet_workers.pool.bootsteps import AnsweredProbes, LoopWatchdog
+from toolfleet_workers.pool.health import health_of
+from toolfleet_workers.worker_app import make_worker_app
+
+AsyncioPool.make_hub_loop = SharedHubLoop  # type: ignore[assignment] # it has all that is used
+_PATIENCE_SECONDS = 3600.0
+
+
+class Worker:
+    """What `celery worker` runs, in a site of its own."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        self.site = Site(name)
+        self._settings = settings
+        self._worker: Any = None
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Return when it takes calls."""
+        self._running = self.site.start(self._run())
+        while not (self._worker is not None and health_of(self._worker.app).is_prepared):
+            await asyncio.sleep(0.01)
+            if self._running.done():
+                self._running.result()
+                raise RuntimeError("the worker has ended")
+
+    def kill(self) -> None:
+        """End it as SIGKILL does."""
+        self.site.kill()
+
+    def dies_at(self, write: int, part: float = 1.0) -> asyncio.Event:
+        """Have it die at a write, counted from now, of which `part` leaves it. Returns an event that is set then."""
+        loop, dead = asyncio.get_running_loop(), asyncio.Event()
+
+        def die() -> None:
+            self.site.kill()
+            dead.set()
+
+        context = contextvars.copy_context()
+        self.site.on_death = lambda: loop.call_soon(die, context=context)
+        self.site.dies_at, self.site.written_then = self.site.writes + write, part
+        return dead
+
+    async def tell_to_end(self) -> None:
+        """Send it SIGTERM: running calls may end."""
+        await self.site.start(self._tell_to_end())
+
+    async def stop(self) -> None:
+        """Tell it to end, and wait until it has ended."""
+        assert self._running is not None
+        await self.tell_to_end()
+        await asyncio.wait([self._running])
+        self.site.kill()  # what is left ends with its process
+
+    async def _tell_to_end(self) -> None:
+        signals.worker_shutting_down.send(sender=self.site.host, sig="SIGTERM", how="Warm", exitcode=0)
+        state.should_stop = 0
+
+    async def _run(self) -> None:
+        with suppress(SystemExit):
+            await Bridge(self._work)
+
+    def _work(self) -> None:
+        set_event_loop(None)  # each has a hub of its own
+        app = make_worker_app(self._settings)
+        app.steps["worker"] -= {LoopWatchdog, AnsweredProbes}  # they watch a process, from threads
+        self._worker = _Worker(app=app, hostname=self.site.host, loglevel="CRITICAL", quiet=True)
+        self._worker.start()
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A gateway that takes requests: its `url`, and the `key` that it was given."""
+
+    site: Site
+    url: str
+    key: str
+
+    def client(self, key: str | None = None) -> httpx.AsyncClient:
+        """Return a client with its key, or another one."""
+        headers = {"Authorization": f"Bearer {key or self.key}"}
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30, trust_env=False)
+
+
+class _Worker(FleetWorker):
+    def install_platform_tweaks(self, worker: Any) -> None:
+        """Leave the test's signals alone."""
+
+
+class Bed:
+    """A fleet over one Redis.
+
+    Attributes:
+        given: The settings of all its members; a member may be given more. A test may set some before it starts members.
+
+    """
+
+    def __init__(self, redis: VirtualRedis, stack: AsyncExitStack) -> None:
+        self.redis, self._stack = redis, stack
+        self.given: dict[str, Any] = {"redis_url": redis.url, "module_services": {}}
+        self._members = 0
+
+    @property
+    def settings(self) -> Settings:
+        """Return the settings of its members."""
+        return self.with_settings()
+
+    def with_settings(self, **more: object) -> Settings:
+        """Return the settings of a member that is given more than the others."""
+        return Settings(**{**self.given, **more})
+
+    async def worker(self, **settings: object) -> Worker:
+        """Start one more, and wait until it takes calls."""
+        worker = Worker(self.with_settings(**settings), self._name("worker"))
+        self._stack.callback(_kill, worker.site)
+        await worker.start()
+        return worker
+
+    async def beat(self, **settings: object) -> Site:
+        """Start Celery's beat, with the product's scheduler."""
+        site = self.site("beat")
+        app = make_app(self.with_settings(**settings), stores_results=False)
+        service = beat.Service(app, scheduler_cls="toolfleet_tasks.control.beat:FleetScheduler")
+
+        async def run() -> None:
+            await Bridge(service.start)
+
+        site.start(run())
+        return site
+
+    async def agent(self, **settings: object) -> ToolFleet:
+        """Open an agent's side, in the test's own process."""
+        return await self._stack.enter_async_context(ToolFleet(settings=self.with_settings(**settings)))
+
+    async def serve(self, *modules: ModuleServer) -> None:
+        """Serve modules, and have all who come later know them."""
+        for module in modules:
+            await self.site(module.name).start(module_server.start(module, 0))
+            self.given["module_services"] = {**self.given["module_services"], module.name: module.url}
+
+    async def gateway(self, **settings: object) -> "Gateway":
+        """Start a gateway, and wait until it takes requests."""
+        site, ready = self.site("gateway"), asyncio.Event()
+        key = new_key_text().text  # one of its own would not be made where the registry has keys
+        given = self.with_settings(**{"gateway_leave_seconds": 0, **settings})
+
+        async def serve() -> int:
+            listener = listening_socket(LOOPBACK, 0)
+            port: int = listener.getsockname()[1]
+            serving = asyncio.create_task(serve_gateway(given, listener, generated=generate_key(key), ready=ready.set))
+            await asyncio.wait([serving, asyncio.create_task(ready.wait())], return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                serving.result()
+            return port
+
+        return Gateway(site, f"http://{LOOPBACK}:{await site.start(serve())}", key)
+
+    async def link(self, port: int) -> Link:
+        """Make a connection to a server that can be disturbed: hand its URL to the member that shall suffer."""
+        link = Link(port)
+        await self.site("link").start(link.open())
+        return link
+
+    def site(self, name: str) -> Site:
+        """Make a process for code of the test's own, such as a core that dies."""
+        site = Site(self._name(name))
+        self._stack.callback(_kill, site)
+        return site
+
+    def ask(self, *command: Any) -> Any:
+        """Ask Redis."""
+        with self.redis.client() as client:
+            return client.execute_command(*command)
+
+    def _name(self, role: str) -> str:
+        self._members += 1
+        return f"{role}{self._members}"
+
+
+@asynccontextmanager
+async def open_bed(redis: VirtualRedis) -> AsyncGenerator[Bed]:
+    """Open a bed with an empty Redis and no member yet."""
+    fleet_clock.clock.forget()
+    async with AsyncExitStack() as stack:
+        bed = Bed(redis, stack)
+        bed.ask("FLUSHALL")
+        yield bed
+
+
+async def until(condition: Callable[[], object], what: str, *, step: float = 0.05) -> None:
+    """Return as soon as a condition holds; it is looked at every `step` seconds."""
+    ends_at = clock.monotonic() + _PATIENCE_SECONDS
+    while not (found := condition()) or (isinstance(found, Awaitable) and not await found):
+        assert clock.monotonic() < ends_at, f"waited {_PATIENCE_SECONDS} s in vain: {what}"
+        await asyncio.sleep(step)
+
+
+def _kill(site: Site) -> None:
+    if not site.is_dead:
+        site.kill()

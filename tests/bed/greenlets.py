@@ -1,0 +1,142 @@
+"""Runs code that blocks on the bed's loop: each piece in a greenlet of its own, which waits there without blocking others."""
+
+import asyncio
+import contextlib
+import select
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from bed import clock
+from toolfleet_tasks.aio.greenlet_bridge import Bridge, await_, in_bridge
+
+
+def sleep(seconds: float) -> None:
+    """Implements `time.sleep`: others go on meanwhile where that is possible."""
+    if in_bridge():
+        await_(asyncio.sleep(seconds))
+    elif threading.current_thread() is threading.main_thread():
+        clock.move(seconds)  # the whole loop stands still
+    else:
+        clock.real_sleep(seconds)
+
+
+def wait_for_file(descriptor: int, *, writing: bool = False, timeout: float | None = None) -> bool:
+    """Return whether a file is ready, after at most so many seconds; others go on meanwhile. Only in a greenlet."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT if writing else select.POLLIN)
+    return bool(poll.poll(0)) or await_(_is_ready(descriptor, writing=writing, seconds=timeout))
+
+
+async def _is_ready(descriptor: int, *, writing: bool, seconds: float | None) -> bool:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    add, remove = (loop.add_writer, loop.remove_writer) if writing else (loop.add_reader, loop.remove_reader)
+
+    def set_ready() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    add(descriptor, set_ready)
+    try:
+        await asyncio.wait([ready], timeout=seconds)
+    finally:
+        remove(descriptor)
+    return ready.done()
+
+
+class GreenThread:
+    """Implements what the product uses of `threading.Thread`."""
+
+    def __init__(self, *, target: Callable[[], object], name: str, daemon: bool) -> None:
+        del daemon  # it ends with its site
+        self._target, self._name = target, name
+        self._task: asyncio.Task[object] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
+
+    def is_alive(self) -> bool:
+        """Return whether it runs."""
+        return self._task is not None and not self._task.done()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end; from the loop's own code, which cannot wait, return at once."""
+        if self._task is not None and in_bridge():
+            await_(asyncio.wait([self._task], timeout=timeout))
+
+    async def _run(self) -> object:
+        return await Bridge(self._target)
+
+
+class GreenEvent:
+    """Implements what the product uses of `threading.Event`."""
+
+    _SHORTEST_WAIT = 1.0
+    """Seconds. What looks around more often than that costs a test most of its time, and is woken if there is news."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.set, self.clear, self.is_set = self._event.set, self._event.clear, self._event.is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set."""
+        return await_(self._wait(None if timeout is None else max(timeout, self._SHORTEST_WAIT)))
+
+    async def _wait(self, seconds: float | None) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        return self._event.is_set()
+
+
+class GreenThreads:
+    """Implements the product's port for threads."""
+
+    Thread, Event = GreenThread, GreenEvent
+
+
+class SharedHubLoop:
+    """Implements the pool's `HubLoop` for a Celery that runs in a greenlet: its hub waits on the bed's loop."""
+
+    busy_since: float | None = None
+    stalled_seconds = 0.0
+    current_task: str | None = None
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.is_closed = False
+
+    def attach(self, hub: Any) -> None:
+        """Have this hub wait on the loop."""
+        if not isinstance(hub.poller, _GreenPoller):
+            hub.poller = _GreenPoller(hub.poller)
+
+    def run(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Wait for it."""
+        await_(coroutine)
+
+    def wake(self, *, after: float) -> None:
+        """Do nothing: the hub polls once a second at least."""
+
+    def close(self) -> None:
+        """Leave the loop to the bed."""
+        self.is_closed = True
+
+
+class _GreenPoller:
+    def __init__(self, poller: Any) -> None:
+        self._poller = poller
+
+    def poll(self, timeout: float | None) -> Any:
+        """Implements the poller's own."""
+        events = self._poller.poll(0)
+        if events or not timeout:
+            await_(asyncio.sleep(0))
+            return events
+        wait_for_file(self._poller._epoll.fileno(), timeout=timeout)
+        return self._poller.poll(0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._poller, name)

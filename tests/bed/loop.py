@@ -1,0 +1,94 @@
+"""An event loop that never waits: when nothing goes on, in Redis neither, it moves the clock to its next timer."""
+
+import asyncio
+import selectors
+from concurrent.futures import Executor
+from random import Random
+from typing import Any
+
+from bed import clock, redis
+from bed.site import owned_task
+
+_MARGIN_SECONDS = 0.25
+"""How long before a timer Redis may end its own waits first: the client of such a wait has a limit that is a little longer."""
+_STUCK_SECONDS = 20.0
+_THREAD_SECONDS = 0.002
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """A loop whose time is `clock`'s.
+
+    Args:
+        chance: Decides in which order sockets that are ready at once are read, and how many of them now. `None`: all, in
+            the order in which they were opened.
+
+    """
+
+    def __init__(self, chance: Random | None = None) -> None:
+        self.chance = chance
+        self.jumps = self.in_threads = 0
+        super().__init__(_Jumping(self))
+        self.set_task_factory(owned_task)
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - asyncio's
+        """Implements asyncio's, without a limit that would be over at once."""
+        del timeout
+        executor: Executor | None = getattr(self, "_default_executor", None)
+        if executor is not None:
+            executor.shutdown()
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override] # its types are of 3.11 on
+        """Implements asyncio's. The clock stands still until the thread has ended."""
+        future = super().run_in_executor(executor, func, *args)
+        self.in_threads += 1
+        future.add_done_callback(self._left_thread)
+        return future
+
+    def set_exception_handler(self, handler: Any) -> None:
+        """Do nothing: a worker would hide the errors of all others."""
+
+    def _left_thread(self, _: object) -> None:
+        self.in_threads -= 1
+
+
+class _Jumping(selectors.DefaultSelector):
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if not redis.is_settled():
+            redis.settle()
+        events = super().select(0)
+        if not events and (timeout is None or timeout > 0):
+            events = self._wait(timeout)
+        return self._in_some_order(events)
+
+    def _wait(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self._loop.in_threads:
+            return super().select(_THREAD_SECONDS)
+        if timeout is None:
+            if events := super().select(_STUCK_SECONDS):
+                return events
+            raise RuntimeError("every task waits for something that will never come")
+        self._loop.jumps += 1
+        if timeout > 2 * _MARGIN_SECONDS:
+            if events := self._jump(timeout - _MARGIN_SECONDS):
+                return events
+            timeout = _MARGIN_SECONDS
+        return self._jump(timeout)
+
+    def _jump(self, seconds: float) -> list[tuple[selectors.SelectorKey, int]]:
+        clock.move(seconds)
+        redis.settle()
+        return super().select(0)
+
+    def _in_some_order(
+        self, events: list[tuple[selectors.SelectorKey, int]]
+    ) -> list[tuple[selectors.SelectorKey, int]]:
+        events.sort(key=lambda event: event[0].fd)
+        chance = self._loop.chance
+        if chance is None or len(events) < 2:
+            return events
+        chance.shuffle(events)
+        return events[: chance.randrange(1, len(events) + 1)]  # the others are still ready at the next turn

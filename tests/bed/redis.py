@@ -1,0 +1,177 @@
+"""A real Redis server whose clock is the bed's, by libfaketime."""
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from bed import clock, sockets
+from toolfleet_cli.local.redis_server import bundled_redis_server, redis_url
+from toolfleet_cli.local.tcp_ports import LOOPBACK, free_port
+
+_PING, _PONG = b"PING\r\n", b"+PONG\r\n"
+_ANSWER_SECONDS = 3.0
+"""Debian's server hangs at its start under libfaketime: its memory allocator asks for the time. Such a one is passed over."""
+
+
+_servers: "list[VirtualRedis]" = []
+_settled_at = -1
+
+
+def settle() -> None:
+    """Return when each server has done all that was sent to it before, and its answers are on their way."""
+    global _settled_at  # noqa: PLW0603 - of the process, as the sockets are
+    _settled_at = sockets.writes()
+    for server in _servers:
+        server.settle()
+
+
+def is_settled() -> bool:
+    """Return whether nothing was written to any socket since they last settled."""
+    return _settled_at == sockets.writes()
+
+
+class VirtualRedis:
+    """A server of the bed's own, with its data in memory only."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.is_frozen = False
+        self.start()
+        _servers.append(self)
+
+    def start(self, *options: str) -> None:
+        """Start it with these options beside the usual ones."""
+        binary, library = _server_and_library()
+        self.port = free_port()
+        self._process = _started(binary, library, self.folder, self.port, *options)
+        pings = _connected(self._process, self.port)
+        assert pings is not None, "Redis does not start"
+        self._pings = pings
+        self.url = redis_url(self.port)
+
+    def client(self) -> Redis:
+        """Return a client that blocks, for the test's own questions."""
+        return Redis(port=self.port, decode_responses=True)
+
+    def settle(self) -> None:
+        """Return when it has done all that was sent to it before, and has sent its answers.
+
+        It answers in rounds: with its answer to the second question, the answers to all that came before the first are sent.
+        """
+        if self.is_frozen:
+            return
+        for _ in range(2):
+            sockets.real_sendall(self._pings, _PING)
+            left = len(_PONG)
+            while left:
+                left -= len(sockets.real_recv(self._pings, left))
+
+    def freeze(self) -> None:
+        """Stop it, as SIGSTOP does: its connections stay, and it answers nothing."""
+        self.is_frozen = True
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._process.send_signal(signal.SIGCONT)
+        self.is_frozen = False
+
+    def close(self) -> None:
+        """End it."""
+        _servers.remove(self)
+        self._pings.close()
+        _end(self._process)
+
+
+@cache
+def _server_and_library() -> tuple[Path, Path]:
+    """Return a server that answers under libfaketime: the wheel's, or that on PATH."""
+    library = _library()
+    if library is None:
+        raise _missing("libfaketime is not installed: neither its wheel nor the system's package is there")
+    found = [bundled_redis_server(), *(shutil.which(name) for name in ("redis-server", "valkey-server"))]
+    for binary in [Path(each) for each in found if each]:
+        folder = Path("/dev/shm" if Path("/dev/shm").is_dir() else "/tmp", f"bed-{os.getpid()}")
+        folder.mkdir(exist_ok=True)
+        process = _started(binary, library, folder, port := free_port())
+        try:
+            if (answered := _connected(process, port)) is not None:
+                answered.close()
+                return binary, library
+        finally:
+            _end(process)
+            shutil.rmtree(folder)
+    raise _missing(f"no Redis server answers under libfaketime: {found}")
+
+
+def _missing(reason: str) -> BaseException:
+    """Return what ends a test that cannot run: where everything is to be there, as in CI, it fails."""
+    kind = pytest.fail.Exception if os.environ.get("CI") else pytest.skip.Exception
+    return kind(f"{reason}. NOTHING THAT NEEDS VIRTUAL TIME CAN BE TESTED.")
+
+
+def _library() -> Path | None:
+    spec = importlib.util.find_spec("libfaketime")
+    folders = (
+        [] if spec is None or spec.origin is None else [Path(spec.origin).parent / "vendor" / "libfaketime" / "src"]
+    )
+    system = ("/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime", "/usr/lib64/faketime")
+    for folder in [*folders, *map(Path, system), Path("/usr/lib/faketime"), Path("/usr/local/lib/faketime")]:
+        if (path := folder / "libfaketime.so.1").is_file():
+            return path
+    return None
+
+
+def _started(binary: Path, library: Path, folder: Path, port: int, *options: str) -> "subprocess.Popen[bytes]":
+    usual = {
+        "bind": LOOPBACK,
+        "port": str(port),
+        "dir": str(folder),
+        "appendonly": "no",
+        "save": "",
+        "maxmemory-policy": "noeviction",
+    }
+    words = [word for name, value in usual.items() for word in (f"--{name}", value)]
+    env = {**os.environ, **clock.shown_in(folder), "LD_PRELOAD": str(library)}
+    with (folder / "redis.log").open("ab") as log:
+        return subprocess.Popen(
+            [str(binary), *words, *options],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _connected(process: "subprocess.Popen[bytes]", port: int) -> socket.socket | None:
+    """Return a connection to it once it answers; `None` if it does not."""
+    for _ in range(int(_ANSWER_SECONDS / 0.01)):
+        with suppress(OSError):
+            found = socket.create_connection((LOOPBACK, port))
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            found.settimeout(_ANSWER_SECONDS)
+            sockets.real_sendall(found, _PING)
+            if sockets.real_recv(found, len(_PONG)) == _PONG:
+                found.settimeout(None)
+                return found
+        if process.poll() is not None:
+            return None
+        clock.real_sleep(0.01)
+    return None
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait()
+    for name in ("faketime_shm", "sem.faketime_sem"):  # what libfaketime leaves of a killed one
+        Path("/dev/shm", f"{name}_{process.pid}").unlink(missing_ok=True)

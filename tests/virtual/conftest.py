@@ -1,0 +1,52 @@
+"""What tests in virtual time share: a Redis whose clock jumps, and a fleet over it."""
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from random import Random
+
+import pytest
+from redis import Redis
+
+from bed.fleet import Bed, open_bed
+from bed.loop import VirtualLoop
+from bed.redis import VirtualRedis
+from support.module_server import ModuleServer
+from support.owls import make_module
+from toolfleet_registry.redis.keys import Keys
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], VirtualLoop]]:
+    """Run every test on a loop of its own that never waits. BED_SEED: what is ready at once is read in another order."""
+    seed = os.environ.get("BED_SEED")
+    return {"virtual": lambda: VirtualLoop(None if seed is None else Random(seed))}
+
+
+@pytest.fixture(scope="session")
+def virtual_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VirtualRedis]:
+    """The process's Redis server."""
+    server = VirtualRedis(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def owls() -> ModuleServer:
+    """A module with tools that work, nap, fail, turn away and garble."""
+    return make_module()
+
+
+@pytest.fixture
+async def bed(virtual_redis: VirtualRedis) -> AsyncIterator[Bed]:
+    """An empty fleet; at the end every key in its Redis is one of keys.py, and expires unless it may last."""
+    async with open_bed(virtual_redis) as bed:
+        yield bed
+    with virtual_redis.client() as client:
+        _check_keys(client)
+
+
+def _check_keys(client: Redis) -> None:
+    keys = Keys("")
+    for key in client.scan_iter():
+        rule = keys.rule_of(key)
+        assert rule is not None, f"key {key!r} is not in keys.py"
+        assert rule.lasting or client.ttl(key) != -1, f"key {key!r} never expires"

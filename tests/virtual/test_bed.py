@@ -1,0 +1,119 @@
+"""The bed itself: time that jumps, members that die, and a Redis that does not answer."""
+
+import asyncio
+import signal
+import time
+
+import pytest
+
+from bed import clock
+from bed.fleet import Bed, until
+from support.module_server import ModuleServer
+from toolfleet import Caller, ToolCall
+
+ECHO = ToolCall(tool_name="owls.echo")
+
+
+def nap(seconds: float, tool: str = "owls.nap") -> ToolCall:
+    return ToolCall(tool_name=tool, arguments={"seconds": seconds})
+
+
+async def test_a_call_takes_its_time_and_no_other(bed: Bed, owls: ModuleServer, owner: Caller) -> None:
+    await bed.serve(owls)
+    await bed.worker()
+    fleet = await bed.agent()
+    before = clock.monotonic()
+    result = await fleet.call(nap(20), owner, timeout=60)
+    assert result.success
+    assert 20 <= clock.monotonic() - before < 21
+
+
+async def test_redis_shows_the_same_time(bed: Bed) -> None:
+    for seconds in (0.1, 10, 100_000):
+        await asyncio.sleep(seconds)
+        told, micro = bed.ask("TIME")
+        assert abs(int(told) + int(micro) / 1e6 - time.time()) < 1e-3
+
+
+async def test_a_killed_worker_says_nothing_more(bed: Bed, owls: ModuleServer, owner: Caller) -> None:
+    await bed.serve(owls)
+    worker = await bed.worker()
+    fleet = await bed.agent()
+    handle = await fleet.submit(nap(5, "owls.nap_once"), owner, timeout=30)
+    await until(lambda: owls.running, "the module has the call")
+    worker.kill()
+    await until(lambda: owls.interrupted, "the module sees the connection end")
+    await bed.worker()
+    result = await handle.result(100)
+    assert (result.error_code, result.effect_state) == ("timed_out", "unknown")
+    assert len(owls.requests) == 1
+
+
+@pytest.mark.parametrize("which", range(1, 8))
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0])
+async def test_a_worker_that_dies_at_a_write(
+    bed: Bed, owls: ModuleServer, owner: Caller, which: int, part: float
+) -> None:
+    await bed.serve(owls)
+    worker = await bed.worker(visibility_timeout=3)
+    fleet = await bed.agent()
+    dead = worker.dies_at(which, part)
+    handle = await fleet.submit(nap(0.02, "owls.nap_once"), owner, timeout=40)
+    await dead.wait()
+    await bed.worker(visibility_timeout=3)
+    result = await handle.result(120)
+    assert len(owls.requests) <= 1
+    assert result.success or result.effect_state == "unknown"
+
+
+async def test_a_frozen_redis_is_waited_for(bed: Bed, owls: ModuleServer, owner: Caller) -> None:
+    await bed.serve(owls)
+    await bed.worker()
+    fleet = await bed.agent()
+    assert (await fleet.call(ECHO, owner)).success
+    bed.redis.freeze()
+    asyncio.get_running_loop().call_later(2, bed.redis.thaw)
+    before = clock.monotonic()
+    assert (await fleet.call(ECHO, owner, timeout=30)).success
+    assert clock.monotonic() - before >= 2
+
+
+async def test_a_gateway_takes_calls_until_it_is_told_to_end(bed: Bed, owls: ModuleServer) -> None:
+    await bed.serve(owls)
+    await bed.worker()
+    gateway = await bed.gateway()
+    async with gateway.client() as client:
+        answer = await client.post("/calls", json={"tool_name": "owls.nap", "arguments": {"seconds": 10}})
+        assert answer.status_code < 300, answer.text
+    gateway.site.send_signal(signal.SIGTERM)
+    await until(lambda: all(task.done() for task in gateway.site.tasks), "it has ended")
+
+
+async def test_a_disturbed_connection_is_got_over(bed: Bed, owls: ModuleServer, owner: Caller) -> None:
+    """Late, cut, or half open: what is called ends well once it is whole again."""
+    await bed.serve(owls)
+    link = await bed.link(bed.redis.port)
+    await bed.worker(redis_url=link.redis_url)
+    fleet = await bed.agent()
+    link.late_seconds = 0.2
+    assert (await fleet.call(ECHO, owner, timeout=60)).success
+    link.late_seconds = 0
+    assert link.cut()
+    assert (await fleet.call(ECHO, owner, timeout=60)).success
+    link.loses_answers = True
+    loop = asyncio.get_running_loop()
+    loop.call_later(5, setattr, link, "loses_answers", False)
+    loop.call_later(5, link.cut)
+    assert (await fleet.call(ECHO, owner, timeout=60)).success
+
+
+async def test_a_module_gets_a_request_twice(bed: Bed, owls: ModuleServer, owner: Caller) -> None:
+    await bed.serve(owls)
+    link = await bed.link(int(owls.url.rpartition(":")[2]))
+    bed.given["module_services"] = {"owls": link.http_url}
+    await bed.worker()
+    fleet = await bed.agent()
+    assert (await fleet.call(ECHO, owner)).success
+    await link.repeat()
+    await until(lambda: len(owls.requests) == 2, "the module has it again")
+    assert len(set(owls.call_ids("echo"))) == 1
