@@ -7,7 +7,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install redis-server node-packages demo test test-fleet test-unit test-short hooks lint lint-basedpyright lint-mypy format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-gateway bench-hosts bench-zoo bench-redis bench-persistence bench-jobs bench-pii bench-autoscale test-versions test-clients test-chart test-console conformance explore proofs load-proofs chaos pauses soak leak-check release-check clean
+.PHONY: help install redis-server node-packages demo test test-fleet test-unit test-short hooks lint format docs pages map lock up list-modules refresh-tools logs-core logs-module redis-cli restart-module bench-install bench bench-short bench-catalog bench-folders bench-gateway bench-hosts bench-zoo bench-redis bench-persistence bench-jobs bench-pii bench-autoscale test-versions test-clients test-chart test-console conformance explore proofs load-proofs chaos pauses soak leak-check release-check clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -87,18 +87,11 @@ conformance: $(READY) ## The conformance suite of MCP, at a gateway with a serve
 explore: $(READY) ## The tests of properties, on other examples each time: what they find is a fault, here or in the test
 	@HYPOTHESIS_PROFILE=exploring $(BIN)/pytest -q -n $(JOBS) -m hypothesis tests
 
-lint: $(READY) ## Style, formatting, types twice, import rules, Lua
+lint: $(READY) ## Style, formatting, types, import rules, Lua
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/lint-imports
 	@PYTHONPATH=tests $(BIN)/python -m support.lua_check
-	@$(MAKE) --no-print-directory --jobs=2 lint-basedpyright lint-mypy
-
-# Each of the two that look at types takes a core for a minute: they run beside each other.
-lint-basedpyright:
-	@$(BIN)/basedpyright
-
-lint-mypy:
 	@$(BIN)/mypy
 
 hooks: $(READY) ## Have git run the linters: before a commit the quick ones, before a push all of them

@@ -53,7 +53,7 @@ def in_process(module: Module, *, user_id: str | None = None, permission: Level 
 
     Whatever its tools do, this ends: a loop that is blocked is left behind, with a `TimeoutError` that says so.
     """
-    if not isinstance(module, Module):  # pyright: ignore[reportUnnecessaryIsInstance] - tests are often untyped
+    if not isinstance(module, Module):  # tests are often untyped
         raise TypeError(
             f"toolfleet_module takes a toolfleet.sdk.Module, not {module!r}: with `module`, not `module.app`."
         )

@@ -57,7 +57,7 @@ class StockEvents(Events):  # type: ignore[misc] # as above
 class StockDispatcher(EventDispatcher):  # type: ignore[misc] # as above
     """Celery's dispatcher, which keeps for later what cannot be sent: its heartbeats would have all calls wait until the broker is back."""
 
-    def send(  # pyright: ignore[reportIncompatibleMethodOverride] # nobody gives the rest by position
+    def send(
         self,
         type: str,  # noqa: A002 - Celery's name
         *,
@@ -79,7 +79,7 @@ class FleetDispatcher(EventDispatcher):  # type: ignore[misc] # as above
         if here is not None and self.buffer_group:  # not one that somebody has made for a single event
             self._outbox = here.part(_make_outbox, self)
 
-    def send(  # pyright: ignore[reportIncompatibleMethodOverride] # nobody gives the rest by position
+    def send(
         self,
         type: str,  # noqa: A002 - Celery's name
         *,

@@ -115,7 +115,7 @@ async def _error(call: Call) -> types.CallToolResult:
 async def _logged(call: Call) -> types.CallToolResult:
     session, request = call.context.session, call.context.request_id
     for text in ("Tool execution started", "Tool processing data", "Tool execution completed"):
-        await session.send_log_message("info", text, related_request_id=request)  # pyright: ignore[reportDeprecated]
+        await session.send_log_message("info", text, related_request_id=request)
         await asyncio.sleep(_PAUSE_SECONDS)
     return said("It has said three things.")
 

@@ -87,7 +87,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         self._hub = loop
         self.hub_loop.attach(loop)
 
-    def on_apply(  # pyright: ignore[reportIncompatibleMethodOverride] # inferred there from an empty body
+    def on_apply(
         self,
         target: Callable[..., Any],
         args: Sequence[Any] | None = None,

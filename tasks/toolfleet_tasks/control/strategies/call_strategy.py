@@ -40,9 +40,7 @@ class ReceivedCall(FleetRequest):
         state.all_total_count[0] += 1
         self.send_event("task-started")
 
-    def on_success(  # pyright: ignore[reportIncompatibleMethodOverride] # nobody names the first
-        self, outcome: tuple[Any, Any, float], **more: Any
-    ) -> None:
+    def on_success(self, outcome: tuple[Any, Any, float], **more: Any) -> None:
         """As Celery's, but that it keeps no list of those that have ended well: the ledger knows."""
         failed, shown, runtime = outcome
         if failed:

@@ -64,7 +64,7 @@ def test_every_message_is_frozen() -> None:
     assert len(models) > 10
     assert all(model.model_config.get("frozen") for model in models if model is not BaseModel)
     with pytest.raises(ValidationError, match="frozen"):
-        CALL.user_id = "somebody else"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue] - the fact itself
+        CALL.user_id = "somebody else"  # type: ignore[misc] # the fact itself
 
 
 def test_a_modules_fields_that_we_do_not_know_are_ignored() -> None:

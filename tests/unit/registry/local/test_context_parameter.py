@@ -11,7 +11,6 @@ from toolfleet_registry.tags.tags import TagResult, ToolContext, handler_in
 
 # As people write handlers, with annotations and without.
 # mypy: disable-error-code="no-untyped-def"
-# pyright: reportMissingParameterType=false
 
 
 async def named(context) -> None: ...  # noqa: ANN001
