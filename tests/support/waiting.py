@@ -4,8 +4,14 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
+PATIENCE_SECONDS = 20
+"""How long a test waits for anything: it is over as soon as the fact is there, so a longer one costs only the tests that fail.
 
-async def wait_until(condition: Callable[[], object], what: str, *, seconds: float = 20) -> None:
+What may take longer, such as a whole fleet's start, takes a multiple of it.
+"""
+
+
+async def wait_until(condition: Callable[[], object], what: str, *, seconds: float = PATIENCE_SECONDS) -> None:
     """Return as soon as `condition()` is true; fail with `what` when it is not within `seconds`."""
     give_up_at = time.monotonic() + seconds
     while not condition():
@@ -19,7 +25,9 @@ def wait_for_a_whole_day(*, seconds: float = 30) -> None:
     wait_until_sync(lambda: time.time() % day < day - seconds, "it is past midnight", seconds=2 * seconds)
 
 
-async def wait_until_answered(condition: Callable[[], Awaitable[object]], what: str, *, seconds: float = 20) -> None:
+async def wait_until_answered(
+    condition: Callable[[], Awaitable[object]], what: str, *, seconds: float = PATIENCE_SECONDS
+) -> None:
     """`wait_until` for a condition that must be asked for."""
     give_up_at = time.monotonic() + seconds
     while not await condition():
@@ -27,7 +35,7 @@ async def wait_until_answered(condition: Callable[[], Awaitable[object]], what: 
         await asyncio.sleep(0.01)
 
 
-def wait_until_sync(condition: Callable[[], object], what: str, *, seconds: float = 20) -> None:
+def wait_until_sync(condition: Callable[[], object], what: str, *, seconds: float = PATIENCE_SECONDS) -> None:
     """`wait_until` for tests without an event loop."""
     give_up_at = time.monotonic() + seconds
     while not condition():

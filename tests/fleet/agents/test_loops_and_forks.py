@@ -17,7 +17,7 @@ import pytest
 from support.fleet import TestBed
 from support.module_server import ModuleServer, holding
 from support.programs import forking
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import TESTS, WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.environment import environment_of
@@ -190,7 +190,13 @@ def test_parent_and_forked_children_go_on(
     environment = {**os.environ, **environment_of(bed.settings), "PYTHONPATH": str(TESTS)}
     command = [sys.executable, "-W", "error", str(forking.__file__), kind]
     ended = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+        command,
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=5 * PATIENCE_SECONDS,
+        check=False,
     )
     said = json.loads(ended.stdout.splitlines()[-1]) if ended.stdout else {}
 

@@ -17,7 +17,7 @@ import pytest
 from support.fleet import TestBed
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.environment import environment_of
@@ -92,7 +92,7 @@ def test_each_of_many_threads_gets_its_own_results_though_a_worker_dies(
             asked = [threads.submit(calls_of, fleet, owner, thread) for thread in range(THREADS)]
             wait_until_sync(lambda: len(owls.requests) > THREADS, "calls run")
             first.process.kill()
-            found = [future.result(timeout=100) for future in asked]
+            found = [future.result(timeout=5 * PATIENCE_SECONDS) for future in asked]
 
     for thread, results in enumerate(found):
         assert [result.result for result in results] == [{"number": CALLS * thread + n} for n in range(CALLS)]
@@ -158,7 +158,7 @@ def test_what_ends_in_the_last_turn_of_the_loop_has_its_result() -> None:
 
     thread.start()
     future = thread.begin(ends_the_loop_as_well())
-    thread.join(20)
+    thread.join(PATIENCE_SECONDS)
     thread.stop()
 
     assert future.result(timeout=0) == "done"

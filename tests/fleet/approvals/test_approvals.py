@@ -11,7 +11,7 @@ from support.fleet import SIGNING_KEY, TestBed, program
 from support.fleet_calls import FleetCalls
 from support.module_server import ModuleServer, serve
 from support.owls import echo
-from support.waiting import wait_until_answered
+from support.waiting import PATIENCE_SECONDS, wait_until_answered
 from toolfleet import (
     ApprovalNotTaken,
     Approver,
@@ -280,7 +280,7 @@ async def job_end(fleet: ToolFleet, job_id: str) -> Job:
         found[:] = [job] if job is not None and job.state in {"completed", "failed"} else []
         return bool(found)
 
-    await wait_until_answered(is_over, "the job is over", seconds=40)
+    await wait_until_answered(is_over, "the job is over", seconds=2 * PATIENCE_SECONDS)
     return found[0]
 
 

@@ -9,7 +9,7 @@ from support.fleet import SIGNING_KEY, TestBed, program
 from support.fleet_calls import FleetCalls
 from support.module_server import ModuleServer, serve
 from support.owls import echo
-from support.waiting import wait_until_answered
+from support.waiting import PATIENCE_SECONDS, wait_until_answered
 from toolfleet import ApprovalNotTaken, Approver, Caller, Conversation, ToolCall, ToolFleet
 from toolfleet_cli.local.commands import beat_command
 from toolfleet_cli.local.redis_server import redis_server
@@ -151,5 +151,5 @@ async def test_a_job_of_such_a_tool_waits(bed: TestBed, module: ModuleServer) ->
             read = await fleet.jobs.get(job.job_id, ADA)
             return read is not None and read.state == "completed"
 
-        await wait_until_answered(is_over, "the job is over", seconds=40)
+        await wait_until_answered(is_over, "the job is over", seconds=2 * PATIENCE_SECONDS)
         assert len(module.calls("feed")) == 1

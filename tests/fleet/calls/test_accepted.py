@@ -16,7 +16,7 @@ from support.fleet import SIGNING_KEY, TestBed
 from support.module_server import ModuleServer, serve
 from support.modules import sdk_program
 from support.servers.hatchery import HATCHED, Hatchery, make_hatchery
-from support.waiting import wait_until, wait_until_answered
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered
 from toolfleet import Caller, CallHandle, Progress, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import held_port
@@ -110,7 +110,7 @@ async def test_others_need_not_wait_for_them(bed: TestBed, nest: Hatchery, owner
             result = await fleet.call(ToolCall(tool_name="nest.quick"), owner, timeout=20)
             assert (result.success, nest.server.most_running <= 2) == (True, True)
             nest.answer = HATCHED
-            results = await asyncio.gather(*(handle.result(60) for handle in handles))
+            results = await asyncio.gather(*(handle.result(3 * PATIENCE_SECONDS) for handle in handles))
     assert {(each.success, each.audit.attempts) for each in results} == {(True, 1)}
     assert len(nest.begun) == most
 
@@ -290,8 +290,8 @@ async def test_a_module_that_was_killed_has_forgotten(
                     assert (progress.fraction, progress.message) == (0.5, "warm")
                     break
                 first.process.kill()
-                first.process.wait(20)
+                first.process.wait(PATIENCE_SECONDS)
                 with sdk_program.running(tmp_path, replies=where, key=key, port=port):
-                    result = await handle.result(60)
+                    result = await handle.result(3 * PATIENCE_SECONDS)
     assert (result.error_code, result.effect_state) == ("outcome_unknown", "unknown")
     assert (tmp_path / "journal").read_text() == "brood\nbrood\n"

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer, holding, serve
 from support.owls import make_module
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.redis.keys import Keys
 
@@ -90,7 +90,7 @@ async def test_a_call_whose_agent_ends_it(bed: TestBed, fleet: ToolFleet, owner:
             handle = await fleet.submit(ToolCall(tool_name="owls.nap", arguments={"seconds": 0}), owner)
             await wait_until(lambda: owls.running, "the module has the call")
             await handle.cancel()
-            result = await handle.result(20)
+            result = await handle.result(PATIENCE_SECONDS)
         await wait_until(lambda: not owls.running, "the module is done")
     (line,) = (await audit(bed)).values()
 
@@ -110,7 +110,7 @@ async def test_calls_of_a_worker_that_is_killed(
         ]
         await wait_until(lambda: owls.running == 3, "the module has the calls")
         worker.process.kill()
-        results = await asyncio.gather(*(handle.result(20) for handle in handles))
+        results = await asyncio.gather(*(handle.result(PATIENCE_SECONDS) for handle in handles))
     lines = await audit(bed)
 
     assert {result.audit.call_id for result in results if result.audit} == set(lines)

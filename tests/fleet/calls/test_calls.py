@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from support.fleet import TestBed
 from support.module_server import ModuleServer, holding
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, Conversation, ToolCall, ToolFleet
 from toolfleet_registry.settings import Settings
@@ -244,7 +244,7 @@ async def test_nothing_is_left_behind(fleet: ToolFleet, owner: Caller, bed: Test
     await fleet.call_many([call("echo", number=number) for number in range(100)], owner)
     async with Redis.from_url(bed.redis_url) as redis:
         seen = [await redis.pubsub_channels("celery-task-meta-*")]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while seen[-1]:
                 seen.append(await redis.pubsub_channels("celery-task-meta-*"))
 
@@ -263,7 +263,7 @@ async def test_manifests_are_taken_over_from_other_processes(
         try:
             await other.modules.refresh()
             names: list[str] = []
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while "owls.new" not in names:
                     names = [tool.name for tool in await fleet.tools(owner)]
                     await asyncio.sleep(0)

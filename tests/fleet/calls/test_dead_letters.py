@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from support.fleet import TestBed
 from support.module_server import ModuleServer, Request, serve
 from support.up import COMMAND
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
@@ -101,7 +101,14 @@ async def dead(bed: TestBed, *words: str, code: int = 0, stdin: str = "") -> str
     }
     run = [*COMMAND, "dead", *words]
     ended = await asyncio.to_thread(
-        subprocess.run, run, env=env, input=stdin, capture_output=True, text=True, timeout=60, check=False
+        subprocess.run,
+        run,
+        env=env,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=3 * PATIENCE_SECONDS,
+        check=False,
     )
     assert ended.returncode == code, ended.stderr
     return str(ended.stdout)

@@ -10,7 +10,7 @@ import pytest
 from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.up import COMMAND
-from support.waiting import wait_until, wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_sync
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, Settings, ToolCall, ToolFleet
 from toolfleet_cli.commands.call import result_of
@@ -30,7 +30,7 @@ def test_a_call_that_runs_is_named(
     ) as command:
         wait_until_sync(lambda: owls.call_ids("nap_once") or command.poll() is not None, "the module has the call")
         command.send_signal(signal.SIGINT)
-        told, said = command.communicate(timeout=60)
+        told, said = command.communicate(timeout=3 * PATIENCE_SECONDS)
     (call_id,) = owls.call_ids("nap_once")
 
     assert (command.returncode, told) == (130, ""), said

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from support.fleet import TestBed
 from support.module_server import ModuleServer
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.keys import Keys
@@ -112,7 +112,7 @@ async def settled(fleet: ToolFleet, redis: Redis) -> None:
     assert session is not None
     await wait_until(lambda: not session._last_words and len(session._background) == 1, "revocations are sent")
     left: list[object] = [1]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(3 * PATIENCE_SECONDS):
         while any(left):
             left = [await redis.pubsub_channels("celery-task-meta-*"), await redis.llen("tools.owls")]
             left.append(await redis.hlen("unacked"))

@@ -15,7 +15,7 @@ from support.fleet_calls import FleetCalls
 from support.module_server import ModuleServer, holding, serve
 from support.owls import echo, nap
 from support.processes import next_line, python_program
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
@@ -140,7 +140,7 @@ async def test_a_call_that_finds_no_module_is_given_back(bed: TestBed, module: M
             assert {(result.error_code, result.effect_state) for result in results} == {("module_unreachable", "none")}
             assert await used(fleet) == 0
         with bed.worker():
-            async with asyncio.timeout(60):  # the first worker's breaker is open for a while
+            async with asyncio.timeout(3 * PATIENCE_SECONDS):  # the first worker's breaker is open for a while
                 while not (await fleet.call(CHEAP, ADA)).success:  # noqa: ASYNC110 - each call asks
                     await asyncio.sleep(0.05)
             results = await fleet.call_many([RARE] * (LIMIT + 1), ADA, timeout=60)

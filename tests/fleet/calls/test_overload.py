@@ -14,7 +14,7 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer, holding, serve
 from support.owls import make_module
 from support.programs.closed_port import closed_port
-from support.waiting import wait_until, wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_sync
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.presence.consumers import workers_by_queue
@@ -79,7 +79,7 @@ async def test_the_flood_itself_is_served(redis_here: str, owls: ModuleServer, t
     naps = [ToolCall(tool_name="owls.nap", arguments={"seconds": 0.02, "n": number}) for number in range(300)]
     with overloaded(redis_here, owls, tmp_path, worker_concurrency=5) as bed, bed.worker(worker_concurrency=5):
         async with ToolFleet(settings=bed.settings) as fleet:
-            results = await asyncio.wait_for(fleet.call_many(naps, ADA), 60)
+            results = await asyncio.wait_for(fleet.call_many(naps, ADA), 3 * PATIENCE_SECONDS)
 
     assert all(result.success for result in results)
     assert sorted(request["arguments"]["n"] for request in owls.requests) == list(range(300))
@@ -135,7 +135,7 @@ async def test_a_modules_bound_holds_over_all_workers(
                     await wait_until(lambda: owls.running == 3, "as many naps as may be are under way")
                     raven = await fleet.call(ToolCall(tool_name="ravens.echo"), ADA, timeout=20)
                     assert not naps.done()
-                results = await asyncio.wait_for(naps, 60)
+                results = await asyncio.wait_for(naps, 3 * PATIENCE_SECONDS)
 
     assert raven.success
     assert all(result.success for result in results)
@@ -183,7 +183,7 @@ async def test_a_cancelled_crowd_leaves_nothing(redis_here: str, owls: ModuleSer
 
 async def served_by(bed: TestBed, expected: dict[str, int]) -> None:
     """So many workers say that they consume these queues, soon."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while await workers_by_queue(bed.settings) != expected:  # noqa: ASYNC110 - nothing says when
             await asyncio.sleep(0.05)
 
@@ -205,7 +205,7 @@ async def test_a_module_whose_workers_are_gone_turns_calls_away(
             assert "no worker serves the module 'owls' (lane fast)" in str(refused.error)
             waiting = await fleet.submit(ECHO, ADA, waits_for_worker=True)
             with bed.worker() as worker:
-                assert (await waiting.result(20)).success
+                assert (await waiting.result(PATIENCE_SECONDS)).success
                 assert (await fleet.call(ECHO, ADA, timeout=20)).success
                 worker.send_signal(signal.SIGTERM)
                 worker.wait()

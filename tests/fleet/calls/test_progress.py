@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from support.fleet import TestBed, local_tools_known
 from support.local_tools.talkers import Talker
 from support.module_server import ModuleServer, Request, serve
-from support.waiting import wait_until, wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_sync
 from support.worker_process import TESTS, WorkerProcess
 from toolfleet import Caller, CallHandle, Progress, SyncToolFleet, ToolCall, ToolFleet
 from toolfleet_cli.console import progress_bar
@@ -301,7 +301,7 @@ async def test_after_a_lost_worker_the_next_one_is_heard(
                 await wait_until(lambda: heard, "the first worker is heard")
                 os.kill(first.process.pid, signal.SIGKILL)
             with own.worker():
-                await wait_until(lambda: talker.calls == 2, "the second worker has it", seconds=40)
+                await wait_until(lambda: talker.calls == 2, "the second worker has it", seconds=2 * PATIENCE_SECONDS)
                 talker.go_on()  # its first step is no news: the first worker has said the same
                 await wait_until(lambda: heard[-1].message == "thinking", "the second worker is heard")
                 talker.go_on(2)

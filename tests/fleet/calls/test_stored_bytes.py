@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from support.fleet import TestBed
 from support.module_server import ModuleServer, Request, serve
 from support.published_call import published
+from support.waiting import PATIENCE_SECONDS
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
@@ -190,7 +191,7 @@ async def test_sixty_large_results_that_were_had_leave_nothing(
         for _ in range(60):
             result = await fleet.call(fill(7_000_000), owner, timeout=60)
             assert result.success, result
-        await wait_for(lambda: uses_little(redis), seconds=60)
+        await wait_for(lambda: uses_little(redis), seconds=3 * PATIENCE_SECONDS)
 
 
 async def uses_little(redis: Redis) -> bool:

@@ -17,7 +17,7 @@ from support.clocks import WallClock, redis_with_a_clock
 from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.modules.later import LATER, LATER_SECONDS, later_module
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.environment import environment_of
@@ -65,7 +65,7 @@ async def agent(bed: TestBed, clock: WallClock | None = None) -> list[str | None
         env=env,
         cwd=bed.folder,
         capture_output=True,
-        timeout=60,
+        timeout=3 * PATIENCE_SECONDS,
         check=False,
     )
     done: Any = await run

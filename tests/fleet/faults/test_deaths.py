@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer, Request, serve
 from support.up import COMMAND
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.contracts.dead_letters import DeadLetter
@@ -62,7 +62,7 @@ def said(bed: TestBed, *words: str) -> str:
     """What `toolfleet dead` prints."""
     env = {**os.environ, "TOOLFLEET_REDIS_URL": bed.redis_url}
     return subprocess.run(
-        [*COMMAND, "dead", *words], env=env, check=True, capture_output=True, text=True, timeout=60
+        [*COMMAND, "dead", *words], env=env, check=True, capture_output=True, text=True, timeout=3 * PATIENCE_SECONDS
     ).stdout
 
 
@@ -77,7 +77,7 @@ async def test_a_call_that_was_only_reserved_has_done_nothing(
         await redis.hset("unacked", "wb0b-0-0", held)
         await redis.zadd("unacked_index", {"wb0b-0-0": 1})
     start()
-    result = await handle.result(40)
+    result = await handle.result(2 * PATIENCE_SECONDS)
     letter = await letter_of(fleet)
 
     assert (result.error_code, result.effect_state, result.retryable) == ("internal", "none", False)
@@ -98,7 +98,7 @@ async def test_two_killed_workers_are_enough(
         await wait_until(lambda: len(owls.requests) == number, "the module has it", seconds=30)  # noqa: B023 - awaited
         worker.send_signal(signal.SIGKILL)
     start()
-    result = await handle.result(60)
+    result = await handle.result(3 * PATIENCE_SECONDS)
 
     assert (result.error_code, result.effect_state, result.retryable) == ("outcome_unknown", "unknown", False)
     assert SAID in (await letter_of(fleet)).reason
@@ -121,7 +121,7 @@ async def test_workers_that_were_told_to_end_have_not_died_of_it(
                 await asyncio.sleep(0.05)
             worker.send_signal(signal.SIGKILL)
     start()
-    result = await handle.result(60)
+    result = await handle.result(3 * PATIENCE_SECONDS)
 
     assert result.error_code == "outcome_unknown", "its two attempts are used up"
     assert SAID not in (await letter_of(fleet)).reason
@@ -141,7 +141,7 @@ async def test_paused_workers_have_not_died_of_it(
             worker.send_signal(signal.SIGSTOP)
             stopped.append(worker)
         start()
-        result = await handle.result(60)
+        result = await handle.result(3 * PATIENCE_SECONDS)
     finally:
         for worker in stopped:
             worker.send_signal(signal.SIGCONT)

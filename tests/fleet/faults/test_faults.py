@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 
 from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer, holding, serve
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, FleetUnavailable, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import held_port
@@ -78,8 +78,8 @@ async def test_a_queued_call_can_be_cancelled(bed: TestBed, owner: Caller, owls:
                 queued = await fleet.submit(ECHO, owner)
                 await queued.cancel()
 
-            assert (await running.result(20)).success
-            assert (await queued.result(20)).error_code == "cancelled"
+            assert (await running.result(PATIENCE_SECONDS)).success
+            assert (await queued.result(PATIENCE_SECONDS)).error_code == "cancelled"
     assert owls.calls("echo") == []
 
 
@@ -159,7 +159,7 @@ async def test_a_redis_restart_loses_no_running_call(owls: ModuleServer, owner: 
                 await wait_until(lambda: owls.running == 5, "the module has the calls")
                 await asyncio.to_thread(first.close)
             with redis_server(tmp_path / "redis", port=port):
-                results = [await handle.result(60) for handle in handles]
+                results = [await handle.result(3 * PATIENCE_SECONDS) for handle in handles]
                 after = await fleet.call(ECHO, owner, timeout=60)
                 await asyncio.to_thread(stack.close)
 
@@ -211,7 +211,7 @@ async def test_a_slow_module_does_not_delay_a_fast_one(bed: TestBed, owner: Call
                     await wait_until(lambda: owls.running == 1, "the slow slot is taken")
                     fast = await fleet.call(ToolCall(tool_name="cats.echo"), owner)
                     waiting = [await nap.status() for nap in naps]
-                results = [await nap.result(20) for nap in naps]
+                results = [await nap.result(PATIENCE_SECONDS) for nap in naps]
 
     assert fast.success
     assert waiting == ["running", "queued"]
@@ -247,7 +247,7 @@ async def test_an_agent_keeps_its_tools_when_redis_loses_its_data(
         await redis.flushall()
         await redis.client_kill_filter(_type="pubsub")
         stored = 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not stored:
                 stored = await redis.exists("module_manifest:owls")
                 assert await fleet.tools(owner) == before
@@ -267,7 +267,7 @@ async def test_a_first_call_without_an_end_shuts_nobody_out(
             late = await fleet.call_many([ToolCall(tool_name="owls.brief_nap")] * 5, owner)
             assert {result.error_code for result in late} == {"timed_out"}
             first = await fleet.submit(LONG_NAP, owner)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while await first.status() != "running":
                     if await first.status() == "done":
                         first = await fleet.submit(LONG_NAP, owner)
@@ -277,6 +277,6 @@ async def test_a_first_call_without_an_end_shuts_nobody_out(
             else:
                 worker.send_signal(signal.SIGKILL)
             with two.worker():
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE_SECONDS):
                     while not (await fleet.call(ECHO, owner)).success:  # noqa: ASYNC110 - nothing says when
                         await asyncio.sleep(0.1)

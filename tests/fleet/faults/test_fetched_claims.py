@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 
 from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer, Request, serve
+from support.waiting import PATIENCE_SECONDS
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.queue_keys import QueueKeys
@@ -47,7 +48,7 @@ async def test_a_call_that_was_taken_and_not_begun_is_run(
         claimed = await _taken_by_the_dead(redis)
         assert claimed == (attempts == 2)
         with bed.worker():
-            result = await handle.result(40)
+            result = await handle.result(2 * PATIENCE_SECONDS)
 
         assert (result.success, result.audit.attempts, len(owls.requests)) == (True, attempts, 1)
         assert await redis.hlen("unacked") == 0

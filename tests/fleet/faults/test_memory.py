@@ -11,7 +11,7 @@ import pytest
 from support.fleet import TestBed, local_tools_known, own_bed
 from support.module_server import ModuleServer, Request, serve
 from support.programs.memory_groups import MemoryGroup, memory_group
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.contracts.dead_letters import DeadLetter
@@ -85,9 +85,11 @@ async def killed_by_one_call(bed: TestBed, fleet: ToolFleet, groups: tuple[Memor
         await local_tools_known(fleet)
         poison = ToolCall(tool_name="local.hoard", arguments={"megabytes": HOARD})
         handle = await fleet.submit(poison, OWNER, timeout=110)
-        await wait_until(lambda: all(it.process.poll() == KILLED for it in victims), "both are killed", seconds=60)
+        await wait_until(
+            lambda: all(it.process.poll() == KILLED for it in victims), "both are killed", seconds=3 * PATIENCE_SECONDS
+        )
         with bed.worker() as third:
-            result = await handle.result(60)
+            result = await handle.result(3 * PATIENCE_SECONDS)
             assert third.process.poll() is None
             return result
 
@@ -104,9 +106,11 @@ async def test_a_call_that_eats_workers_memory_ends_with_the_second(
         result = await killed_by_one_call(bed, fleet, groups)
         with bed.worker():
             answered = len(load.results)
-            await wait_until(lambda: len(load.results) > answered + AT_ONCE, "another one goes on", seconds=60)
+            await wait_until(
+                lambda: len(load.results) > answered + AT_ONCE, "another one goes on", seconds=3 * PATIENCE_SECONDS
+            )
             load.end()
-            await wait_until(lambda: load.running == 0, "all is told", seconds=60)
+            await wait_until(lambda: load.running == 0, "all is told", seconds=3 * PATIENCE_SECONDS)
         letters = [it for it in await fleet.dead_letters.list() if isinstance(it, DeadLetter)]
 
     assert [group.kills for group in groups] == [1, 1]

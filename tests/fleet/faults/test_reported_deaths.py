@@ -12,7 +12,7 @@ import pytest
 
 from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer, Request, serve
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.scaling.lane_workers import LaneWorkers
 from toolfleet_registry.contracts import Effect
@@ -64,14 +64,16 @@ async def test_calls_of_a_killed_worker_go_on_within_seconds(
     """Those of which a repeat does no harm are repeated at once; others end as unknown when their own leases are over, and are sent once."""
     calls = {effect: ToolCall(tool_name=f"owls.{str(effect).lower()}") for effect in EFFECTS}
     handles = {effect: await fleet.submit(call, OWNER, timeout=110) for effect, call in calls.items()}
-    await wait_until(lambda: len(owls.requests) == len(EFFECTS), "the module has all calls", seconds=60)
+    await wait_until(
+        lambda: len(owls.requests) == len(EFFECTS), "the module has all calls", seconds=3 * PATIENCE_SECONDS
+    )
     workers.scale_to(2)  # the time does not have the start of a process in it
 
     def are_ready() -> bool:
         workers.tend()
         return all(child.is_ready for child in workers._supervisor.children)
 
-    await wait_until(are_ready, "another worker is ready", seconds=60)
+    await wait_until(are_ready, "another worker is ready", seconds=3 * PATIENCE_SECONDS)
     ends, killed_at = dict[Effect | None, tuple[float, str | None]](), time.monotonic()
 
     async def follow(effect: Effect | None) -> None:
@@ -85,7 +87,7 @@ async def test_calls_of_a_killed_worker_go_on_within_seconds(
         workers.tend()
         return all(task.done() for task in following)
 
-    await wait_until(have_ended, "all calls have ended", seconds=100)
+    await wait_until(have_ended, "all calls have ended", seconds=5 * PATIENCE_SECONDS)
     print({effect: (round(seconds, 1), code) for effect, (seconds, code) in ends.items()})  # noqa: T201 - for the record
 
     assert {effect: code for effect, (_, code) in ends.items()} == {

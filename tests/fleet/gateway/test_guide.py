@@ -12,6 +12,7 @@ import pytest
 from support.documents import programs
 from support.gateways.gateway_process import Gateway
 from support.module_server import ModuleServer, holding
+from support.waiting import PATIENCE_SECONDS
 
 GUIDE = programs("docs/guides/gateway.md")
 
@@ -25,7 +26,7 @@ async def _started(program: str, gateway: Gateway) -> asyncio.subprocess.Process
 
 async def _run(program: str, gateway: Gateway) -> str:
     process = await _started(program, gateway)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(3 * PATIENCE_SECONDS):
         printed, _ = await process.communicate()
     assert process.returncode == 0
     return printed.decode()
@@ -40,7 +41,7 @@ async def test_curl_calls(here: httpx.AsyncClient, one: Gateway) -> None:
 
 async def test_curl_follows(here: httpx.AsyncClient, one: Gateway, owls: ModuleServer) -> None:
     """It prints where the call is, twice, and then its end as an event."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(3 * PATIENCE_SECONDS):
         with holding(owls, "nap"):
             process = await _started(GUIDE["curl-follow"], one)
             assert process.stdout is not None

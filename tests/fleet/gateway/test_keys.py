@@ -9,6 +9,7 @@ import pytest
 from support.fleet import TestBed
 from support.gateways.gateway_process import Gateway
 from support.module_server import ModuleServer
+from support.waiting import PATIENCE_SECONDS
 from toolfleet_registry.access.api_key import KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys, CreatedKey
 from toolfleet_registry.access.grants import COMMAND_LINE
@@ -98,7 +99,7 @@ async def test_a_key_has_so_many_streams(one: Gateway, two: Gateway, keys: ApiKe
             second = await there.get(f"{location}/events")
         assert (second.status_code, second.json()["error_code"]) == (429, "too_many_streams")
         await there.delete(location)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while (third := await there.get(f"{location}/events")).status_code != 200:
                 pass  # until the gateway has seen that its client has gone
         assert "event: end" in third.text

@@ -14,7 +14,7 @@ import pytest
 from support.fleet import TestBed
 from support.gateways.gateway_process import Gateway, gateway_process
 from support.module_server import ModuleServer
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import WorkerProcess
 
 _CALLERS, _FOLLOWERS = 8, 4
@@ -99,7 +99,7 @@ async def test_a_rolling_restart_costs_no_client_an_error(
             await stack.enter_async_context(_behind(balancer, successor))
         await _goes_on(balancer)
         is_over.set()
-        await asyncio.wait_for(asyncio.gather(*working), 40)
+        await asyncio.wait_for(asyncio.gather(*working), 2 * PATIENCE_SECONDS)
 
     assert balancer.errors == []
 

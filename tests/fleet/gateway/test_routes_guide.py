@@ -10,6 +10,7 @@ import pytest
 
 from support.documents import programs
 from support.gateways.gateway_process import Gateway
+from support.waiting import PATIENCE_SECONDS
 
 GUIDE = programs("docs/guides/gateway-routes.md")
 
@@ -26,7 +27,7 @@ async def _printed(gateway: Gateway, *command: str) -> str:
         env={**os.environ, "URL": gateway.url, "KEY": gateway.key, "no_proxy": "*"},
         stdout=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(3 * PATIENCE_SECONDS):
         printed, _ = await process.communicate()
     assert process.returncode == 0
     return printed.decode()

@@ -16,7 +16,7 @@ from support.fleet import TestBed, program
 from support.module_server import serve
 from support.modules.works import Works, make_works
 from support.servers.redis_faults import faulty_redis
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, Conversation, Job, Poll, ToolCall, ToolFleet
 from toolfleet_cli.local.commands import beat_command
 from toolfleet_registry.contracts.jobs import ENDED
@@ -84,7 +84,7 @@ async def test_killed_workers_cost_no_job_and_double_none(tmp_path: Path, owner:
                 for _ in range(4):
                     with bed.worker() as worker:
                         polls = len(works.server.calls("state"))
-                        await wait_until(_more_than(works, polls + 5), "the worker polls", seconds=40)
+                        await wait_until(_more_than(works, polls + 5), "the worker polls", seconds=2 * PATIENCE_SECONDS)
                         await asyncio.sleep(random.random() / 5)
                         worker.send_signal(signal.SIGKILL)
                 with bed.worker():

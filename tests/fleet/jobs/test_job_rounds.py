@@ -16,7 +16,7 @@ from support.documents import programs
 from support.fleet import TestBed
 from support.modules.raw_module import Behaviour, Peer, http, raw_module
 from support.modules.works import Works, make_works, running
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.wakes import SECRET
 from toolfleet import Caller, Conversation, Job, Poll, Schedule, ToolCall, ToolFleet
 from toolfleet.webhooks import SQLSeen, WakeReceiver, WakeRefused
@@ -187,7 +187,7 @@ async def test_each_round_of_a_recurring_job_is_called_once_and_told_once(
         assert waiting.due_at % 60 == 0
         assert began_at < waiting.due_at <= time.time() + 60
     entries: Any = await store.xrange(KEYS.completions_of("c-rounds", owner.user_id))
-    async with aclosing(fleet.wakeups.completions("c-rounds")) as news, asyncio.timeout(20):
+    async with aclosing(fleet.wakeups.completions("c-rounds")) as news, asyncio.timeout(PATIENCE_SECONDS):
         wakes = [await anext(news) for _ in range(2)]
     await fleet.jobs.cancel(job.job_id, owner)
     own_minutes = int(time.time() // 60 - began_at // 60)  # in which it came due by itself
@@ -222,7 +222,7 @@ def core(memory_url: str, acts: list[tuple[str, WakeUp]]) -> Behaviour:
 
 async def all_is_accepted(redis_url: str) -> None:
     """Return when no news of an end are left that could be sent, or called, once more."""
-    async with Redis.from_url(redis_url) as redis, asyncio.timeout(20):
+    async with Redis.from_url(redis_url) as redis, asyncio.timeout(PATIENCE_SECONDS):
         while await redis.exists(KEYS.wakes_due, KEYS.calls_due):  # noqa: ASYNC110 - Redis has no better word
             await asyncio.sleep(0.01)
         assert not await redis.exists(KEYS.dead_wakes)
@@ -271,7 +271,7 @@ async def test_a_job_with_two_rounds_completes_and_tells_what_they_brought(
     for runs in (1, 2):
         await make_due(store, job)
         over = await job_once(fleet, job, owner, lambda job: job.runs == runs)  # noqa: B023 - over before the next
-    async with aclosing(fleet.wakeups.completions("c-twice")) as news, asyncio.timeout(20):
+    async with aclosing(fleet.wakeups.completions("c-twice")) as news, asyncio.timeout(PATIENCE_SECONDS):
         wakes = [await anext(news) for _ in range(2)]
 
     assert (over.state, over.runs) == ("completed", 2)
@@ -291,7 +291,7 @@ async def test_a_job_begins_after_its_delay(fleet: ToolFleet, works: Works, owne
         message="Go on.",
         on_failure_message="{job_id} needs you.",
     )
-    async with aclosing(fleet.wakeups.completions("c-delay")) as news, asyncio.timeout(20):
+    async with aclosing(fleet.wakeups.completions("c-delay")) as news, asyncio.timeout(PATIENCE_SECONDS):
         wake = await anext(news)
 
     assert job.schedule is not None

@@ -9,7 +9,7 @@ import pytest
 
 from support.fleet import TestBed
 from support.modules.works import BEGIN, HERE, STATE, Works, job_ended, make_works, running
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, Conversation, JobRefused, Poll, Schedule, ToolCall, ToolFleet
 from toolfleet.tags import ToolContext
 from toolfleet_registry.contracts.jobs import ENDED
@@ -43,7 +43,7 @@ async def test_a_job_is_started_polled_and_wakes_its_conversation(
     job = await fleet.jobs.start(BEGIN, STATE, conversation=there, caller=owner, name="build", deadline=60)
     over = await job_ended(fleet, job, owner)
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         wake = await anext(aiter(fleet.wakeups.completions("c-started")))
 
     assert (over.state, over.polls, over.result["status"]) == ("completed", 2, "completed")
@@ -197,7 +197,7 @@ async def test_a_reminder_comes_at_its_time(fleet: ToolFleet, owner: Caller) -> 
     at = time.time() + 1
     there = Conversation(conversation_id="c-reminded")
     await fleet.jobs.start(schedule=Schedule(at=at), conversation=there, caller=owner, message="Water the owls.")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         wake = await anext(aiter(fleet.wakeups.completions("c-reminded")))
 
     assert wake.message == "Water the owls."

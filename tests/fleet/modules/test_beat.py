@@ -12,7 +12,7 @@ from support.fleet import TestBed, program
 from support.module_server import serve
 from support.owls import make_module
 from support.programs.onlookers import read_by_its_user
-from support.waiting import wait_until, wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_sync
 from toolfleet import Caller, ToolFleet
 from toolfleet_cli.local.commands import beat_command
 from toolfleet_cli.local.redis_server import redis_server
@@ -36,7 +36,7 @@ async def test_a_new_tool_is_offered_within_a_refresh(tmp_path: Path, owner: Cal
             async with ToolFleet(settings=bed.settings) as fleet:
                 owls.add("new", owls.tools["owls.echo"])
                 names: set[str] = set()
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE_SECONDS):
                     while "owls.new" not in names:
                         names = {tool.name for tool in await fleet.tools(owner)}
                         await asyncio.sleep(0.01)

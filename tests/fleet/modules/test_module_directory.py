@@ -11,7 +11,7 @@ from support.fleet_calls import FleetCalls
 from support.module_server import ModuleServer, serve
 from support.modules.listed_modules import until_listed
 from support.owls import make_module
-from support.waiting import wait_until_answered
+from support.waiting import PATIENCE_SECONDS, wait_until_answered
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
@@ -141,7 +141,7 @@ async def test_what_waits_for_a_removed_module_is_run_or_ended(
     await change(empty, wrens)
     await change(empty, remove="wrens")
     ended, executed = drained, 0
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(2 * PATIENCE_SECONDS):
         while ended["success"]:  # within a look of the worker's
             executed = len(wrens.requests)
             (ended,) = await asyncio.to_thread(calls.results, calls.publish("wrens.echo", effect="once"))

@@ -10,6 +10,7 @@ from support.fleet import TestBed
 from support.fleet_calls import FleetCalls
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
+from support.waiting import PATIENCE_SECONDS
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
@@ -65,7 +66,7 @@ async def listed(agent: ToolFleet, owner: Caller) -> set[str]:
 async def until_listed(agent: ToolFleet, owner: Caller, *, without: str = "", also: str = "") -> None:
     """Wait until an agent that nobody tells anything has heard of it."""
     names = {without}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while without in names or (also and also not in names):
             names = await listed(agent, owner)
             await asyncio.sleep(0)
@@ -176,7 +177,7 @@ async def test_an_idle_agent_finds_out_whether_its_news_are_old(
     short = own_bed.settings.model_copy(update={"manifest_stale_seconds": 4})
     async with ToolFleet(settings=short) as other:
         is_stale = False
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not is_stale:
                 is_stale = (await other.modules.statuses())["owls"].is_stale
                 await asyncio.sleep(0)

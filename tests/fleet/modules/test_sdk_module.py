@@ -12,7 +12,7 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.modules.sdk_program import running
 from support.servers.plain_http import PLAIN
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, Progress, ToolCall, ToolFleet
 from toolfleet_tasks.messages.signing import module_key
 
@@ -106,7 +106,7 @@ async def test_progress_reaches_the_caller(bed: TestBed, folder: Path, owner: Ca
             async for progress in handle.progress():
                 heard.append(progress)
                 (folder / "go").touch()
-            result = await handle.result(20)
+            result = await handle.result(PATIENCE_SECONDS)
 
     assert heard == [Progress(fraction=0.5, message="written")]
     assert result.result == "a"

@@ -11,7 +11,7 @@ from aiohttp import web
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer, Request, serve
 from support.owls import echo
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, CallRefused, Conversation, Job, Poll, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.commands import beat_command
@@ -140,7 +140,7 @@ async def test_a_call_whose_version_has_changed_since_is_not_run(
     owls.offer(NEW)
     await until_in_effect(fleet, owner, NEW)
     with bed.worker():
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(2 * PATIENCE_SECONDS):
             ends = [await handle.result(), await keyed.result(), await fleet.canvas.result_of(link)]
 
     assert [told(end) for end in ends] == [REFUSED] * 3
@@ -209,7 +209,7 @@ async def test_a_job_is_held_to_the_versions_that_its_calls_name(
         owls.offer(NEW)
         await until_in_effect(fleet, owner, NEW)
         over: Job | None = job
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(2 * PATIENCE_SECONDS):
             while over is not None and over.state not in ENDED:
                 over = await fleet.jobs.get(job.job_id, owner)
     assert over is not None

@@ -17,7 +17,7 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.modules.mortal_module import MortalModule, mortal_module
 from support.programs.closed_port import closed_port
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.operations.fleet_status import read_status
@@ -186,7 +186,7 @@ async def test_the_retry_of_a_call_waits_for_its_module(fast_mode: None, redis_h
                 module.kill()
                 await wait_until(lambda: "sent=False" in worker.said(), "the retry has found nobody")
                 module.start()
-                result = await handle.result(60)
+                result = await handle.result(3 * PATIENCE_SECONDS)
                 letters = await fleet.dead_letters.list()
 
     assert result.success, result.error
@@ -205,7 +205,7 @@ async def test_a_read_of_a_module_that_stays_away_leaves_no_dead_letter(
                 handle = await fleet.submit(ToolCall(tool_name="owls.hang"), ADA, timeout=60)
                 await wait_until(lambda: any("/execute" in line for line in module.requests()), "the module has it")
                 module.kill()
-                result = await handle.result(60)
+                result = await handle.result(3 * PATIENCE_SECONDS)
                 letters = await fleet.dead_letters.list()
 
     assert (result.error_code, result.retryable, letters) == ("outcome_unknown", True, [])
@@ -226,7 +226,7 @@ async def test_an_answer_stays_the_end_of_a_call_whose_repeat_finds_nobody(
                 handle = await fleet.submit(ToolCall(tool_name="owls.fails"), ada, timeout=60)
                 await wait_until(lambda: "tool_call_retried" in worker.said(), "it is to be repeated")
                 module.kill()
-                result = await handle.result(60)
+                result = await handle.result(3 * PATIENCE_SECONDS)
                 letters = await fleet.dead_letters.list()
 
     assert (result.error_code, result.effect_state, letters) == ("module_error", "unknown", [])
@@ -249,7 +249,7 @@ async def test_a_module_that_is_back_is_well_again_without_calls(
                     breaker = bed.settings.keys.breaker("owls")
                     await wait_until(lambda: redis.hexists(breaker, "open_until"), "it is left alone")
                     module.start()
-                    assert (await handle.result(60)).success
+                    assert (await handle.result(3 * PATIENCE_SECONDS)).success
                     assert redis.hexists(breaker, "half_at")
                     shown = (await read_status(bed.settings)).troubles
                     await wait_until(lambda: not redis.exists(breaker), "it is well again", seconds=30)

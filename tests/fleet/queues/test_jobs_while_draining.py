@@ -7,7 +7,7 @@ import pytest
 
 from support.fleet import TestBed
 from support.modules.works import BEGIN, HERE, STATE, Works, job_ended, make_works, running
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, Job, ToolFleet
 from toolfleet_registry.contracts.jobs import ENDED
 
@@ -37,7 +37,7 @@ async def fleet(bed: TestBed, works: Works) -> AsyncIterator[ToolFleet]:
 async def begun(fleet: ToolFleet, works: Works) -> Job:
     """A job that is polled."""
     job = await fleet.jobs.start(BEGIN, STATE, conversation=HERE, caller=OWNER, deadline=120)
-    await wait_until(lambda: len(works.server.calls("state")) > 1, "it is polled", seconds=20)
+    await wait_until(lambda: len(works.server.calls("state")) > 1, "it is polled", seconds=PATIENCE_SECONDS)
     return job
 
 
@@ -50,10 +50,10 @@ async def test_a_job_that_has_begun_is_polled_to_its_end(fleet: ToolFleet, works
     works.ends_after = 1
 
     assert refused.error_code == "busy"
-    assert (await job_ended(fleet, job, OWNER, seconds=40)).state == "completed"
+    assert (await job_ended(fleet, job, OWNER, seconds=2 * PATIENCE_SECONDS)).state == "completed"
     assert len(works.server.calls("begin")) == 1
     await fleet.queues.resume("works")
-    assert (await job_ended(fleet, later, OWNER, seconds=40)).state == "completed"
+    assert (await job_ended(fleet, later, OWNER, seconds=2 * PATIENCE_SECONDS)).state == "completed"
     assert len(works.server.calls("begin")) == 2
 
 
@@ -67,7 +67,7 @@ async def test_a_job_waits_while_its_queue_is_paused(fleet: ToolFleet, works: Wo
         await asyncio.sleep(1)
         return len(works.server.calls("state")) == seen
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not await nothing_comes():
             pass
     works.ends_after = 1
@@ -76,5 +76,5 @@ async def test_a_job_waits_while_its_queue_is_paused(fleet: ToolFleet, works: Wo
 
     assert found is not None
     assert found.state not in ENDED
-    assert (await job_ended(fleet, job, OWNER, seconds=40)).state == "completed"
+    assert (await job_ended(fleet, job, OWNER, seconds=2 * PATIENCE_SECONDS)).state == "completed"
     assert len(works.server.calls("begin")) == 1

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from support.fleet import TestBed
 from support.module_server import ModuleServer, holding
-from support.waiting import wait_until, wait_until_answered
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.errors import NoSuchQueue, OperationRefused
 
@@ -39,7 +39,7 @@ async def is_idle(fleet: ToolFleet) -> None:
     async def is_open() -> bool:
         return (await fleet.call(echo(), OWNER, timeout=20)).success
 
-    await wait_until_answered(is_open, "the queue is open again", seconds=20)
+    await wait_until_answered(is_open, "the queue is open again", seconds=PATIENCE_SECONDS)
 
 
 async def state_of(fleet: ToolFleet, module: str = "owls") -> tuple[str, int, int]:
@@ -52,7 +52,7 @@ async def until(fleet: ToolFleet, expected: tuple[str, int, int], module: str = 
     async def is_so() -> bool:
         return await state_of(fleet, module) == expected
 
-    await wait_until_answered(is_so, f"{module} is {expected}", seconds=20)
+    await wait_until_answered(is_so, f"{module} is {expected}", seconds=PATIENCE_SECONDS)
 
 
 @pytest.mark.usual

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer
-from support.waiting import wait_until, wait_until_answered
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import held_port
@@ -51,7 +51,7 @@ async def until_waiting(fleet: ToolFleet, count: int) -> None:
     async def do_wait() -> bool:
         return await waiting_in(fleet) == count
 
-    await wait_until_answered(do_wait, f"{count} calls wait", seconds=20)
+    await wait_until_answered(do_wait, f"{count} calls wait", seconds=PATIENCE_SECONDS)
 
 
 @contextlib.asynccontextmanager
@@ -76,10 +76,10 @@ async def test_a_worker_that_is_killed_loses_nothing_that_waits(
         waiting = [await agent.submit(nap(0, f"waits-{i}"), ADA, timeout=90) for i in range(10)]
         worker.send_signal(signal.SIGKILL)
     with bed.worker():
-        assert (await running.result(60)).effect_state == "unknown"
+        assert (await running.result(3 * PATIENCE_SECONDS)).effect_state == "unknown"
         assert len(owls.calls("nap_once")) == 1
         await agent.queues.resume("owls")
-        results = [await each.result(60) for each in waiting]
+        results = [await each.result(3 * PATIENCE_SECONDS) for each in waiting]
         assert [each for each in results if not each.success] == []
     assert set(Counter(owls.call_ids("nap_once")).values()) == {1}
 
@@ -96,7 +96,7 @@ async def test_a_frozen_redis_resumes_nothing(bed: TestBed, agent: ToolFleet, ow
             await until_waiting(agent, 5)
             assert owls.calls("nap_once") == []
             await agent.queues.resume("owls")
-            assert [(await each.result(60)).success for each in waiting] == [True] * 5
+            assert [(await each.result(3 * PATIENCE_SECONDS)).success for each in waiting] == [True] * 5
     assert set(Counter(owls.call_ids("nap_once")).values()) == {1}
 
 
@@ -117,7 +117,7 @@ async def test_a_pause_outlives_a_redis_that_is_started_again(owls: ModuleServer
                 (one,) = [queue for queue in await agent.queues.list() if queue.module == "owls"]
                 assert (one.state, one.reason, owls.calls("nap_once")) == ("paused", "deploy", [])
                 await agent.queues.resume("owls")
-                assert (await call.result(60)).success
+                assert (await call.result(3 * PATIENCE_SECONDS)).success
     assert len(owls.calls("nap_once")) == 1
 
 
@@ -134,7 +134,7 @@ async def test_callers_have_their_turns_after_a_pause(bed: TestBed, owls: Module
             more = [asyncio.create_task(agent.call(nap(0, "ada"), ADA, timeout=120)) for _ in range(20)]
             few = [await agent.submit(nap(0, "bob"), BOB, timeout=120) for _ in range(2)]
             await agent.queues.resume("owls")
-            assert [(await each.result(60)).success for each in (*many, *few)] == [True] * 7
+            assert [(await each.result(3 * PATIENCE_SECONDS)).success for each in (*many, *few)] == [True] * 7
             assert [(await each).success for each in more] == [True] * 20
     order = [call["arguments"]["name"] for call in owls.calls("nap_once")]
     assert max(index for index, name in enumerate(order) if name == "bob") < 5 + 2 + 5

@@ -7,7 +7,7 @@ from redis import Redis
 
 from support.fleet import TestBed
 from support.module_server import ModuleServer
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from toolfleet_cli.local.commands import worker_command
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_registry.settings import Settings
@@ -47,7 +47,7 @@ def test_a_worker_that_meets_another_mode_later_ends(own_bed: TestBed) -> None:
     """Redis was away when both started, or was emptied since: within seconds the one that notices ends, and says why."""
     with own_bed.worker(fast_transport=True) as worker:
         _note(own_bed.redis_url, "stock/7200s elsewhere:1")
-        wait_until_sync(lambda: worker.process.poll() is not None, "the worker has ended", seconds=20)
+        wait_until_sync(lambda: worker.process.poll() is not None, "the worker has ended", seconds=PATIENCE_SECONDS)
 
         assert "alike for the whole fleet" in worker.said()
         assert "Traceback" not in worker.said()
@@ -67,6 +67,6 @@ def _run_worker(settings: Settings, *options: str) -> subprocess.CompletedProces
         env=environment_of(settings),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=3 * PATIENCE_SECONDS,
         check=False,
     )

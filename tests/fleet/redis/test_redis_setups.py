@@ -10,6 +10,7 @@ import pytest
 from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.servers.redis_setups import ACL, SETUPS, RedisSetup, behind_sentinels
+from support.waiting import PATIENCE_SECONDS
 from toolfleet import Caller, Conversation, Settings, ToolCall, ToolFleet
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.app import FleetApp, make_app
@@ -55,7 +56,7 @@ async def test_a_call_goes_through(owls: ModuleServer, owner: Caller, tmp_path: 
 async def _job_goes_through(fleet: ToolFleet, caller: Caller) -> None:
     here = Conversation(conversation_id="c")
     job = await fleet.jobs.start(ECHO, on_complete=["resume_conversation", ECHO], conversation=here, caller=caller)
-    async with asyncio.timeout(20), contextlib.aclosing(fleet.wakeups.completions("c")) as news:
+    async with asyncio.timeout(PATIENCE_SECONDS), contextlib.aclosing(fleet.wakeups.completions("c")) as news:
         end = await anext(news)
     assert (end.wake_id, end.type, end.result) == (job.job_id, "job.completed", {"text": "hu"})
 
@@ -70,7 +71,7 @@ async def test_the_fleet_follows_its_master(owls: ModuleServer, owner: Caller, t
             async with ToolFleet(settings=bed.settings) as fleet:
                 assert (await fleet.call(ECHO, owner)).success
                 setup.servers["master"].kill()
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(3 * PATIENCE_SECONDS):
                     while not (await fleet.call(ECHO, owner, timeout=2)).success:
                         pass
                 assert [result.error for result in await fleet.call_many([ECHO] * 20, owner)] == [None] * 20

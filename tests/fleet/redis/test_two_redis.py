@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from support.fleet import TestBed
 from support.module_server import ModuleServer
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
@@ -40,7 +40,7 @@ async def broker(bed: TestBed) -> AsyncIterator[Redis]:
 
 async def test_results_come_back(fleet: ToolFleet, owner: Caller, broker: Redis, bed: TestBed) -> None:
     """Many at once; the queues are in the one, the results in the other, and no announcement is missed."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         results = await fleet.call_many([ECHO] * 200, owner)
     async with Redis.from_url(bed.redis_url, decode_responses=True) as redis:
         ended = await redis.keys("toolfleet:call:*")

@@ -11,7 +11,7 @@ import pytest
 from support.fleet import TestBed
 from support.module_server import ModuleServer, holding
 from support.processes import is_gone
-from support.waiting import wait_until, wait_until_answered
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered
 from support.worker_process import WorkerProcess
 from support.workers.autoscaling import autoscaling
 from toolfleet import ToolFleet
@@ -39,7 +39,7 @@ async def workers_in(bed: TestBed) -> int:
 
 
 async def ended(call: "asyncio.Task[ToolResult]") -> ToolResult:
-    return await asyncio.wait_for(call, 40)
+    return await asyncio.wait_for(call, 2 * PATIENCE_SECONDS)
 
 
 async def test_a_lane_grows_from_none_and_shrinks_again(scaled: TestBed, owls: ModuleServer, owner: Caller) -> None:
@@ -51,18 +51,26 @@ async def test_a_lane_grows_from_none_and_shrinks_again(scaled: TestBed, owls: M
             async def is_answered() -> bool:
                 return (await fleet.call(ECHO, owner)).success
 
-            await wait_until_answered(is_answered, "calls wait, now that somebody starts workers for them", seconds=40)
+            await wait_until_answered(
+                is_answered, "calls wait, now that somebody starts workers for them", seconds=2 * PATIENCE_SECONDS
+            )
             # However late a worker notes on a busy machine that it is there: here, such calls are refused else.
             with holding(owls, "nap"):
                 naps = [asyncio.create_task(fleet.call(nap(0), owner, waits_for_worker=True)) for _ in range(4)]
-                await wait_until(lambda: "to 2 workers" in process.said(), "four calls want two workers", seconds=40)
+                await wait_until(
+                    lambda: "to 2 workers" in process.said(),
+                    "four calls want two workers",
+                    seconds=2 * PATIENCE_SECONDS,
+                )
             assert [(await ended(each)).success for each in naps] == [True] * 4
-            await wait_until(lambda: "to 0 workers, for 0 running" in process.said(), "none is wanted", seconds=40)
+            await wait_until(
+                lambda: "to 0 workers, for 0 running" in process.said(), "none is wanted", seconds=2 * PATIENCE_SECONDS
+            )
 
             async def is_empty() -> bool:
                 return await workers_in(scaled) == 0
 
-            await wait_until_answered(is_empty, "they have ended", seconds=40)
+            await wait_until_answered(is_empty, "they have ended", seconds=2 * PATIENCE_SECONDS)
         assert "to 3 workers" not in process.said()
 
 
@@ -72,7 +80,7 @@ async def test_at_its_end_workers_finish_their_calls(scaled: TestBed, owls: Modu
     async with ToolFleet(settings=scaled.settings) as fleet:
         with autoscaling(scaled, "--min", "2", "--max", "2") as process:
             call = asyncio.create_task(fleet.call(nap(3), owner, waits_for_worker=True))
-            await wait_until(lambda: owls.running == 1, "it runs", seconds=40)
+            await wait_until(lambda: owls.running == 1, "it runs", seconds=2 * PATIENCE_SECONDS)
             process.send_signal(signal.SIGTERM)
             assert (await ended(call)).success
             assert await asyncio.to_thread(process.wait, seconds=40) == 0
@@ -90,11 +98,11 @@ async def test_a_killed_worker_is_replaced_and_a_killed_command_loses_no_call(
             (worker,) = workers_of(process)
             worker.kill()
             call = asyncio.create_task(fleet.call(nap(3), owner, waits_for_worker=True))
-            await wait_until(lambda: owls.running == 1, "another one runs it", seconds=40)
+            await wait_until(lambda: owls.running == 1, "another one runs it", seconds=2 * PATIENCE_SECONDS)
             (worker,) = workers_of(process)
             process.send_signal(signal.SIGKILL)
             assert (await ended(call)).success
-            await wait_until(lambda: is_gone(worker.pid), "the worker ends", seconds=40)
+            await wait_until(lambda: is_gone(worker.pid), "the worker ends", seconds=2 * PATIENCE_SECONDS)
 
 
 def workers_of(process: WorkerProcess) -> list[psutil.Process]:

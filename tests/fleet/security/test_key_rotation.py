@@ -8,7 +8,7 @@ import pytest
 
 from support.fleet import TestBed
 from support.module_server import ModuleServer
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.settings import Settings
 
@@ -68,7 +68,7 @@ async def until_more(agents: list[Agent]) -> None:
     await wait_until(
         lambda: all(len(agent.results) >= more for agent, more in zip(agents, wanted, strict=True)),
         "calls are answered",
-        seconds=60,
+        seconds=3 * PATIENCE_SECONDS,
     )
 
 

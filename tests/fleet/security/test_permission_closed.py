@@ -15,6 +15,7 @@ from support.fleet_calls import FleetCalls
 from support.module_server import ModuleServer, serve
 from support.owls import echo
 from support.streams.tcp_proxy import tcp_proxy
+from support.waiting import PATIENCE_SECONDS
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.catalog.operator import operating
@@ -180,7 +181,7 @@ async def test_a_fresh_worker_with_a_slow_redis_runs_nothing_unjudged(tmp_path_f
             tcp_proxy(urlsplit(url).port or 6379, delay_seconds=0.6) as slow,
             bed.worker(redis_url=f"redis://127.0.0.1:{slow.port}/0", broker_url=url),
         ):
-            guests, owners = await asyncio.to_thread(calls.results, *ids, seconds=60)
+            guests, owners = await asyncio.to_thread(calls.results, *ids, seconds=3 * PATIENCE_SECONDS)
         calls.close()
 
     assert guests["error_code"] == "permission_denied"

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer, Request, Tool, serve
 from support.servers.plain_http import PLAIN
-from support.waiting import wait_until, wait_until_answered, wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered, wait_until_sync
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.commands import flower_command
@@ -141,7 +141,7 @@ async def watched(bed: TestBed, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         ):
             watched = Watched(bed, worker, flower, redis)
             listening = asyncio.create_task(watched.listen())
-            await asyncio.wait_for(watched.is_listening.wait(), 20)
+            await asyncio.wait_for(watched.is_listening.wait(), PATIENCE_SECONDS)
             yield watched
             listening.cancel()
 
@@ -220,7 +220,7 @@ async def run_all(watched: Watched, owner: Caller) -> tuple[dict[str, ToolResult
         running = await asyncio.to_thread(watched.inspected)
         shown_workers = (await watched.flower.get("/api/workers?refresh=1")).text
         await hanging.cancel()
-        results["hang"] = await hanging.result(20)
+        results["hang"] = await hanging.result(PATIENCE_SECONDS)
         refused = ToolCall(tool_name="bank.pay", arguments={**ARGUMENTS, "to": 5})
         results["refused"] = await fleet.call(refused, owner)
     return results, running, shown_workers
@@ -251,7 +251,7 @@ async def flower_tasks(watched: Watched, number: int) -> str:
         ends = [task["name"] for task in known if task["state"] in {"SUCCESS", "FAILURE"}]
         return sum(str(name).startswith("bank.") for name in ends)
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while ended() < number:
             text = (await watched.flower.get("/api/tasks")).text
     return text

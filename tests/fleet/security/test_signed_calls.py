@@ -21,7 +21,7 @@ from support.module_server import ModuleServer, Request, serve
 from support.owls import make_module
 from support.published_call import published
 from support.up import toolfleet, up
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.examples import find_examples
@@ -164,7 +164,7 @@ async def test_a_call_that_was_changed_in_its_queue_is_refused_to_its_agent(
 
 async def until_queued(redis: Redis, number: int) -> None:
     queued = 0
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while queued < number:
             queued = await redis.llen(QUEUE)
             await asyncio.sleep(0.01)

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from support.fleet import SIGNING_KEY, TestBed
 from support.module_server import ModuleServer, Request, serve
 from support.owls import make_module
-from support.waiting import wait_until, wait_until_answered
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, CallHandle, Conversation, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.keys import Keys
@@ -148,7 +148,7 @@ async def test_who_changes_the_ledgers_record_has_the_call_end_as_unknown(
         async with running(agent, owls, owner) as handle:
             await mallory.hset(KEYS.call(handle.id), mapping={"state": "done", "result": FORGED})
             await announce(mallory, handle.id, celery_value(handle.id, FORGED))
-            result = await handle.result(timeout=20)
+            result = await handle.result(timeout=PATIENCE_SECONDS)
 
     assert (result.success, result.error_code, result.effect_state) == (False, "outcome_unknown", "unknown")
     assert EVIL not in result.model_dump_json()

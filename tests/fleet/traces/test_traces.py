@@ -6,7 +6,7 @@ from support.fleet import TestBed, program
 from support.traces.agent_program import SPAN, TracedAgent
 from support.traces.otlp_receiver import OtlpReceiver, ReceivedSpan
 from support.traces.woken_core import Core
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from toolfleet_cli.local.commands import beat_command
 from toolfleet_registry.tracing.trace_context import attempt_span_id
 
@@ -83,7 +83,7 @@ def test_a_job_and_what_it_wakes_are_in_its_makers_trace(
     """Its start, its poll and the news of its end; the core that is woken is told where it is."""
     with program(traced_bed, beat_command(), "beat", ready="beat: Starting"):
         said = agent.start_job("owls.read", {"name": "start"}, {"name": "poll"})
-        wait_until_sync(lambda: core.headers, "the core is woken", seconds=60)
+        wait_until_sync(lambda: core.headers, "the core is woken", seconds=3 * PATIENCE_SECONDS)
     collector.wait(lambda: _woken(collector, said["trace_id"], core.url), "its wake-up")
     (wake,) = _woken(collector, said["trace_id"], core.url)
     *sent, _, _ = collector.wait_for(*["send tools.owls"] * 2, *["process tools.owls"] * 2, trace_id=said["trace_id"])

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from support.waiting import PATIENCE_SECONDS
+
 LOADED = """
 import sys
 from toolfleet_workers.lean_imports import load_lean_libraries
@@ -27,7 +29,7 @@ def said(code: str, **env: str) -> list[str]:
     """What the code prints in a Python of its own, with these variables, word by word."""
     env = {**os.environ, "TOOLFLEET_REDIS_URL": "redis://127.0.0.1:1/0", "TOOLFLEET_SCHEDULER": "0", **env}
     ended = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=3 * PATIENCE_SECONDS
     )
     return ended.stdout.split()
 

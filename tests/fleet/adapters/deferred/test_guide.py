@@ -15,7 +15,7 @@ from support.frameworks.chat_script import script
 from support.frameworks.pydantic_script import PydanticScript
 from support.frameworks.written_program import import_program
 from support.modules.works import Works
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import ToolFleet
 
 GUIDE = programs("docs/guides/agent-frameworks.md")
@@ -60,7 +60,7 @@ async def test_langgraph(fleet: ToolFleet, works: Works, tmp_path: Path) -> None
     await complete(works)
 
     answer = ""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not answer:
             answer = await guide.ask(fleet, script(), saver, None)
     assert answer == "done"

@@ -17,7 +17,7 @@ from support.gateways.mcp_clients import ERAS, Era, mcp_client
 from support.gateways.mcp_requests import TASKS, asked
 from support.module_server import ModuleServer, serve
 from support.owls import echo
-from support.waiting import wait_until_answered
+from support.waiting import PATIENCE_SECONDS, wait_until_answered
 from toolfleet import Approver, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.access.api_key import KeyDraft
@@ -291,9 +291,9 @@ async def test_an_older_clients_question_ends_when_others_decide(bank: Bank, fle
 
     async with mcp_client(bank.pair[0], "legacy", key=bank.keys["ada"], elicitation_callback=never) as client:
         running = asyncio.create_task(client.call_tool("bank.pay", {"n": 1}))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await is_asked.wait()
         await fleet.approvals.approve(await waiting_id(fleet), BOSS)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert not (await running).is_error
     assert len(bank.module.calls("pay")) == 1

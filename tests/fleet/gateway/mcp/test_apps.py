@@ -15,7 +15,7 @@ from support.fleet import TestBed
 from support.gateways.gateway_process import Gateway, gateway_process
 from support.gateways.mcp_clients import ERAS, Era, mcp_client
 from support.hosts.hosted_program import hosted
-from support.waiting import wait_until_answered, wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_answered, wait_until_sync
 from support.worker_process import TESTS
 from toolfleet_cli.local.redis_server import redis_server
 
@@ -44,7 +44,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
                 wait_until_sync(
                     lambda: all(f'"{module}.show"' in client.get("/tools").text for module in MODULES),
                     "the gateway serves the modules",
-                    seconds=60,
+                    seconds=3 * PATIENCE_SECONDS,
                 )
             yield gateway
 

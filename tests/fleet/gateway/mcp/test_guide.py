@@ -6,6 +6,7 @@ import sys
 
 from support.documents import programs
 from support.gateways.gateway_process import Gateway
+from support.waiting import PATIENCE_SECONDS
 
 GUIDE = programs("docs/guides/mcp-clients.md")
 
@@ -16,7 +17,7 @@ async def test_the_client_lists_and_calls(one: Gateway) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", GUIDE["mcp-client"], env=env, stdout=asyncio.subprocess.PIPE
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(3 * PATIENCE_SECONDS):
         printed, _ = await process.communicate()
 
     tools, result = printed.decode().splitlines()

@@ -15,6 +15,7 @@ from support.gateways.framework_clients import CLIENTS
 from support.gateways.gateway_process import Gateway
 from support.gateways.node_clients import REVISIONS, inspector, node, printed, sdk_client
 from support.module_server import ModuleServer
+from support.waiting import PATIENCE_SECONDS
 
 _INSTALL_SECONDS = 60
 
@@ -69,7 +70,7 @@ async def test_the_inspector_lists_calls_and_reads_a_failure(installed: Path, on
     ]
 
     async def ran(words: tuple[str, ...]) -> dict[str, Any]:
-        async with node(installed, *inspector("modern", one, *words)) as process, asyncio.timeout(60):
+        async with node(installed, *inspector("modern", one, *words)) as process, asyncio.timeout(3 * PATIENCE_SECONDS):
             said, errors = await process.communicate()
         assert said, errors
         result: dict[str, Any] = json.loads(said)["result"]

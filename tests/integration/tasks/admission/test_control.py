@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from support.module_server import ModuleServer
 from support.programs.closed_port import closed_port
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.keys import Keys
@@ -132,7 +132,7 @@ async def test_calls_beyond_the_share_wait_for_their_turn(
             ran.append(claim.call.arguments["n"])
             assert len(await worker.queued()) <= 2
             await worker.finish(claim)
-        results = await asyncio.wait_for(calling, 20)
+        results = await asyncio.wait_for(calling, PATIENCE_SECONDS)
 
     assert (set(ran[:2]), ran[2:]) == ({0, 1}, [2, 3, 4, 5])  # the first two are published side by side
     assert [result.result["n"] for result in results] == [0, 1, 2, 3, 4, 5]

@@ -15,7 +15,7 @@ from celery import Celery, Task
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils.threads import LocalStack
 
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet_tasks.aio.coroutine_driver import JobKilled
 from toolfleet_tasks.aio.greenlet_bridge import (
     Bridge,
@@ -387,7 +387,7 @@ def test_stacks_by_thread_are_refused() -> None:
         env={"USE_FAST_LOCALS": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=3 * PATIENCE_SECONDS,
         check=False,
     )
 

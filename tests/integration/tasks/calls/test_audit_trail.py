@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from support.module_server import ModuleServer
 from support.published_call import published
 from support.servers.redis_faults import faulty_redis
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, Conversation, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
@@ -86,7 +86,7 @@ async def test_calls_that_no_worker_begins_have_one_line_each(fleet: ToolFleet, 
     busy = await fleet.submit(ToolCall(tool_name="owls.echo"), owner)
     late = await fleet.call(ToolCall(tool_name="owls.echo"), owner, timeout=0)
     await waiting.cancel()
-    ended = [await waiting.result(20), await busy.result(20), late]
+    ended = [await waiting.result(PATIENCE_SECONDS), await busy.result(PATIENCE_SECONDS), late]
     await wait_until_async(redis, 3)
     found = {line["call_id"]: line for line in await lines(redis)}
 

@@ -8,6 +8,7 @@ from support.local_tools.tag_tools import research_tag
 from support.module_server import ModuleServer, serve
 from support.owls import echo
 from support.published_call import published
+from support.waiting import PATIENCE_SECONDS
 from support.workers.hand_worker import hand_worker
 from toolfleet_registry.contracts import ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.dead_letters import DeadLetter
@@ -126,7 +127,7 @@ async def test_workers_of_the_version_before_are_told_as_they_read_it(redis_url:
             registry = TagRegistry(fleet)
             registry.register(research_tag)
             running = asyncio.create_task(registry.execute("research", CONTEXT))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while not (queued := await worker.queued("tools.local")):  # noqa: ASYNC110 - nothing announces it
                     await asyncio.sleep(0.01)
             running.cancel()

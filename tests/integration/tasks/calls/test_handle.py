@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.published_call import published
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.redis.keys import Keys
@@ -69,7 +69,7 @@ class Desk:
             ),
             is_guest=is_guest,
         )
-        await asyncio.wait_for(self.listener.listening("call-1"), 20)
+        await asyncio.wait_for(self.listener.listening("call-1"), PATIENCE_SECONDS)
         follow.published(time.time() + seconds)
         return follow
 
@@ -90,13 +90,13 @@ async def service(redis: Redis, redis_url: str) -> AsyncIterator[Desk]:
         lambda: service.listener.identity.data_id and not service.listener._is_new.is_set(), "the first look is over"
     )
     yield service
-    await asyncio.wait_for(asyncio.gather(*service.tasks), 20)
+    await asyncio.wait_for(asyncio.gather(*service.tasks), PATIENCE_SECONDS)
     await service.listener.aclose()
     await service.line.aclose()
 
 
 async def end(follow: PendingCall) -> ToolResult:
-    return await asyncio.wait_for(follow.ending, 20)
+    return await asyncio.wait_for(follow.ending, PATIENCE_SECONDS)
 
 
 async def untouched(_: Desk) -> None:
@@ -223,7 +223,7 @@ async def test_who_cancels_hears_how_far_it_got(service: Desk, history: History,
     follow = await service.follow()
     handle = CallHandle("call-1", "research.search_docs", follow.ending, follow)
     await handle.cancel()
-    result = await handle.result(20)
+    result = await handle.result(PATIENCE_SECONDS)
 
     assert (result.error_code, result.effect_state) == ("cancelled", effect_state)
     assert await handle.status() == "done"

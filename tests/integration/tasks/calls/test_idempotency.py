@@ -13,7 +13,7 @@ from support.clocks import fleet_clock_ahead
 from support.module_server import ModuleServer
 from support.programs.closed_port import closed_port
 from support.published_call import published
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.contracts import EffectState, PublishedCall
@@ -69,7 +69,7 @@ async def test_a_repeat_joins_the_call_that_waits_or_runs(
     repeats.append(asyncio.create_task(fleet.call(SAME, ADA)))
     assert await joined.status() == "running"
     await worker.finish(claim)
-    results = await asyncio.wait_for(asyncio.gather(handle.result(), joined.result(), *repeats), 20)
+    results = await asyncio.wait_for(asyncio.gather(handle.result(), joined.result(), *repeats), PATIENCE_SECONDS)
 
     assert {call_id(result) for result in results} == {handle.id}
     assert all(result.success and result.result == FIRST.arguments for result in results)
@@ -145,7 +145,7 @@ async def test_a_repeats_own_deadline_ends_only_its_waiting(
     handle = await fleet.submit(FIRST, ADA)
     await other.modules.refresh()
     for one in (fleet, other):
-        result = await asyncio.wait_for(one.call(SAME, ADA, timeout=1), 20)
+        result = await asyncio.wait_for(one.call(SAME, ADA, timeout=1), PATIENCE_SECONDS)
         assert (result.error_code, result.effect_state, result.retryable) == ("timed_out", "unknown", True)
         assert "is under way" in (result.error or "")
         assert "does no harm" in (result.hint or "")

@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.module_server import ModuleServer
-from support.waiting import wait_until, wait_until_answered
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.session import Session
@@ -110,7 +110,7 @@ asyncio.run(main())
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=3 * PATIENCE_SECONDS,
         check=False,
     )
 

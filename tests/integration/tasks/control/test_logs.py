@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.waiting import PATIENCE_SECONDS
+
 AGENT = """
 import logging, sys
 {before}
@@ -74,7 +76,12 @@ def test_an_agents_own_structlog_stays(tmp_path: Path) -> None:
 def test_a_program_that_uses_the_fleet_logs_as_it_did(tmp_path: Path) -> None:
     """Importing us, and using us, changes nothing of `logging`, of structlog, or of a Celery app of the program's own."""
     ended = subprocess.run(
-        [sys.executable, "-c", HOST], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", HOST],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=6 * PATIENCE_SECONDS,
     )
 
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr

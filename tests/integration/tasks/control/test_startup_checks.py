@@ -7,6 +7,7 @@ from pathlib import Path
 import kombu
 import pytest
 
+from support.waiting import PATIENCE_SECONDS
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.control.startup_checks import COMMAND, require_redis
@@ -19,7 +20,7 @@ def test_an_app_without_a_runner_starts_no_worker(elsewhere: Path) -> None:
         env={"TOOLFLEET_REDIS_URL": "redis://127.0.0.1:1/0"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=3 * PATIENCE_SECONDS,
         check=False,
     )
 

@@ -14,7 +14,7 @@ from support.module_server import ModuleServer
 from support.programs.closed_port import closed_port
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.streams.tcp_proxy import TcpProxy, tcp_proxy
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.settings import Settings
@@ -68,7 +68,7 @@ async def warm(settings: Settings) -> AsyncGenerator[ToolFleet]:
 
 
 async def queued(worker: HandWorker, count: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while len(await worker.queued()) != count:  # noqa: ASYNC110 - nothing says when
             await asyncio.sleep(0.01)
 
@@ -77,7 +77,7 @@ async def finished(worker: HandWorker, call: "asyncio.Task[ToolResult]") -> Tool
     """The result of a call that waits in its queue, once, and is run."""
     await queued(worker, 1)
     await worker.finish(await worker.take())
-    result = await asyncio.wait_for(call, 20)
+    result = await asyncio.wait_for(call, PATIENCE_SECONDS)
     assert await worker.queued() == []
     return result
 
@@ -146,7 +146,7 @@ async def test_a_repeat_that_finds_another_call_under_its_key_ends_as_that_one(
             first = asyncio.create_task(other.call(KEYED, ADA, timeout=20))
             await queued(worker, 1)
             abort(session)
-            results = [await finished(worker, first), await asyncio.wait_for(repeat, 20)]
+            results = [await finished(worker, first), await asyncio.wait_for(repeat, PATIENCE_SECONDS)]
 
     assert [result.success for result in results] == [True, True]
     assert results[0].result == results[1].result
@@ -179,8 +179,8 @@ async def test_what_is_refused_when_it_is_published_again_ends_so(fast: Settings
             )
             faulty.look.lpush("tools.owls", "another's")
             abort(session)
-            handle = await asyncio.wait_for(submitting, 20)
-            result = await handle.result(20)
+            handle = await asyncio.wait_for(submitting, PATIENCE_SECONDS)
+            result = await handle.result(PATIENCE_SECONDS)
     state = faulty.look.hget(settings.keys.call(handle.id), "state")
 
     assert (result.error_code, result.effect_state, result.retryable) == ("busy", "none", True)
@@ -221,7 +221,7 @@ async def test_a_crowd_in_an_agent_is_told_at_once(fast: Settings, worker: HandW
         for _ in range(3):
             await queued(worker, 1)
             await worker.finish(await worker.take())
-        results = await asyncio.wait_for(asyncio.gather(*calls), 20)
+        results = await asyncio.wait_for(asyncio.gather(*calls), PATIENCE_SECONDS)
 
     assert {(result.error_code, result.effect_state, result.retry_after_seconds) for result in busy} == {
         ("busy", "none", 1.0)
@@ -260,8 +260,8 @@ async def test_a_redis_that_takes_nothing_is_named(settings: Settings, faulty: F
         await fleet.modules.refresh()
         await (await fleet.submit(ECHO, ADA)).cancel()
         with taking_nothing(faulty, how):
-            results = [await asyncio.wait_for(fleet.call(KEYED, ADA, timeout=10), 20) for _ in range(2)]
-        handle = await asyncio.wait_for(fleet.submit(KEYED, ADA, timeout=20), 20)
+            results = [await asyncio.wait_for(fleet.call(KEYED, ADA, timeout=10), PATIENCE_SECONDS) for _ in range(2)]
+        handle = await asyncio.wait_for(fleet.submit(KEYED, ADA, timeout=20), PATIENCE_SECONDS)
         assert await handle.status() == "queued"
 
     assert all(unavailable(result) for result in results)

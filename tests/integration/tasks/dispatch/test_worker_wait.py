@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.module_server import ModuleServer
-from support.waiting import wait_until, wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_sync
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.directory.entries import ModuleEntry
@@ -66,7 +66,7 @@ def is_refused(result: ToolResult) -> bool:
 
 
 async def queued(worker: HandWorker, count: int = 1) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while len(await worker.queued()) != count:  # noqa: ASYNC110 - nothing says when
             await asyncio.sleep(0.01)
 
@@ -122,7 +122,7 @@ async def test_a_worker_that_comes_in_time_runs_the_call(make: Make, worker: Han
         with noted(settings, "tools.owls"):
             await queued(worker)
             await worker.finish(await worker.take())
-            assert (await asyncio.wait_for(calling, 20)).success
+            assert (await asyncio.wait_for(calling, PATIENCE_SECONDS)).success
 
 
 async def test_who_serves_a_module_is_asked_once_a_second(make: Make, redis: Redis, worker: HandWorker) -> None:
@@ -183,7 +183,7 @@ async def test_what_is_in_the_queue_already_waits(make: Make, worker: HandWorker
         look_again(fleet)
         assert is_refused(await fleet.call(ECHO, ADA))
         await worker.finish(await worker.take())
-        assert (await asyncio.wait_for(calling, 20)).success
+        assert (await asyncio.wait_for(calling, PATIENCE_SECONDS)).success
 
 
 async def test_a_worker_that_restarts_keeps_its_queues_served(make: Make, worker: HandWorker) -> None:
@@ -202,7 +202,7 @@ async def test_the_wait_for_a_restart_ends(make: Make, redis: Redis, seconds: fl
     settings = make(restart_seconds=seconds)
     with noted(settings, "tools.owls", restarts=True):
         pass
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while await redis.eval(READ.text, 2, KEYS.consumers, "tools.owls") < 0:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.01)
     async with ToolFleet(settings=settings) as fleet:
@@ -227,7 +227,7 @@ async def test_a_repeat_has_the_first_calls_result_without_a_worker(make: Make, 
         calling = asyncio.create_task(fleet.call(KEYED, ADA, waits_for_worker=True))
         await queued(worker)
         await worker.finish(await worker.take())
-        first = await asyncio.wait_for(calling, 20)
+        first = await asyncio.wait_for(calling, PATIENCE_SECONDS)
         assert (await fleet.call(KEYED, ADA)).result == first.result
 
 
@@ -248,7 +248,7 @@ def test_programs_without_a_loop_say_the_same(make: Make) -> None:
     """The sync fleet's calls take the same word."""
     with ToolFleet.sync(settings=make()) as fleet:
         assert is_refused(fleet.call(ECHO, ADA))
-        assert is_refused(fleet.submit(ECHO, ADA).result(20))
+        assert is_refused(fleet.submit(ECHO, ADA).result(PATIENCE_SECONDS))
         handle = fleet.submit(ECHO, ADA, waits_for_worker=True)
         assert handle.status() == "queued"
         handle.cancel()
@@ -276,4 +276,4 @@ async def test_nobody_is_missed_in_a_redis_that_was_silent(make: Make, redis: Re
         with noted(settings, "tools.owls"):
             await queued(worker)
             await worker.finish(await worker.take())
-            assert (await asyncio.wait_for(calling, 20)).success
+            assert (await asyncio.wait_for(calling, PATIENCE_SECONDS)).success

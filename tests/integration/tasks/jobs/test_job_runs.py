@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from support.waiting import PATIENCE_SECONDS
 from support.workers.frail_jobs import LEASE_SECONDS, Ledger, Moments, live, make_spec, mover_of, ok, one_turn
 from support.workers.job_racers import job_records
 from toolfleet_registry.contracts import ToolCall, ToolResult
@@ -68,7 +69,7 @@ async def test_two_workers_count_each_round_once(redis: "Redis", redis_url: str)
         ledger = Ledger(redis, Moments(None), [TICK], [])
         settings = Settings(redis_url=redis_url)
         workers = [(each, mover_of(each, ledger, settings, lease_seconds=LEASE_SECONDS)) for each in (first, second)]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while (job := await first.get("j")) is None or job.place.state not in ENDED:
                 await asyncio.gather(*(one_turn(records, mover) for records, mover in workers))
 

@@ -9,6 +9,7 @@ import pytest
 import structlog
 from redis.asyncio import Redis
 
+from support.waiting import PATIENCE_SECONDS
 from support.workers.job_racers import MOVES, job_records, race
 from support.workers.ledgers import RepeatingConnection
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall
@@ -158,7 +159,7 @@ async def test_a_claimed_job_is_nobody_elses_until_its_lease_is_over(redis_url: 
         found, is_full = await records.claim(count=5, lease_seconds=1)
         assert ([job.spec.job_id for job in found], is_full) == (["j"], False)
         assert await records.claim(count=5, lease_seconds=5) == ([], False)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not (await records.claim(count=5, lease_seconds=5))[0]:  # noqa: ASYNC110 - Redis's clock, not ours
                 await asyncio.sleep(0.02)
 

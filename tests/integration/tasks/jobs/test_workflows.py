@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from support.waiting import PATIENCE_SECONDS
 from support.workers.frail_jobs import LEASE_SECONDS, Died, FrailRecords, Ledger, Moments, make_spec, mover_of
 from support.workers.job_racers import job_records
 from toolfleet_registry.contracts import ToolResult
@@ -101,7 +102,7 @@ async def test_a_worker_that_dies_anywhere_leaves_no_sibling(
 ) -> None:
     """A failed job's call is noted, published, confirmed and taken, and its two siblings are cancelled: at each it may die."""
     moments = Moments(fatal, is_after=is_after)
-    async with job_records(redis_url) as records, asyncio.timeout(20):
+    async with job_records(redis_url) as records, asyncio.timeout(PATIENCE_SECONDS):
         await add_workflow(records)
         ledger = Ledger(redis, moments, [BROKEN], [])
         frail: Any = FrailRecords(records, moments)
@@ -116,7 +117,7 @@ async def test_a_worker_that_dies_anywhere_leaves_no_sibling(
 
 async def test_two_workers_cancel_each_sibling_once(redis: "Redis", redis_url: str) -> None:
     """They claim what is due beside each other."""
-    async with job_records(redis_url) as first, job_records(redis_url) as second, asyncio.timeout(20):
+    async with job_records(redis_url) as first, job_records(redis_url) as second, asyncio.timeout(PATIENCE_SECONDS):
         await add_workflow(first)
         ledger, settings = Ledger(redis, Moments(None), [BROKEN], []), Settings(redis_url=redis_url)
         workers = [(each, mover_of(each, ledger, settings, lease_seconds=LEASE_SECONDS)) for each in (first, second)]

@@ -14,7 +14,7 @@ from redis.asyncio.client import PubSub
 
 from support.published_call import published
 from support.servers.redis_faults import FaultyRedis, faulty_redis
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.ledgers import (
     ENDING,
     RECORD,
@@ -72,7 +72,7 @@ async def listening(ear: PubSub) -> None:
 
 
 async def announced(ear: PubSub) -> str:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not (heard := await ear.get_message(timeout=1)):
             pass
     return str(heard["data"])

@@ -27,6 +27,7 @@ from redis import Redis
 
 from support.published_call import published
 from support.servers.gated_connection import Gate, GatedConnection
+from support.waiting import PATIENCE_SECONDS
 from support.workers.ledgers import ENDING, SUCCESS, TOOL, TURNED_AWAY, attempt, claimed_state, failed
 from toolfleet_registry.contracts import PublishedCall, RetryTerms, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
@@ -448,7 +449,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @staticmethod
     async def _settled(work: Awaitable[Any]) -> Any:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             return await work
 
 

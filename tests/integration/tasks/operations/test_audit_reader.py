@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.servers.redis_faults import FaultyRedis, faulty_redis
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
@@ -155,14 +155,14 @@ async def test_following_goes_on_over_a_restart(tmp_path: Path) -> None:
                     waiting = asyncio.ensure_future(anext(coming))
                     await wait_until(lambda: heard == [False], "it is noticed")
                 add(redis, 2)
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE_SECONDS):
                     assert (await waiting)["call_id"] == "call-2"
                 redis.look.flushall()
                 redis.look.xadd(KEY, {"line": '{"call_id": "call-3"}'}, id="5-1")  # its clock was set back meanwhile
                 waiting = asyncio.ensure_future(anext(coming))
                 with redis.restarted():
                     await wait_until(lambda: heard == [False, True, False], "it is noticed")
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE_SECONDS):
                     assert (await waiting)["call_id"] == "call-3"
 
 

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 import pytest
 from redis.asyncio import Redis
 
+from support.waiting import PATIENCE_SECONDS
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.lua.consumers import READ
@@ -30,7 +31,7 @@ def started(leaving: ExitStack, settings: Settings, queues: list[str]) -> Consum
 
 
 async def counted(settings: Settings, expected: dict[str, int]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while await workers_by_queue(settings) != expected:  # noqa: ASYNC110 - nothing says when
             await asyncio.sleep(0.02)
 

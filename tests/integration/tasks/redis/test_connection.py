@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 from structlog.testing import capture_logs
 
 from support.servers.raw_redis import obliging, raw_redis
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.redis.servers import connection_factory
@@ -40,7 +40,7 @@ async def open_connection(url: str) -> AsyncGenerator[PipelinedConnection]:
 
 @asynccontextmanager
 async def standing_line(url: str) -> AsyncGenerator[PipelinedConnection]:
-    async with open_connection(url) as line, asyncio.timeout(60):
+    async with open_connection(url) as line, asyncio.timeout(3 * PATIENCE_SECONDS):
         await line.connected()
         yield line
 
@@ -217,7 +217,7 @@ async def test_execute_outlasts_an_outage(tmp_path: Path) -> None:
         assert time.monotonic() - before < 5
         assert not line.is_connected
         with redis_server(tmp_path, port=port):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await asyncio.gather(*commands)
                 assert await line.send("SCARD", KEY) == 201
                 await line.aclose()
@@ -237,10 +237,10 @@ async def test_a_read_whose_answer_cuts_the_connection_is_not_sent_again(
         await kill_connections(redis)
         await wait_until(lambda: not line.is_connected, "the loss was noticed")
         if not is_away:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await line.execute("PING")
         await redis.config_resetstat()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(RedisConnectionLost):
                 await line.read("GET", KEY)
             assert await line.execute("STRLEN", KEY) == 2_000_000
@@ -262,7 +262,7 @@ async def test_who_comes_when_the_server_is_back_waits_for_no_pause(
             await line.connected()
         await wait_until(lambda: not line.is_connected, "the loss was noticed")
         with redis_server(tmp_path, port=port):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 assert await line.execute("PING") == b"PONG"
                 await line.aclose()
 
@@ -274,7 +274,7 @@ async def test_a_loss_is_no_busy_loop(line: PipelinedConnection, redis: Redis) -
         others = [asyncio.create_task(line.execute("ECHO", number)) for number in range(100)]
         await asyncio.sleep(0)
         await kill_connections(redis)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await asyncio.gather(*blocked, *others)
 
 

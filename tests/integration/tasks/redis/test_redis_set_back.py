@@ -11,6 +11,7 @@ import pytest
 
 from support.clocks import WallClock, redis_with_a_clock
 from support.modules.raw_module import answering, http, raw_module
+from support.waiting import PATIENCE_SECONDS
 from support.workers.wakes import delivering, never, put, scores
 from toolfleet import Settings
 from toolfleet.webhooks import RedisSeen
@@ -63,7 +64,7 @@ async def test_news_that_wait_come_as_soon_as_ever(stepped: tuple[str, WallClock
         await set_back(url, clock)
         await put(redis, "job-3")
         async with raw_module(answering(http(b"", "202 Taken"))) as core, delivering(url, core.url) as wakes:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while await scores(redis, Keys().wakes_due):
                     await wakes.deliver_due(publish=never, seconds=5)
                     await asyncio.sleep(0.05)
@@ -82,7 +83,7 @@ async def test_news_that_were_put_off_by_a_wrong_time_come_when_they_were_to(ste
         await put(redis, "job-2", since=BACK)
         clock.set_ahead(0)
         async with raw_module(answering(http(b"", "202 Taken"))) as core, delivering(url, core.url) as wakes:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while await scores(redis, Keys().wakes_due):
                     await wakes.deliver_due(publish=never, seconds=5)
                     await asyncio.sleep(0.05)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
@@ -43,7 +43,7 @@ class Call:
         self.was_left = True
 
     async def result(self) -> Any:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             return (await self.end)["result"]
 
 
@@ -63,7 +63,7 @@ class Ear:
         """A call that is listened for."""
         call = Call()
         call.expected = self.listener.expect(call_id, call)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await self.listener.listening(call_id)
         return call
 
@@ -94,7 +94,7 @@ async def subscriptions(redis: Redis) -> int:
 
 async def wait_until_subscribed(redis: Redis, count: int) -> None:
     seen = [-1]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while seen[-1] != count:
             seen.append(await subscriptions(redis))
 
@@ -119,7 +119,7 @@ async def test_an_end_that_is_found_before_redis_says_that_we_listen_ends_the_wa
     listening = asyncio.create_task(subscription.listener.listening("c1"))
     await asyncio.sleep(0)
     subscription.listener.found("c1", meta("SUCCESS", "owls").encode())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await listening
 
     assert await call.result() == "owls"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
@@ -75,7 +75,7 @@ async def test_what_was_missed_is_made_good_after_a_reconnect(listener: ResultLi
     await say(redis, "after")
     await follower.hears("after")
     follower.ending.set_result(None)
-    await asyncio.wait_for(follower.task, 20)
+    await asyncio.wait_for(follower.task, PATIENCE_SECONDS)
 
     assert follower.heard == ["before", "meanwhile", "after"]
 
@@ -92,7 +92,7 @@ async def test_a_strangers_message_is_no_progress(listener: ResultListener, redi
     await say(redis, "two")
     await follower.hears("two")
     follower.ending.set_result(None)
-    await asyncio.wait_for(follower.task, 20)
+    await asyncio.wait_for(follower.task, PATIENCE_SECONDS)
 
     assert follower.heard == ["one", "two"]
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from redis.asyncio import Redis
 
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_tasks.redis.connection import PipelinedConnection, Push
 from toolfleet_tasks.results.subscriptions import ChannelSubscriptions
@@ -44,7 +44,7 @@ class Ear:
 async def ear(redis_url: str) -> AsyncIterator[Ear]:
     ear = Ear(redis_url)
     ear.connection.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await ear.connection.connected()
     yield ear
     await ear.connection.aclose()
@@ -93,7 +93,7 @@ async def test_a_lost_connection_leaves_no_command_open(ear: Ear, redis: Redis) 
     protocol = ear.connection._protocol
     assert protocol is not None
     protocol.close("the test cuts it")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await lost.wait()
         await ear.connection.connected()
     ear.join(B)

@@ -15,7 +15,7 @@ from redis import Redis
 from structlog.testing import capture_logs
 
 from support.servers.redis_faults import faulty_redis
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.fast_worker import fast_fleet
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import worker_runtime
@@ -224,7 +224,7 @@ async def test_stock_receivers_take_them(dispatcher: Any, redis_url: str) -> Non
             receiver.capture(limit=3, timeout=20, wakeup=False)
 
     listening = asyncio.create_task(asyncio.to_thread(listen))
-    await asyncio.wait_for(is_listening.wait(), 20)
+    await asyncio.wait_for(is_listening.wait(), PATIENCE_SECONDS)
     dispatcher.send("task-received", uuid="call", name="toolfleet.execute")
     dispatcher.send("task-started", uuid="call")
     dispatcher.send("task-succeeded", uuid="call", result="'hoot'", runtime=0.1)

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from support.servers.raw_redis import obliging, raw_redis
 from support.servers.redis_faults import faulty_redis
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.held_messages import QUEUE, STORE, cut, hold, open_connection, open_leases, publish, stop_reading
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.lua import queues
@@ -47,7 +47,7 @@ def spied(connection: PipelinedConnection, monkeypatch: pytest.MonkeyPatch) -> l
 
 
 async def settled(leases: Leases) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await leases.settled()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from redis import Redis
 
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.held_messages import KEYS, cut, open_connection, open_notify_keys
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.transport.notify_keys import BATCH_SIZE, MOST_CONNECTIONS, NotifyKeys
@@ -22,7 +22,9 @@ class Listener:
     lines: list[PipelinedConnection]
 
     async def notified(self, queues: Sequence[str], *, seconds: float = 10, capacity: int = 100) -> list[str]:
-        return await asyncio.wait_for(self.notify_keys.notified(queues, seconds=seconds, capacity=lambda: capacity), 20)
+        return await asyncio.wait_for(
+            self.notify_keys.notified(queues, seconds=seconds, capacity=lambda: capacity), PATIENCE_SECONDS
+        )
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from kombu.exceptions import EncodeError
 from redis import Redis
 
 from support.servers.redis_faults import FaultyRedis, faulty_redis
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.greenlet_bridge import Bridge
@@ -240,7 +240,7 @@ async def test_a_frozen_redis_holds_up_nothing_but_the_calls(shaky_app: FleetApp
         stores = [asyncio.create_task(store(shaky_app, f"call-{n}", n)) for n in range(CALLS)]
         await loop_goes_on()
         assert not any(task.done() for task in stores)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.gather(*stores)
 
     assert [stored(faulty.look, f"call-{n}")["result"] for n in range(CALLS)] == list(range(CALLS))
@@ -271,7 +271,7 @@ async def test_a_restart_of_redis_loses_no_result(shaky_app: FleetApp, faulty: F
         stores += [asyncio.create_task(store(shaky_app, f"call-{n}", n)) for n in range(CALLS, 2 * CALLS)]
         await loop_goes_on()
         assert not any(task.done() for task in stores[CALLS:])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.gather(*stores)
 
     assert [stored(faulty.look, f"call-{n}")["result"] for n in range(2 * CALLS)] == list(range(2 * CALLS))
@@ -283,7 +283,7 @@ async def test_a_full_redis_is_waited_for(shaky_app: FleetApp, faulty: FaultyRed
         task = asyncio.create_task(store(shaky_app, "call", 1))
         await asyncio.wait([task], timeout=1)
         assert not task.done()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await task
 
     assert stored(faulty.look, "call")["status"] == "SUCCESS"
@@ -299,7 +299,7 @@ async def test_a_missing_right_is_waited_for(
     await asyncio.wait([task], timeout=0.5)
     assert not task.done()
     faulty.look.execute_command("ACL SETUSER default +set")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await task
 
     assert stored(faulty.look, "call")["status"] == "SUCCESS"

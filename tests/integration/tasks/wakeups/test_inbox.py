@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from redis.asyncio import Redis
 
-from support.waiting import wait_until_answered
+from support.waiting import PATIENCE_SECONDS, wait_until_answered
 from support.workers.wakes import complete, wake
 from toolfleet import Caller, Settings, SettingsError, ToolFleet
 from toolfleet_registry.contracts.jobs import WakeUp
@@ -30,7 +30,7 @@ async def fleet(redis_url: str) -> AsyncIterator[ToolFleet]:
 
 async def entries_of(inbox: CompletionInbox, count: int) -> list[Entry]:
     """The first entries, none of which is confirmed."""
-    async with aclosing(inbox.follow()) as entries, asyncio.timeout(20):
+    async with aclosing(inbox.follow()) as entries, asyncio.timeout(PATIENCE_SECONDS):
         return [await anext(entries) for _ in range(count)]
 
 
@@ -60,7 +60,7 @@ async def test_a_reader_that_waits_hears_of_what_comes(fleet: ToolFleet, redis: 
     """It goes on behind what it has handed out."""
     await complete(redis, "job-1")
     inbox = await fleet.wakeups.inbox("talk-1", ADA)
-    async with aclosing(inbox.follow()) as entries, asyncio.timeout(20):
+    async with aclosing(inbox.follow()) as entries, asyncio.timeout(PATIENCE_SECONDS):
         first = await anext(entries)
         waiting = asyncio.ensure_future(anext(entries))
         await complete(redis, "job-2")
@@ -99,7 +99,7 @@ async def test_news_that_an_agent_has_read_are_gone(fleet: ToolFleet, redis: Red
     """Both read one stream: what the one is done with, the other does not get."""
     await complete(redis, "job-1")
     await complete(redis, "job-2")
-    async with aclosing(fleet.wakeups.completions("talk-1")) as wakes, asyncio.timeout(20):
+    async with aclosing(fleet.wakeups.completions("talk-1")) as wakes, asyncio.timeout(PATIENCE_SECONDS):
         assert (await anext(wakes)).job_id == "job-1"
         assert (await anext(wakes)).job_id == "job-2"  # with which it is done with the first
         inbox = await fleet.wakeups.inbox("talk-1", ADA)
@@ -112,7 +112,7 @@ async def test_what_older_processes_have_written_is_read(fleet: ToolFleet, redis
     await complete(redis, "bobs", is_older=True, user_id="bob")
     await complete(redis, "job-2", is_older=True)
     inbox = await fleet.wakeups.inbox("talk-1", ADA)
-    async with aclosing(inbox.follow()) as entries, asyncio.timeout(20):
+    async with aclosing(inbox.follow()) as entries, asyncio.timeout(PATIENCE_SECONDS):
         first = [await anext(entries), await anext(entries)]
         await complete(redis, "job-3")
         first.append(await anext(entries))
@@ -212,7 +212,7 @@ async def test_what_is_trimmed_while_one_reads_is_told_there(fleet: ToolFleet, r
     await complete(redis, "job-0", message="x")
     inbox = await fleet.wakeups.inbox("talk-1", ADA)
     told = list[int]()
-    async with aclosing(inbox.follow()) as entries, asyncio.timeout(60):
+    async with aclosing(inbox.follow()) as entries, asyncio.timeout(3 * PATIENCE_SECONDS):
         await anext(entries)
         for round_number in (1, 2):
             for number in range(1300):

@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.modules.raw_module import Peer, answering, http, raw_module
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.wakes import delivering, hurry, never, put, scores, told, wake
 from toolfleet import NotReplayable, Settings, ToolFleet
 from toolfleet_registry.redis.keys import Keys
@@ -158,7 +158,7 @@ async def test_a_core_that_hangs_holds_up_no_call_and_no_tick(redis_url: str, re
         published.append(wake.wake_id)
 
     async with raw_module(hang) as core, delivering(redis_url, core.url, core_timeout_seconds=60) as wakes:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert await wakes.deliver_due(publish=publish, seconds=2) == 1
             assert await wakes.deliver_due(publish=publish, seconds=0.5) == 0
         assert published == ["job-x.then.0"]

@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 
 from support.processes import next_line, python_program
 from support.servers.redis_faults import faulty_redis
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.wakes import SECRET, complete, wake
 from toolfleet import Settings, SettingsError, ToolFleet
 from toolfleet_registry.contracts.jobs import WakeUp
@@ -60,7 +60,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def read(fleet: ToolFleet, count: int, *, consumer: str | None = None) -> list[WakeUp]:
     """So many, each read to its end."""
     found = list[WakeUp]()
-    async with aclosing(fleet.wakeups.completions("talk-1", consumer=consumer)) as news, asyncio.timeout(20):
+    async with (
+        aclosing(fleet.wakeups.completions("talk-1", consumer=consumer)) as news,
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
         if count:
             async for one in news:
                 found.append(one)
@@ -80,7 +83,7 @@ async def test_a_fleet_that_signs_reads_nobody_elses_news(redis_url: str, redis:
     async with (
         ToolFleet(settings=settings) as fleet,
         aclosing(fleet.wakeups.completions("talk-1")) as news,
-        asyncio.timeout(20),
+        asyncio.timeout(PATIENCE_SECONDS),
     ):
         assert await anext(news) == wake("job-1")
     entries: Any = await redis.xrange(STREAM)
@@ -400,7 +403,10 @@ async def test_a_reader_is_told_once_what_was_trimmed(fleet: ToolFleet, redis: R
     lost = list[int]()
 
     async def read_one() -> str:
-        async with aclosing(fleet.wakeups.completions("talk-1", on_lost=lost.append)) as news, asyncio.timeout(20):
+        async with (
+            aclosing(fleet.wakeups.completions("talk-1", on_lost=lost.append)) as news,
+            asyncio.timeout(PATIENCE_SECONDS),
+        ):
             return (await anext(news)).wake_id
 
     for number in range(1300):
@@ -453,7 +459,7 @@ async def test_readers_are_told_that_workers_wake_a_core(
     plain = Settings(redis_url=redis_url, signing_key="kJ3vR9wQ2mZx7LpT5bNc8YdF1gHs4VuAeXoPq6WiMzE=")
     await LaneCapacity(plain, count=4).note()
     with structlog.testing.capture_logs() as logs:
-        async with aclosing(fleet.wakeups.completions("talk-1")) as news, asyncio.timeout(20):
+        async with aclosing(fleet.wakeups.completions("talk-1")) as news, asyncio.timeout(PATIENCE_SECONDS):
             waiting = asyncio.ensure_future(anext(news))
             await wait_until(lambda: len(looks) > 2, "nobody has a core")
             assert logs == []

@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.followers import SECRET, Follower, change, following, live_through_all, spec
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.wakes import delivering, never, put, scores
 from toolfleet import Settings, ToolFleet
 from toolfleet.stores import ToolRegistry
@@ -144,7 +144,7 @@ async def test_more_than_a_thousand_events_at_once_come_once(bed: Bed, redis: Re
         pass
     assert await redis.zcard(due) == MOST_EVENTS_WAITING
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(3 * PATIENCE_SECONDS):
         while len(follower.events) < len(names):
             await asyncio.gather(*(feed.feed() for feed in feeds))
             await asyncio.gather(*(sender.send_webhooks(seconds=20) for sender in senders))
@@ -350,7 +350,7 @@ async def test_what_feeds_outlives_a_registry_that_is_away(
     await redis.hset(KEYS.webhook_positions, mapping=stolen)
     due = KEYS.webhooks_due(receiver_of(follower.url))
     found = 0
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not found:
             found = await redis.exists(due)
     keeping.cancel()

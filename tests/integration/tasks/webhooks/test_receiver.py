@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool
 from standardwebhooks import Webhook
 
 from support.servers.postgres import PostgresServer, find_postgres, open_engine, postgres_server
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.wakes import OTHER_SECRET, SECRET, wake
 from toolfleet.sdk import MemoryReplies, SQLiteReplies
 from toolfleet.webhooks import RedisSeen, SQLSeen, WakeBusy, WakeLost, WakeReceiver, WakeRefused
@@ -175,7 +175,7 @@ async def test_what_the_dead_have_left_is_acted_on(memory: Memory) -> None:
     assert busy.state == "busy"
     assert 0 < busy.rest_seconds <= 30
     assert (await here.claim("job-1", "dead", seconds=0.1)).state == "ours"  # an answer that was lost
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while (await there.claim("job-1", "heir", seconds=30)).state != "ours":  # noqa: ASYNC110 - only asking tells
             await asyncio.sleep(0.05)
 

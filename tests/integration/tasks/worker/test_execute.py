@@ -13,7 +13,7 @@ from celery.exceptions import Ignore
 from redis.asyncio import Redis
 
 from support.published_call import published
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.ledgers import SUCCESS, attempt, begun, claimed, refused, run_out, taken, worker_ledger
 from toolfleet_registry.contracts import Effect, PublishedCall, RetryTerms, Terms
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, Standing, StatusMissing
@@ -276,7 +276,7 @@ async def test_a_module_that_is_asked_has_its_place_free(redis_url: str, redis: 
     """Its call is over as far as it is concerned; the next one need not wait for an answer."""
 
     async def probe() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while await redis.zcard(Keys().running("research")):  # noqa: ASYNC110 - nothing announces it
                 await asyncio.sleep(0.01)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from support.waiting import PATIENCE_SECONDS
 from support.workers.ledgers import worker_ledger
 from toolfleet_registry.contracts.outcomes import Health
 from toolfleet_registry.redis.keys import Keys
@@ -95,7 +96,7 @@ async def test_who_stands_still_while_it_looks_is_replaced(
     await due(redis)
     one.modules.go.clear()
     stuck = asyncio.create_task(probe(one))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await one.modules.asked.wait()
         assert await probe(two) is Finding.OPEN, "one at a time"
         while await probe(two) is Finding.OPEN:  # noqa: ASYNC110 - it is Redis that knows

@@ -13,6 +13,7 @@ from support.local_tools.own_functions import OwnFunctions
 from support.modules.http_executor import client_of, executor_for
 from support.modules.raw_module import Peer, answering, http, raw_module, reply
 from support.published_call import published
+from support.waiting import PATIENCE_SECONDS
 from support.workers.finite_lease import FiniteLease, over
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.time import fleet_clock
@@ -77,7 +78,7 @@ async def test_a_large_request_is_cut_off_when_its_lease_ends() -> None:
 
     async with raw_module(slow) as module, executor_for(module.url) as executor:
         attempt = await executor.execute(call, seconds=SECONDS, lease=lease)
-        await asyncio.wait_for(is_over.wait(), 20)
+        await asyncio.wait_for(is_over.wait(), PATIENCE_SECONDS)
 
     assert 0 < received < 2**25
     assert (attempt.outcome, attempt.result.effect_state) == (Outcome.UNKNOWN, "unknown")

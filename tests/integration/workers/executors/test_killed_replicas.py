@@ -11,6 +11,7 @@ import pytest
 
 from support.hosts.replica_program import LONGEST_SECONDS, ReplicaProcess, replica_processes
 from support.published_call import published
+from support.waiting import PATIENCE_SECONDS
 from support.workers.replica_workers import ReplicaWorker, deliver, replica_workers
 from toolfleet_registry.contracts import Effect, ToolResult
 
@@ -24,7 +25,7 @@ Delivered = dict[str, ToolResult]
 
 
 async def up(process: ReplicaProcess) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(3 * PATIENCE_SECONDS):
         while not await process.is_up():  # noqa: ASYNC110 - it is another process
             await asyncio.sleep(0.02)
 

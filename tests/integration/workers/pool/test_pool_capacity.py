@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from support.worker_process import Calls
 from support.workers.fast_worker import fast_fleet
 from support.workers.pool_worker import pool_calls, pool_worker
@@ -21,7 +21,7 @@ def test_a_thousand_calls_are_in_flight_in_one_process(calls: Calls, redis_url: 
     """Each waits until all are there, and then for half a second: all of them return."""
     with pool_worker(redis_url, tmp_path, "-c1000", "--loglevel=WARNING") as worker:
         ids = [calls.send("pool.gather", str(number), 1000, 0.5) for number in range(1000)]
-        ends = calls.wait(*ids, seconds=40)
+        ends = calls.wait(*ids, seconds=2 * PATIENCE_SECONDS)
         pool = calls.pool()
         worker.show()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from support.worker_process import exception_of
 from support.workers.fast_worker import PATIENCE_VARIABLE, FastFleet, fast_fleet
 
@@ -107,7 +107,7 @@ def test_a_worker_ends_although_redis_does_not_answer(hasty_fleet: FastFleet) ->
     with hasty_fleet.redis.frozen():
         time.sleep(1)
         hasty_fleet.worker.send_signal(signal.SIGQUIT)
-        hasty_fleet.worker.wait(seconds=60)
+        hasty_fleet.worker.wait(seconds=3 * PATIENCE_SECONDS)
 
     assert {hasty_fleet.calls.status(call_id) for call_id in ids} <= {"STARTED", "SUCCESS"}
 
@@ -117,7 +117,7 @@ def test_a_result_that_redis_refuses_ends_its_call(fleet: FastFleet) -> None:
     fleet.redis.look.config_set("proto-max-bulk-len", 2**20)
     big = fleet.calls.send("pool.swell", 2 * 2**20)
     ids = [fleet.calls.send("pool.sleep", 0.1) for _ in range(CALLS)]
-    (end,) = fleet.calls.wait(big, seconds=40)
+    (end,) = fleet.calls.wait(big, seconds=2 * PATIENCE_SECONDS)
 
     assert (end["status"], exception_of(end)) == ("FAILURE", "ResultRefused")
     assert "Redis refuses to store the result" in str(end["result"]["exc_message"])
