@@ -87,11 +87,12 @@ conformance: $(READY) ## The conformance suite of MCP, at a gateway with a serve
 explore: $(READY) ## The tests of properties, on other examples each time: what they find is a fault, here or in the test
 	@HYPOTHESIS_PROFILE=exploring $(BIN)/pytest -q -n $(JOBS) -m hypothesis tests
 
-lint: $(READY) ## Style, formatting, types, import rules, Lua
+lint: $(READY) ## Style, formatting, types, import rules, Lua, and tests that wait for a time
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/lint-imports
 	@PYTHONPATH=tests $(BIN)/python -m support.lua_check
+	@PYTHONPATH=tests $(BIN)/python -m support.wait_check
 	@$(BIN)/mypy
 
 hooks: $(READY) ## Have git run the linters: before a commit the quick ones, before a push all of them

@@ -1,0 +1,135 @@
+"""`make lint` finds the tests that wait for a time instead of for a fact, and its list of those that are left only shrinks."""
+
+from pathlib import Path
+
+import pytest
+
+from support.wait_check import LEFT, TESTS, all_places, faults, listed, lower, places_in
+from support.waiting import PATIENCE_SECONDS
+
+SLEEPS = "a test sleeps"
+WAITS = "use PATIENCE_SECONDS"
+TWO = [(3, "get waits 5 s"), (7, "a test sleeps")]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        # Sleeps.
+        ("await asyncio.sleep(0.1)", SLEEPS),
+        ("await asyncio.sleep(seconds)", SLEEPS),
+        ("time.sleep(1)", SLEEPS),
+        ("await anyio.sleep(delay=2)", SLEEPS),
+        ("from asyncio import sleep\nawait sleep(1)", SLEEPS),
+        ("from time import sleep as rest\nrest(1)", SLEEPS),
+        ("await asyncio.sleep(0)", None),
+        ("await fleet.sleep(5)", None),
+        # Limits by position.
+        ("asyncio.timeout(5)", WAITS),
+        ("asyncio.timeout(2 * 30)", WAITS),
+        ("await asyncio.wait_for(it, 5)", WAITS),
+        ("await handle.result(5)", WAITS),
+        ("thread.join(5)", WAITS),
+        ("process.wait(0.5)", WAITS),
+        ("asyncio.timeout(PATIENCE_SECONDS)", None),
+        ("asyncio.timeout(3 * PATIENCE_SECONDS)", None),
+        ("asyncio.timeout(None)", None),
+        ("asyncio.timeout(0)", None),
+        ("await asyncio.wait_for(it, seconds)", None),
+        ("await handle.result()", None),
+        ('", ".join(words)', None),
+        ("pytest.mark.timeout(300)", None),
+        # Limits by name.
+        ("queue.get(timeout=5)", WAITS),
+        ("subprocess.run(argv, timeout=60)", WAITS),
+        ("httpx.get(url, timeout=5)", WAITS),
+        ("await asyncio.wait({task}, timeout=5)", WAITS),
+        ("await asyncio.to_thread(process.communicate, timeout=5)", WAITS),
+        ("await wait_until(condition, 'it is', seconds=5)", WAITS),
+        ("queue.get(timeout=PATIENCE_SECONDS)", None),
+        ("channel.get_message(timeout=0)", None),
+        # Times that are handed to the product.
+        ("await fleet.call(call, ADA, timeout=5)", None),
+        ("await asyncio.to_thread(fleet.call, call, timeout=5)", None),
+        ("module.tool(timeout_seconds=5)", None),
+        ("ledger.claim(call, seconds=5)", None),
+        # Out of reach.
+        ('program = "import time; time.sleep(5)"', None),
+    ],
+)
+def test_a_wait_for_a_time_is_found(line: str, found: str | None) -> None:
+    """A sleep, and a limit that is a number; not the one constant, nor a time that the product is given."""
+    places = [what for _, what in places_in(line)]
+
+    assert [found in what for what in places] == [True] if found else places == []
+
+
+def test_a_place_has_its_line_and_says_what_to_write() -> None:
+    """A linter's message leads to the place."""
+    assert places_in("import asyncio\n\n\nasyncio.timeout(5)\n") == [
+        (4, "timeout waits 5 s: use PATIENCE_SECONDS of support.waiting, or a multiple of it")
+    ]
+
+
+def test_fakes_may_sleep_and_virtual_time_is_free(tmp_path: Path) -> None:
+    """Which is which says the folder; a fake's own waits are judged as all others."""
+    for folder in ("unit", "support", "virtual", "bed", "chaos", "pauses", "soak"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "each.py").write_text("time.sleep(1)\nqueue.get(timeout=5)\n")
+
+    assert {path: [line for line, _ in places] for path, places in all_places(tmp_path).items()} == {
+        "support/each.py": [2],
+        "unit/each.py": [1, 2],
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "left", "said"),
+    [
+        ({}, {}, []),
+        ({"a.py": TWO}, {"a.py": 2}, []),
+        ({"a.py": TWO}, {}, ["tests/a.py:3: get waits 5 s", "tests/a.py:7: a test sleeps"]),
+        (
+            {"a.py": TWO},
+            {"a.py": 1},
+            [
+                "tests/a.py:3: get waits 5 s",
+                "tests/a.py:7: a test sleeps",
+                "tests/a.py has 2 such places, and may have 1: none may be added",
+            ],
+        ),
+        (
+            {"a.py": TWO},
+            {"a.py": 3},
+            ["waits_left.txt: tests/a.py has 2 such places, and 3 are listed: lower it to 2 (--lower)"],
+        ),
+        (
+            {},
+            {"a.py": 3},
+            ["waits_left.txt: tests/a.py has 0 such places, and 3 are listed: take its line out (--lower)"],
+        ),
+    ],
+    ids=["nothing", "as listed", "a new file", "one more", "one fewer", "none any more"],
+)
+def test_the_list_only_shrinks(found: dict[str, list[tuple[int, str]]], left: dict[str, int], said: list[str]) -> None:
+    """A file may have no more places than are listed, and a list that says more than there are is wrong as well."""
+    assert list(faults(found, left)) == said
+
+
+def test_lowering_adds_nothing(tmp_path: Path) -> None:
+    """It writes what there is now where that is less, and takes files out that have none."""
+    left = tmp_path / "left.txt"
+    left.write_text("1 a.py\n4 b.py\n2 c.py\n")
+
+    lower({"a.py": TWO, "b.py": TWO, "new.py": TWO}, left)
+
+    assert left.read_text() == "1 a.py\n2 b.py\n"
+
+
+def test_the_list_is_sorted_and_names_files() -> None:
+    """So two changes of it seldom meet in one line."""
+    lines = LEFT.read_text().splitlines()
+
+    assert [line.partition(" ")[2] for line in lines] == sorted(listed(LEFT))
+    assert [path for path in listed(LEFT) if not (TESTS / path).is_file()] == []
+    assert PATIENCE_SECONDS == 20
