@@ -83,7 +83,7 @@ async def test_at_its_end_workers_finish_their_calls(scaled: TestBed, owls: Modu
             await wait_until(lambda: owls.running == 1, "it runs", seconds=2 * PATIENCE_SECONDS)
             process.send_signal(signal.SIGTERM)
             assert (await ended(call)).success
-            assert await asyncio.to_thread(process.wait, seconds=40) == 0
+            assert await asyncio.to_thread(process.wait, seconds=2 * PATIENCE_SECONDS) == 0
         assert await workers_in(scaled) == 0
 
 

@@ -222,7 +222,7 @@ async def test_who_gives_up_listening_leaves_the_others_at_it(redis: Redis, redi
     await asyncio.sleep(0)
     both[0].cancel()
     subscription.start()
-    await asyncio.wait(both, timeout=20)
+    await asyncio.wait(both, timeout=PATIENCE_SECONDS)
     await subscription.aclose()
 
     assert (both[0].cancelled(), both[1].done(), both[1].cancelled()) == (True, True, False)

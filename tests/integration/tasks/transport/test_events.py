@@ -37,7 +37,7 @@ class Ear:
     def __init__(self, redis: Redis, pattern: str = "/0.celeryev/*") -> None:
         self._heard = redis.pubsub(ignore_subscribe_messages=True)
         self._heard.psubscribe(pattern)
-        self._heard.get_message(timeout=20)  # Redis's word that it listens
+        self._heard.get_message(timeout=PATIENCE_SECONDS)  # Redis's word that it listens
         self.messages: list[dict[str, Any]] = []
 
     def listen(self) -> None:
@@ -221,7 +221,7 @@ async def test_stock_receivers_take_them(dispatcher: Any, redis_url: str) -> Non
             receiver = app.events.Receiver(connection, handlers={"*": state.event})
             # It calls back when it consumes, and by Celery's custom asks all workers for a heartbeat.
             receiver.on_consume_ready = lambda *_, **__: loop.call_soon_threadsafe(is_listening.set)
-            receiver.capture(limit=3, timeout=20, wakeup=False)
+            receiver.capture(limit=3, timeout=PATIENCE_SECONDS, wakeup=False)
 
     listening = asyncio.create_task(asyncio.to_thread(listen))
     await asyncio.wait_for(is_listening.wait(), PATIENCE_SECONDS)

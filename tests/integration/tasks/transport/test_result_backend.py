@@ -188,7 +188,7 @@ async def test_results_are_announced_and_starts_are_not(app: FleetApp, look: Red
         await store(app, "large", "x" * ANNOUNCED_AT_MOST)
         messages = list[Any]()
         while len(messages) < 2:
-            messages += filter(None, [heard.get_message(timeout=20)])
+            messages += filter(None, [heard.get_message(timeout=PATIENCE_SECONDS)])
 
     small, large = messages
     assert (small["channel"], small["data"]) == ("celery-task-meta-small", look.get("celery-task-meta-small"))
@@ -266,7 +266,7 @@ async def test_what_nobody_can_wait_for_is_stored_later(shaky_app: FleetApp, fau
 async def test_a_restart_of_redis_loses_no_result(shaky_app: FleetApp, faulty: FaultyRedis) -> None:
     """A call that was told so before has its result there, and the others wait until Redis is back."""
     stores = [asyncio.create_task(store(shaky_app, f"call-{n}", n)) for n in range(CALLS)]
-    await asyncio.wait(stores, return_when=asyncio.FIRST_COMPLETED, timeout=20)
+    await asyncio.wait(stores, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_SECONDS)
     with faulty.restarted():
         stores += [asyncio.create_task(store(shaky_app, f"call-{n}", n)) for n in range(CALLS, 2 * CALLS)]
         await loop_goes_on()
