@@ -1,4 +1,7 @@
-"""Measure all systems in rounds, and write tables and a picture: `python -m benchmarks [--short] [--only NAME …] [--workloads NAME …]`."""
+"""Measure all systems in rounds, and write tables and a picture: `python -m benchmarks [--short] [--only NAME …] [--workloads NAME …]`.
+
+`python -m benchmarks PART …` runs one of the other benchmarks, with its own options.
+"""
 
 import argparse
 import os
@@ -11,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from benchmarks import measures
 from benchmarks.environments import HERE, compile_own_code, is_ready
@@ -25,6 +28,21 @@ from benchmarks.systems import BY_NAME, OURS, SYSTEMS, WORKLOADS, System
 from benchmarks.trial import Record, TrialFailed
 
 _RESULTS = HERE / "results"
+
+PARTS = {
+    "install": "benchmarks.environments",
+    "autoscale": "benchmarks.scaling.autoscale",
+    "catalog": "benchmarks.features.catalog",
+    "folders": "benchmarks.features.folders",
+    "gateway": "benchmarks.features.gateway",
+    "hosts": "benchmarks.features.hosts",
+    "jobs": "benchmarks.features.jobs",
+    "persistence": "benchmarks.redis_costs.persistence",
+    "pii": "benchmarks.features.personal_data",
+    "redis": "benchmarks.redis_costs.redis_time",
+    "zoo": "benchmarks.features.zoo",
+}
+"""The benchmarks that measure no peers, and `install`, which makes the peers' environments."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +135,8 @@ def _brief(record: Record) -> str:
 
 def main() -> None:
     """Read the options, measure, report."""
+    if sys.argv[1:] and sys.argv[1] in PARTS:
+        _become(PARTS[sys.argv[1]], sys.argv[2:])
     chosen = _read_options()
     lengths = SHORT if chosen.short else FULL
     lengths = replace(lengths, rounds=chosen.rounds or lengths.rounds)
@@ -134,9 +154,7 @@ def main() -> None:
     name = "part" if is_part else "short" if chosen.short else "full"
     results = Results(_RESULTS / f"{name}.jsonl")
     version = _measured(results, lengths, chosen.only)
-    command = (
-        f'make bench BENCH="{" ".join(sys.argv[1:])}"' if is_part else f"make bench{'-short' if chosen.short else ''}"
-    )
+    command = f'make bench BENCH="{" ".join(sys.argv[1:])}"' if sys.argv[1:] else "make bench"
     text = report.markdown(results, command, version)
     (_RESULTS / f"{name}.md").write_text(text)
     print("\n" + text)
@@ -144,8 +162,18 @@ def main() -> None:
         print(f"{_RESULTS / name}.png")
 
 
+def _become(module: str, arguments: Sequence[str]) -> NoReturn:
+    """Run another benchmark in the place of this process, with what tests have of hostile servers in reach."""
+    tests = str(HERE.parent / "tests")
+    os.execve(sys.executable, [sys.executable, "-m", module, *arguments], {**os.environ, "PYTHONPATH": tests})  # noqa: S606
+
+
 def _read_options() -> argparse.Namespace:
-    options = argparse.ArgumentParser(prog="python -m benchmarks", description="The fleet and its peers, side by side.")
+    options = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="The fleet and its peers, side by side.",
+        epilog=f"Or one of: {', '.join(PARTS)}, with its own options.",
+    )
     options.add_argument("--short", action="store_true", help="a look: one round, fewer systems, three minutes")
     options.add_argument("--rounds", type=int, help="how often everything is measured")
     options.add_argument(
@@ -178,7 +206,7 @@ def _check_environments() -> None:
     needed = {"module", "plot", *(system.environment for system in SYSTEMS if is_there(system.environment))}
     missing = sorted(name for name in needed if not is_ready(name))
     if missing:
-        sys.exit(f"Not built, or of other versions: {', '.join(missing)}. Run `make bench-install`.")
+        sys.exit(f"Not built, or of other versions: {', '.join(missing)}. Run `make bench BENCH=install`.")
 
 
 if __name__ == "__main__":

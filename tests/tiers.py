@@ -1,7 +1,7 @@
 """Says which make target runs a test: the nearest mark, file or folder with a tier decides.
 
-`make test` must stay short. What starts whole fleets or many processes is in `make test-fleet`, but for one test or two of each
-capability. A test, a class or a parameter has a mark of another tier than its file, such as `@pytest.mark.slow`.
+`make test` runs the first two tiers. What starts whole fleets or many processes is `fleet`, but for one test or two of each
+capability, so `-m usual` is the short way while one works. A test, a class or a parameter has a mark of another tier than its file, such as `@pytest.mark.slow`.
 """
 
 from pathlib import Path
@@ -11,13 +11,13 @@ import pytest
 TESTS = Path(__file__).parent
 TARGETS = {
     "usual": "test",
-    "fleet": "test-fleet",
+    "fleet": "test",
     "slow": "proofs",
     "load": "load-proofs",
-    "clients": "test-clients",
-    "console": "test-console",
-    "chart": "test-chart",
-    "release": "release-check",
+    "clients": "test-all",
+    "console": "test-all",
+    "chart": "test-all",
+    "release": "test-all",
 }
 """The tiers, each with the target that runs it. Each is a mark."""
 SHORT = ("usual", "fleet")
@@ -138,11 +138,13 @@ def mark_tier(test: pytest.Item) -> None:
         test.own_markers[:] = [mark for mark in test.own_markers if mark.name not in SHORT]
 
 
-def is_apart(path: Path, tier: str) -> bool:
-    """Whether a file of tests surely has none of that tier, so that it need not be imported.
+def is_apart(path: Path, asked: str) -> bool:
+    """Whether a file of tests surely has none of the tiers that pytest's `-m` asks for, so that it need not be imported.
 
     Only of the short ones that is sure: marks of others come from what files import, too.
     """
-    if tier not in SHORT or not path.name.startswith("test_") or tier_of(path) == tier:
+    tiers = asked.split(" or ")
+    if not set(tiers) <= set(SHORT) or not path.name.startswith("test_") or tier_of(path) in tiers:
         return False
-    return f"mark.{tier}" not in path.read_text()
+    text = path.read_text()
+    return not any(f"mark.{tier}" in text for tier in tiers)

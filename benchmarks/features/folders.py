@@ -65,7 +65,7 @@ def main() -> None:
     figures = [_scan(), *asyncio.run(_many_files()), asyncio.run(_reloads()), asyncio.run(_saves())]
     text = "\n".join(
         [
-            "Tool folders (`make bench-folders`):\n",
+            "Tool folders (`make bench BENCH=folders`):\n",
             "| | | goal |",
             "|---|---:|---:|",
             *(figure.line() for figure in figures),

@@ -53,7 +53,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, gateway_fleet(Path(folder)) as fleet:
         found = asyncio.run(_measure(fleet, chosen))
     how = f"one worker, one gateway; medians of {chosen.rounds} rounds of {chosen.seconds:g} s, in turns"
-    text = "\n".join([f"The gateway beside a Python agent (`make bench-gateway`): {how}:\n", *found.lines(), "", SET])
+    text = "\n".join(
+        [f"The gateway beside a Python agent (`make bench BENCH=gateway`): {how}:\n", *found.lines(), "", SET]
+    )
     print(text)
     if (chosen.rounds, chosen.seconds, chosen.streams) == (_ROUNDS, _SECONDS, STREAMS):
         (Path(__file__).parents[1] / "results" / "gateway.md").write_text(text + "\n")

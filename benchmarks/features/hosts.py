@@ -91,7 +91,7 @@ def main() -> None:
     )
     text = "\n".join(
         [
-            f"Hosts beside direct calls (`make bench-hosts`): {how}:\n",
+            f"Hosts beside direct calls (`make bench BENCH=hosts`): {how}:\n",
             "| through the fleet | calls/s | beside it | calls/s | ratio | goal |",
             "|---|---:|---|---:|---:|---:|",
             *(each.line() for each in found),

@@ -39,7 +39,7 @@ def main() -> None:
     figures = _figures()
     text = "\n".join(
         [
-            "What `make bench-pii` (`python -m benchmarks.features.personal_data`) measures: processor time for each kB of JSON,",
+            "What `make bench BENCH=pii` (`python -m benchmarks.features.personal_data`) measures: processor time for each kB of JSON,",
             f"the median of {_ROUNDS} rounds, with all types and the phone numbers of nine regions.\n",
             "| | kB | ms/kB | goal |",
             "|---|---:|---:|---:|",

@@ -61,7 +61,7 @@ def main() -> None:
     text = "\n".join(
         [
             f"A module's calls, {_CALLS_A_SECOND} a second, beside {len(beside)} hostile MCP servers, one after the other,",
-            f"each called {_HOSTILE_A_SECOND} times a second for {chosen.seconds:g} s (`make bench-zoo`).\n",
+            f"each called {_HOSTILE_A_SECOND} times a second for {chosen.seconds:g} s (`make bench BENCH=zoo`).\n",
             "| | p95, ms |\n|---|---:|",
             *(f"| {what} | {1000 * found:.1f} |" for what, found in rows),
             f"| beside all | {1000 * _p95(itertools.chain(*beside.values())):.1f} |",

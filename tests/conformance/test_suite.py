@@ -43,7 +43,7 @@ def test_a_gateway_passes_a_scenario(endpoint: str, tmp_path: Path, scenario: st
 
 
 def test_the_typescript_sdks_client_calls(endpoint: str) -> None:
-    """It lists a module's tools and calls one; what else it can do `make test-clients` tries."""
+    """It lists a module's tools and calls one; what else it can do `make test-all` tries."""
     program = shutil.copy(Path(__file__).with_name("sdk_client.mjs"), FOLDER)
     done = subprocess.run([NODE, program, endpoint], capture_output=True, text=True, timeout=60, check=False)
 

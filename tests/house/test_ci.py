@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
+from support.documents import pages
+
 ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+MOST_TARGETS, MOST_CHARACTERS = 32, 120
+LEFT_OUT = {"docs/concepts/left-out.md": {"psql", "shell"}}
 WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
 HOOKS = ROOT / ".pre-commit-config.yaml"
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
@@ -43,13 +47,29 @@ def is_here(command: str) -> bool:
     return (ROOT / program).is_file() if program.startswith(".ci/") else (ROOT / program).exists()
 
 
+def test_a_target_has_a_line_of_help_and_there_are_few() -> None:
+    """What `make help` prints can be read as a whole."""
+    helped = dict(re.findall(r"^([a-z-]+):.*## (.+)$", MAKEFILE, re.MULTILINE))
+
+    assert set(helped) == TARGETS
+    assert len(TARGETS) <= MOST_TARGETS
+    assert [name for name, line in helped.items() if len(f"  make {name:15} {line}") > MOST_CHARACTERS] == []
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "CHANGELOG.md", *pages()])
+def test_documents_name_targets_that_there_are(page: str) -> None:
+    """What a reader types is in the Makefile, but on the page that says what there is not."""
+    named = re.findall(r"(?:`|\$ )make ([a-z]+(?:-[a-z]+)*)", (ROOT / page).read_text())
+
+    assert {name for name in named if name not in TARGETS} == LEFT_OUT.get(page, set())
+
+
 def test_hosted_ci_runs_what_is_here() -> None:
     """Every step is a target of the Makefile or a program in `.ci`."""
     commands = [line for step in steps() for line in step.get("run", "").splitlines()]
 
-    assert {"make lint", "make test", "make test-fleet", "make proofs", "make release-check", "make test-short"} <= set(
-        commands
-    )
+    assert {"make lint", "make test-all", "make proofs", "make conformance"} <= set(commands)
+    assert [command for command in commands if command.startswith("make test TESTS=") and "short-tier" in command]
     assert [command for command in commands if not command.startswith(("make ", ".ci/"))] == []
     assert [command for command in commands if not is_here(command)] == []
 

@@ -23,10 +23,10 @@ _ASSET = re.compile(r"<(?:script|img|iframe|source|link)\b[^>]*?(?:src|href)=[\"
 
 @pytest.mark.timeout(BUILD_SECONDS)
 def test_the_generated_pages_are_current() -> None:
-    """`make pages` writes them anew: settings, commands, error codes, the contract, the map, the tutorial, the face."""
+    """`make docs` writes them anew: settings, commands, error codes, the contract, the map, the tutorial, the face."""
     pages = generated()
 
-    assert [name for name, text in pages.items() if (DOCS / name).read_text() != text] == [], "run `make pages`"
+    assert [name for name, text in pages.items() if (DOCS / name).read_text() != text] == [], "run `make docs`"
     assert {str(path.relative_to(DOCS)) for path in (DOCS / "tutorial").iterdir()} <= pages.keys()
 
 

@@ -1,4 +1,4 @@
-"""Many calls leave nothing behind: not here, not in Redis. `make leak-check` makes 100,000 of them."""
+"""Many calls leave nothing behind: not here, not in Redis. `make soak` makes 100,000 of them."""
 
 import asyncio
 import gc

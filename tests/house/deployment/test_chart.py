@@ -1,4 +1,4 @@
-"""The Kubernetes chart, as far as it can be judged without Helm; `make test-chart` judges the rest."""
+"""The Kubernetes chart, as far as it can be judged without Helm; `make test-all` judges the rest."""
 
 import json
 import re

@@ -54,7 +54,7 @@ def browser_path() -> str:
     """Chromium's. Skips the test where there is none, or no Playwright."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None or importlib.util.find_spec("playwright") is None:
-        pytest.skip("there is no Chromium or no Playwright: `make test-console` installs the second")
+        pytest.skip("there is no Chromium or no Playwright: `make .venv/.playwright` installs the second")
     return path
 
 
