@@ -136,7 +136,7 @@ def _is_zero(call: ast.Call) -> bool:
 
 
 def _number(limit: ast.expr) -> float:
-    """The value of numbers alone, or 0."""
+    """Return the value of an expression of numbers alone, or 0."""
     if any(not isinstance(node, ast.Constant | ast.BinOp | ast.operator) for node in ast.walk(limit)):
         return 0
     value = eval(compile(ast.Expression(limit), "limit", "eval"), {})  # noqa: S307 - of constants
