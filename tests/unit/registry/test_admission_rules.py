@@ -16,14 +16,10 @@ def tool(name: str, **more: Any) -> dict[str, Any]:
 
 
 def test_a_manifest_of_the_module_that_was_asked_comes_in() -> None:
-    """Methods may have dots of their own; only the first one separates."""
+    """Methods may have dots of their own: only the first one separates. A module may have nothing to offer for now."""
     manifest = admit("git", manifest_of("git", "push", "issue.create"))
     assert [tool.name for tool in manifest.tools] == ["git.push", "git.issue.create"]
-
-
-def test_a_manifest_without_tools_comes_in() -> None:
-    """A module may have nothing to offer for now."""
-    assert admit("git", {"module_name": "git", "tools": []}).tools == []
+    assert admit("git", manifest_of("git")).tools == []
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ def test_the_defaults_are_valid() -> None:
     assert settings.module_services == {}
     assert (settings.default_timeout, settings.tool_execution_timeout) == (30, 120)
     assert "garmin" in settings.slow_modules
+    assert load_settings(key_prefix="acme-1:").keys == Keys("acme-1:")
 
 
 TIMES = sorted(name for name in Settings.model_fields if name.endswith(("_seconds", "_timeout")))
@@ -126,13 +127,6 @@ def test_services_are_json(env: Any) -> None:
     assert load_settings().module_services == {"git": "http://git:8000", "mail": "https://mail/base"}
     env("MODULE_SERVICES", "")
     assert load_settings().module_services == {}
-
-
-def test_the_broker_is_redis_unless_it_is_set() -> None:
-    """One URL is enough."""
-    assert load_settings().broker is None
-    assert load_settings(redis_url="redis://a").broker == "redis://a"
-    assert load_settings(redis_url="redis://a", broker_url="amqp://b").broker == "amqp://b"
 
 
 @pytest.mark.parametrize(
@@ -361,20 +355,24 @@ def test_a_password_is_not_in_the_text_of_the_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "seconds"),
+    ("given", "broker", "seconds"),
     [
-        ({}, 60),  # workers renew their leases
-        ({"visibility_timeout": 2}, 2),
-        ({"redis_url": "sentinel://h", "sentinel_master": "m"}, 60),
-        ({"fast_transport": False}, 7200),  # they cannot
-        ({"fast_transport": False, "visibility_timeout": 3650}, 3650),
-        ({"broker_url": "amqp://h"}, 7200),  # RabbitMQ has the stock transport
-        ({"broker_url": "amqp://h", "visibility_timeout": 1}, 1),  # and no such time-out
+        ({}, None, 60),  # workers renew their leases
+        ({"visibility_timeout": 2}, None, 2),
+        ({"redis_url": "redis://a"}, "redis://a", 60),  # one URL is enough
+        ({"broker_url": "rediss://h"}, "rediss://h", 60),
+        ({"redis_url": "sentinel://h", "sentinel_master": "m"}, "sentinel://h", 60),
+        ({"fast_transport": False}, None, 7200),  # they cannot
+        ({"fast_transport": False, "visibility_timeout": 3650}, None, 3650),
+        ({"redis_url": "redis://a", "broker_url": "amqp://h"}, "amqp://h", 7200),  # it has the stock transport
+        ({"broker_url": "amqp://h", "visibility_timeout": 1}, "amqp://h", 1),  # and no such time-out
     ],
 )
-def test_a_lease_is_short_where_workers_renew_it(given: dict[str, Any], seconds: int) -> None:
-    """A minute by our own transport; longer than the longest call by the stock one on Redis."""
-    assert load_settings(**given).lease_seconds == seconds
+def test_a_lease_is_short_where_workers_renew_it(given: dict[str, Any], broker: str | None, seconds: int) -> None:
+    """A minute by our own transport, which is for Redis; longer than the longest call by the stock one on Redis."""
+    settings = load_settings(**given)
+    assert (settings.broker, settings.lease_seconds) == (broker, seconds)
+    assert settings.is_fast is ("fast_transport" not in given and not str(broker).startswith("amqp"))
 
 
 def test_the_stock_transport_needs_a_lease_longer_than_any_call() -> None:
@@ -386,25 +384,6 @@ def test_the_stock_transport_needs_a_lease_longer_than_any_call() -> None:
         "(TOOLFLEET_MAX_TIMEOUT=3600) and its retry delay, or a running call is delivered again."
     )
     assert load_settings(visibility_timeout=60).lease_seconds == 60
-
-
-@pytest.mark.parametrize(
-    ("given", "is_fast"),
-    [
-        ({}, True),
-        ({"broker_url": "rediss://h"}, True),
-        ({"fast_transport": False}, False),
-        ({"redis_url": "redis://h", "broker_url": "amqp://h"}, False),
-    ],
-)
-def test_our_transport_is_for_redis(given: dict[str, Any], is_fast: bool) -> None:
-    """With another broker the setting means nothing."""
-    assert load_settings(**given).is_fast is is_fast
-
-
-def test_a_prefix_is_before_every_key() -> None:
-    """The settings know the fleet's names in Redis."""
-    assert load_settings(key_prefix="acme-1:").keys == Keys("acme-1:")
 
 
 @pytest.mark.parametrize("name", ["module_networks", "gateway_trusted_proxies"])

@@ -1,5 +1,9 @@
 """Agents' profiles: what they take from a caller, and how several of them count together."""
 
+import re
+import tomllib
+from pathlib import Path
+
 import jsonschema_rs
 import pytest
 from hypothesis import given
@@ -11,7 +15,7 @@ from toolfleet_registry.agents.tool_rules import NamedProfile, rules_of
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
 from toolfleet_registry.config.agents.tool_selectors import selects
 from toolfleet_registry.contracts import Caller, Level, ToolDefinition
-from toolfleet_registry.errors import SettingsError, UnknownAgent
+from toolfleet_registry.errors import UnknownAgent
 from toolfleet_registry.permissions import level_of_caller
 from toolfleet_registry.settings import load_settings
 
@@ -96,29 +100,6 @@ def test_the_schema_of_a_profile_says_what_a_selector_is(selector: str, is_one: 
     else:
         with pytest.raises(ValueError, match="selects no tools"):
             profile_of(tools=[selector])
-
-
-@pytest.mark.parametrize(
-    ("agents", "words"),
-    [
-        ({"a b": {}}, "an agent cannot be named 'a b'"),
-        ({"p": {"middleware": [{"name": "rate"}]}}, "at p.middleware.0: a middleware's name is one of tool_retry"),
-        ({"p": {"middleware": [{"name": "tool_retry", "retries": 3}]}}, "p.middleware.0"),
-        ({"p": {"middleware": [{"name": "tool_retry", "max_retries": 11}]}}, "less than or equal to 10"),
-        ({"p": {"middleware": [{"name": "tool_call_limit"}]}}, "needs a run_limit, a thread_limit or both"),
-        ({"p": {"middleware": [{"name": "pii", "pii_types": []}]}}, "needs pii_types, patterns or both"),
-        ({"p": {"middleware": [{"name": "human_in_the_loop"}]}}, "approve_tools"),
-        ({"p": {"tools": ["git status"]}}, "'git status' selects no tools"),
-        ({"p": {"allowed_modules": ["a/b"]}}, "'a/b' is no name of a module"),
-        ({"p": {"tool": ["git.log"]}}, "there is no such field"),
-    ],
-)
-def test_a_wrong_profile_is_refused_with_its_place(agents: dict[str, object], words: str) -> None:
-    """In one sentence, before anything starts."""
-    with pytest.raises(SettingsError, match="TOOLFLEET_AGENTS") as refused:
-        load_settings(agents=agents)
-
-    assert words in str(refused.value)
 
 
 levels = st.sampled_from(LEVELS)
@@ -254,3 +235,18 @@ def test_a_profile_is_the_same_after_it_was_sent(middleware: dict[str, object]) 
     profile = profile_of(middleware=[middleware])
 
     assert AgentProfile.model_validate_json(profile.model_dump_json()).digest == profile.digest
+
+
+GUIDES = Path(__file__).parents[4] / "docs" / "guides"
+
+
+@pytest.mark.parametrize("guide", ["approvals", "personal-data"])
+def test_the_profiles_of_a_guide_are_settings(guide: str) -> None:
+    """Each block of TOML is one that a fleet starts with, and knows all of."""
+    blocks = re.findall(r"```toml\n(.*?)```", (GUIDES / f"{guide}.md").read_text(), re.DOTALL)
+
+    assert blocks
+    for block in blocks:
+        tables = tomllib.loads(block)
+        settings = load_settings(**tables)
+        assert [name for name in tables if not getattr(settings, name)] == []

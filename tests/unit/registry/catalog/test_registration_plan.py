@@ -8,7 +8,7 @@ from toolfleet_registry.catalog.registration_plan import Known, PlannedChange, R
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.manifests.definitions import definition_of, spec_of
 from toolfleet_registry.manifests.digests import digest_of
-from toolfleet_registry.manifests.overrides import ToolOverride, Verdicts, pending_because
+from toolfleet_registry.manifests.overrides import ToolOverride, Verdicts
 from toolfleet_registry.manifests.specs import ToolRegistration, ToolSpec
 from toolfleet_registry.permissions import BROKEN
 
@@ -44,39 +44,29 @@ def test_a_new_tool_is_registered_under_its_version() -> None:
     assert intake.verdicts == {}
 
 
-def test_what_is_known_already_means_nothing() -> None:
-    """No change, nothing to register, no exception."""
-    assert taken(tool(), registrations=registered(tool())) == RegistrationPlan([], [], [], {})
+@pytest.mark.parametrize(
+    ("before", "after", "since", "kind"),
+    [
+        (tool(version="2"), tool(version="1"), None, "changed"),  # a module may go back
+        (tool(), tool(description="Push it."), None, "changed"),  # each content is a version of its own
+        (tool(version="1"), tool(version="1", description="Push it all."), None, "drifted"),
+        (tool(version="1.0.0"), tool(version="2.0.1"), "2.0.0", "changed"),  # it ends the rollback
+        (tool(version="1.0.0"), tool(version="1.0.0", description="Push it all."), "2.0.0", "drifted"),
+        *((tool(version="1.0.0"), tool(version=held), "2.0.0", "held") for held in ("2.0.0", "1.5.0", "2.0.0-rc.1")),
+    ],
+)
+def test_other_content_is_a_change_or_drift(
+    before: ToolDefinition, after: ToolDefinition, since: str | None, kind: Any
+) -> None:
+    """Under another version it is registered; under the same one, or held back by a rollback, what is registered stays."""
+    plan = taken(after, registrations={before.name: ToolRegistration(spec=spec_of(before), rolled_back_from=since)})
+    names = [one.version or digest(one)[:19] for one in (before, after)]
 
-
-def test_another_version_takes_effect() -> None:
-    """Also an older one: a module may go back."""
-    intake = taken(tool(version="1"), registrations=registered(tool(version="2")))
-
-    assert [spec.version for spec in intake.register] == ["1"]
-    assert intake.changes == [PlannedChange("git.push", "changed", "2", "1", registered=digest(tool(version="2")))]
-    assert intake.verdicts == {}
-
-
-def test_a_change_without_versions_takes_effect_and_is_reported() -> None:
-    """Each content is a version of its own."""
-    before, after = tool(), tool(description="Push it.")
-    intake = taken(after, registrations=registered(before))
-
-    assert intake.changes == [
-        PlannedChange("git.push", "changed", digest(before)[:19], digest(after)[:19], registered=digest(before))
-    ]
-    assert intake.verdicts == {}
-
-
-def test_other_content_under_the_same_version_is_drift() -> None:
-    """The registered one stays in effect, and nothing is registered."""
-    before, after = tool(version="1"), tool(version="1", description="Push it all.")
-    intake = taken(after, registrations=registered(before))
-
-    assert intake.register == []
-    assert intake.changes == [PlannedChange("git.push", "drifted", "1", "1", registered=digest(before))]
-    assert intake.verdicts == {"git.push": ToolOverride(kept=before, digest=digest(after))}
+    change = PlannedChange("git.push", kind, names[0], names[1], registered=digest(before))
+    assert plan.changes == ([] if kind == "held" else [change])
+    assert [spec.version for spec in plan.register] == (names[1:] if kind == "changed" else [])
+    kept = {"git.push": ToolOverride(kept=before, digest=digest(after))}
+    assert plan.verdicts == ({} if kind == "changed" else kept)
 
 
 def test_drift_is_reported_once() -> None:
@@ -86,22 +76,6 @@ def test_drift_is_reported_once() -> None:
 
     assert taken(after, registrations=registered(before), verdicts=seen).changes == []
     assert kinds(taken(later, registrations=registered(before), verdicts=seen)) == [("drifted", "git.push")]
-
-
-@pytest.mark.parametrize(
-    "offered",
-    [
-        tool(),  # as it was
-        tool(description="Other."),  # without a version
-        tool(version="2"),
-        tool(version="1", description="Other."),  # drifted
-    ],
-)
-def test_a_disabled_tool_stays_disabled(offered: ToolDefinition) -> None:
-    """Whatever becomes of it."""
-    verdicts = taken(offered, registrations=registered(tool(version="1"), enabled=False)).verdicts
-
-    assert verdicts["git.push"].is_disabled
 
 
 def test_a_tool_that_leaves_is_remembered() -> None:
@@ -117,16 +91,6 @@ def test_a_tool_that_leaves_is_remembered() -> None:
     assert kinds(back) == [("added", "git.push"), ("added", "git.log")]
     assert back.register == []
     assert back.verdicts == {"git.log": ToolOverride(is_disabled=True)}
-
-
-def test_leaving_and_coming_back_is_no_way_around_a_version() -> None:
-    """Other content under the version that the tool had before it left is drift."""
-    before, after = tool(version="1"), tool(version="1", description="Push it all.")
-    intake = taken(after, registrations=registered(before), names=frozenset())
-
-    assert kinds(intake) == [("drifted", "git.push")]
-    assert intake.register == []
-    assert intake.verdicts == {"git.push": ToolOverride(kept=before, digest=digest(after))}
 
 
 def test_only_so_many_that_left_are_remembered() -> None:
@@ -178,29 +142,8 @@ def test_what_had_drifted_before_a_pin_goes_on_as_it_was() -> None:
     assert taken(drifted, **known, verdicts=seen).verdicts == seen
     assert taken(later, **known, verdicts=seen).verdicts["git.push"].is_withheld
     assert taken(drifted, **known).verdicts["git.push"].is_withheld  # nobody knows when it drifted
-    assert taken(drifted, registrations=registered(one), pins={}, verdicts=seen).verdicts["git.push"].is_withheld
-
-
-def test_a_pinned_module_has_its_approved_tools_only() -> None:
-    """Changed and new ones are withheld and not registered; the others are as they were."""
-    same, changed, new = tool("log"), tool("push", description="Other."), tool("gc")
-    pins = {one.name: digest(one) for one in (tool("log"), tool("push"))}
-    intake = taken(same, changed, new, registrations=registered(tool("log"), tool("push")), pins=pins)
-
-    assert intake.register == []
-    assert intake.verdicts == {
-        "git.push": ToolOverride(is_withheld=True, digest=digest(changed)),
-        "git.gc": ToolOverride(is_withheld=True, digest=digest(new)),
-    }
-    assert [(change.kind, change.is_withheld) for change in intake.changes] == [("changed", True), ("added", True)]
-
-
-def test_a_new_version_does_not_help_in_a_pinned_module() -> None:
-    """What counts is what is in it."""
-    one = tool(version="2", required_permission="owner")
-    intake = taken(one, registrations=registered(tool(version="1")), pins={"git.push": digest(tool())})
-
-    assert intake.verdicts["git.push"].is_withheld
+    for pins in ({}, {"git.push": digest(later)}):  # what is in effect is not what was approved
+        assert taken(drifted, registrations=registered(one), pins=pins, verdicts=seen).verdicts["git.push"].is_withheld
 
 
 def test_a_new_number_on_what_was_approved_is_no_change_of_it() -> None:
@@ -209,14 +152,6 @@ def test_a_new_number_on_what_was_approved_is_no_change_of_it() -> None:
 
     assert [spec.version for spec in intake.register] == ["2"]
     assert intake.verdicts == {}
-
-
-def test_a_broken_tool_is_closed_alone() -> None:
-    """It is registered, so that it can be disabled."""
-    intake = taken(tool(), fault="its schema is wrong")
-
-    assert intake.verdicts == {"git.push": ToolOverride(fault="its schema is wrong")}
-    assert len(intake.register) == 1
 
 
 def test_what_somebody_else_registered_under_a_tools_version_closes_it() -> None:
@@ -292,40 +227,6 @@ def test_what_says_the_same_has_the_same_digest() -> None:
 def test_whatever_matters_is_in_the_digest(changed: dict[str, Any]) -> None:
     """Each field that is not the version."""
     assert digest(ToolDefinition.model_validate(RICH.model_dump() | changed)) != digest(RICH)
-
-
-def rolled_back(one: ToolDefinition, since: str) -> dict[str, ToolRegistration]:
-    return {one.name: ToolRegistration(spec=spec_of(one), rolled_back_from=since)}
-
-
-@pytest.mark.parametrize("offered", ["2.0.0", "1.5.0", "2.0.0-rc.1"])
-def test_what_was_rolled_back_stays_in_effect(offered: str) -> None:
-    """Nothing is registered, and it is no news; what is offered can be approved."""
-    before, after = tool(version="1.0.0"), tool(version=offered, description="Push it all.")
-    intake = taken(after, registrations=rolled_back(before, "2.0.0"))
-
-    assert (intake.register, intake.changes) == ([], [])
-    assert intake.verdicts == {"git.push": ToolOverride(kept=before, digest=digest(after))}
-    assert pending_because(after, intake.verdicts["git.push"]) == "rolled_back"
-
-
-def test_a_later_version_ends_a_rollback() -> None:
-    """It is registered as any other change is."""
-    intake = taken(tool(version="2.0.1"), registrations=rolled_back(tool(version="1.0.0"), "2.0.0"))
-
-    assert [spec.version for spec in intake.register] == ["2.0.1"]
-    before = digest(tool(version="1.0.0"))
-    assert intake.changes == [PlannedChange("git.push", "changed", "1.0.0", "2.0.1", registered=before)]
-    assert intake.verdicts == {}
-
-
-def test_drift_of_what_was_rolled_back_is_drift() -> None:
-    """The module offers the version that is in force, and something else under it."""
-    before, after = tool(version="1.0.0"), tool(version="1.0.0", description="Push it all.")
-    intake = taken(after, registrations=rolled_back(before, "2.0.0"))
-
-    assert kinds(intake) == [("drifted", "git.push")]
-    assert pending_because(after, intake.verdicts["git.push"]) == "drifted"
 
 
 RENAMED = tool("send", former_names=["git.push"])

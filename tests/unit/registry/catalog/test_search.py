@@ -1,6 +1,8 @@
 """Finding tools by words and tags."""
 
-import threading
+import gc
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from toolfleet_registry.catalog.search import ToolSearch
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.manifests.overrides import SeenTool, seen_tools
+from toolfleet_registry.searching.index import SearchDocument, TextIndex
 
 TOOLS: list[dict[str, Any]] = [
     {"name": "mail.send_invoice", "description": "Send a bill to a customer.", "tags": ["Money", "mail"]},
@@ -116,17 +119,20 @@ def test_a_hostile_description_is_indexed_in_part() -> None:
 
 def test_many_threads_may_ask(index: ToolSearch) -> None:
     """Each gets its own answer."""
-    answers = list[bool]()
+    words = [("invoice", "mail.send_invoice"), ("defect", "git.createIssue"), ("appointment", "calendar.add")] * 150
+    with ThreadPoolExecutor(9) as threads:
+        answers = threads.map(lambda word: found(index, word)[0], [word for word, _ in words])
+    assert [*answers] == [expected for _, expected in words]
 
-    def ask(word: str, expected: str) -> None:
-        answers.extend(found(index, word)[0] == expected for _ in range(50))
 
-    words = [("invoice", "mail.send_invoice"), ("defect", "git.createIssue"), ("appointment", "calendar.add")] * 3
-    threads = [threading.Thread(target=ask, args=words) for words in words]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+def test_an_index_that_nobody_has_is_closed() -> None:
+    """Also one that stands in a circle of references, as a catalog's does; from Python 3.13 an open one is warned of."""
+    index = TextIndex([(SearchDocument("owls.find", (), "Find an owl.", {}), 1)])
+    assert index.find("owl", may=lambda _: True) == [1]
+    database = index._index
+    index.itself = index  # type: ignore[attr-defined]
+    del index
+    gc.collect()
 
-    assert len(answers) == 450
-    assert all(answers)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        database.execute("SELECT 1")

@@ -1,4 +1,4 @@
-"""What a poll must bring: what can be asked, what it means, and that nobody's expression can hold a worker up."""
+"""What a poll must bring and takes from its job's start: what can be asked, what it means, and that nobody's expression can hold a worker up."""
 
 import contextlib
 import math
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.programs.counted_calls import counted
 from toolfleet_registry.conditions.conditions import check_condition, fulfils, missing_path
 from toolfleet_registry.conditions.expressions import TooMuch, Walk
-from toolfleet_registry.conditions.templates import values_for
+from toolfleet_registry.conditions.templates import check_filling, filled, takes_from_start, values_for
 
 MOST_CALLS = 2_000_000  # of functions, in one walk of 50,000 steps: the longest here takes 830,000
 JSON = st.recursive(
@@ -169,3 +169,37 @@ def test_all_paths_have_their_steps_together() -> None:
 def test_a_value_that_is_no_json_is_not_fulfilled() -> None:
     """NaN is no JSON; nothing raises."""
     assert fulfils({"x": [math.nan]}, {"x": math.nan}) is False
+
+
+@given(JSON, st.dictionaries(st.text(max_size=5), JSON, max_size=3))
+def test_filling_touches_nothing_but_its_places(result: Any, arguments: dict[str, Any]) -> None:
+    """Arguments stay as they are but for the places that name a value; and what is missing is said without any value."""
+    whole = {**arguments, "taken": [{"$from": "deep.id"}], "kept": {"$from": "deep.id", "x": 1}}
+    filling = values_for({"taken": whole["taken"]}, {"deep": {"id": result}})
+    if result is None:
+        assert filling.fault == "The start's result has nothing at 'deep.id'."
+        return
+
+    assert filling.fault is None
+    assert filled(whole, filling.values) == {**arguments, "taken": [result], "kept": whole["kept"]}
+
+
+def test_what_is_taken_over_is_bounded() -> None:
+    """Neither a large value nor many places make a call's arguments grow without end."""
+    assert "100,000 characters" in str(values_for({"a": {"$from": "@"}}, {"x": "y" * 100_000}).fault)
+    with pytest.raises(ValueError, match="At most 50"):
+        check_filling({"a": [{"$from": "b"}] * 51})
+    with pytest.raises(ValueError, match="must name a place"):
+        check_filling({"a": {"$from": 1}})
+    deep: Any = {"$from": "b"}
+    for _ in range(40):
+        deep = [deep]
+    with pytest.raises(ValueError, match="too deep"):
+        check_filling({"a": deep})
+    assert takes_from_start({"a": deep})
+    assert not takes_from_start({"a": {"$from": "b", "c": 1}})
+
+
+def test_a_value_that_is_no_json_is_not_taken_over() -> None:
+    """Nothing raises."""
+    assert values_for({"a": {"$from": "x"}}, {"x": object()}).fault is not None

@@ -1,5 +1,7 @@
-"""The messages that cross a process."""
+"""The messages that cross a process, what an audit line says of decisions, and the wishes of modules to be asked later."""
 
+import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -18,6 +20,8 @@ from toolfleet_registry.contracts import (
     ToolParameter,
     ToolResult,
 )
+from toolfleet_registry.contracts.decisions import collecting, note
+from toolfleet_registry.contracts.retry_after import LONGEST_SECONDS, parse_retry_after
 
 CALL = PublishedCall(
     call_id="c1",
@@ -134,3 +138,71 @@ def test_a_callers_modules_may_be_a_list_in_json() -> None:
     assert Caller.model_validate_json('{"allowed_modules": "*"}').allowed_modules == "*"
     with pytest.raises(ValidationError):
         Caller.model_validate({"allowed_modules": "git"})
+
+
+async def test_decisions_are_those_of_the_call_that_runs() -> None:
+    """Calls side by side collect their own; also what is decided in a task that a call has made."""
+
+    async def call(number: int) -> dict[str, str]:
+        decisions = collecting()
+        note("gate", f"allowed {number}")
+        await asyncio.create_task(decide(number))
+        return decisions
+
+    async def decide(number: int) -> None:
+        note("permission", str(number))
+
+    first, second = await asyncio.gather(call(1), call(2))
+
+    assert first == {"gate": "allowed 1", "permission": "1"}
+    assert second == {"gate": "allowed 2", "permission": "2"}
+
+
+def test_what_was_decided_elsewhere_comes_first() -> None:
+    """An agent's decisions travel with its call; a later word at the same point holds."""
+    sent = {"gate": "allowed", "limits": "allowed"}
+    decisions = collecting(sent)
+    note("limits", "denied")
+
+    assert decisions == {"gate": "allowed", "limits": "denied"}
+    assert sent["limits"] == "allowed"
+
+
+async def test_where_nobody_collects_a_note_is_dropped() -> None:
+    """Middleware works the same without an audit."""
+    await asyncio.get_running_loop().run_in_executor(None, note, "gate", "allowed")
+
+
+NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("0", 0),
+        ("7", 7),
+        (" 7 ", 7),
+        ("1.5", 1.5),  # not in the standard, and sent
+        ("1e9", LONGEST_SECONDS),
+        ("9" * 5000, None),  # overflows to infinity
+        ("Thu, 01 Jan 2026 12:00:30 GMT", 30),
+        ("Thu, 01 Jan 2026 13:00:30 +0100", 30),
+        ("Thu, 01 Jan 2026 12:00:30 -0000", 30),  # a date without a zone
+        ("Thursday, 01-Jan-26 12:00:30 GMT", 30),  # the standard's obsolete forms
+        ("Thu Jan  1 12:00:30 2026", 30),
+        ("Thu, 01 Jan 2015 12:00:00 GMT", 0),  # past
+        ("Thu, 01 Jan 9999 12:00:00 GMT", LONGEST_SECONDS),
+        ("Thu, 01 Jan 99999 12:00:00 GMT", None),
+        ("Thu, 32 Jan 2026 12:00:00 GMT", None),
+        ("Thu, 01 Jan 2026 12:00:00 +9999999999", None),
+        ("-1", None),
+        ("nan", None),
+        ("inf", None),
+        ("soon", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_seconds_and_dates_count_and_nonsense_does_not(value: str | None, seconds: float | None) -> None:
+    """Seconds from now, never negative and never more than a day; `None` is no wish."""
+    assert parse_retry_after(value, now=NOW) == seconds

@@ -136,9 +136,3 @@ def test_no_two_random_names_share_one() -> None:
     assert len(provided) == len(names)
     assert all(map(ACCEPTED.fullmatch, provided))
     assert all(provided[provider_name(name)] == name for name in names)
-
-
-def test_the_known_lookalikes_stay_apart() -> None:
-    """A method's underscore is not a module's dot."""
-    names = ["a.b_c", "a_b.c", "a.b.c", "a.b__c", "a__b.c", "a_.b", "a._b", "a..b", "a.b"]
-    assert len({provider_name(name) for name in names}) == len(names)

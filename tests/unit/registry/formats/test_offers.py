@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from toolfleet_registry.formats import (
     as_spoken,
     call_from_openai,
     convert,
+    from_result,
+    to_call,
     tools_to_openai_format,
 )
 from toolfleet_registry.formats.providers.dialects import DIALECTS
@@ -274,27 +277,29 @@ def test_too_many_tools_are_noted() -> None:
 
 
 def test_the_order_is_by_name_and_the_text_is_the_same_each_time() -> None:
-    """However the tools came."""
-    tools = [tool(TROUBLE), SEARCH, tool({}, name="a.b")]
+    """However the tools came; and what is made of definitions is made of copies."""
+    before, tools = json.dumps(TROUBLE), [tool(TROUBLE), SEARCH, tool({}, name="a.b")]
     for provider in DIALECTS:
         forwards, backwards = (convert(some, provider, strict=True) for some in (tools, reversed(tools)))
         assert json.dumps(forwards) == json.dumps(backwards)
         assert forwards.notes == backwards.notes
-
-
-def test_definitions_stay_as_they_were() -> None:
-    """What is made of them is made of copies."""
-    before = json.dumps(TROUBLE)
-    for provider in DIALECTS:
-        offer = convert([tool(TROUBLE)], provider, strict=True)
-        offer.clear()
+        forwards.clear()
     assert json.dumps(TROUBLE) == before
 
 
-def test_an_unknown_format_is_one_clear_error() -> None:
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda name: convert([], name),
+        lambda name: to_call({}, name, []),
+        lambda name: from_result(ToolResult.ok("m.t", 1), name, "1"),
+    ],
+    ids=["offers", "calls", "results"],
+)
+def test_an_unknown_format_is_one_clear_error(ask: Callable[[Any], object]) -> None:
     """It names those that exist."""
     with pytest.raises(ValueError, match="no format 'cohere'; there are: openai_chat, openai_responses, anthropic"):
-        convert([], "cohere")  # type: ignore[arg-type] # what somebody may write
+        ask("cohere")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from support.schemas.examples import examples
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.errors import InvalidToolName
-from toolfleet_registry.formats import Format, convert, to_call
+from toolfleet_registry.formats import Format, convert
 from toolfleet_registry.formats.providers.dialects import DIALECTS
 from toolfleet_registry.formats.providers.tool_names import legal_property, meant_tool, offered_name
 
@@ -106,12 +106,3 @@ def test_a_name_that_two_tools_are_offered_under_is_none() -> None:
     assert offered_name(other.name, "openai_chat") == shown
     assert [meant_tool(shown, tools) for tools in ([one, other], [other, one], [one])] == [None, None, one]
     assert meant_tool(other.name, [one, other]) is other
-
-
-def test_an_answer_finds_its_tool_among_lookalikes() -> None:
-    """A method's underscore is not a module's dot."""
-    tools = [ToolDefinition(name=name) for name in ("a.b_c", "a_b.c", "a.b.c", "a.b__c", "a._b", "a_.b")]
-    for tool in tools:
-        for dotted in (False, True):
-            name = offered_name(tool.name, "mcp", dotted=dotted)
-            assert to_call({"name": name}, "mcp", tools).tool_name == tool.name

@@ -1,4 +1,4 @@
-"""What a local function may return: JSON, what has a form in it, and files."""
+"""What a local function may return, what its decorator says of it, and which parameter gets the agent's context."""
 
 import dataclasses
 from typing import Any
@@ -7,9 +7,11 @@ import pytest
 from pydantic import BaseModel, ConfigDict, computed_field, field_serializer
 
 from support.files.pictures import PDF, PNG, WAV
-from toolfleet.tags import Audio, File, Image, TagResult
+from toolfleet.tags import Audio, File, Image, TagResult, local_tool
+from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.errors import BodyTooLarge
 from toolfleet_registry.local.function_results import as_json
+from toolfleet_registry.local.local_function import LocalFunction
 
 LIMIT = 100_000
 LABEL = f"image 1 (image/png, {len(PNG)} bytes)"
@@ -122,3 +124,59 @@ async def test_what_has_no_form_in_json_is_no_result(value: Any, reason: str) ->
     with pytest.raises(ValueError, match=reason) as caught:
         await as_json(value, max_bytes=LIMIT)
     assert "hunter2" not in str(caught.value)
+
+
+def definition_of(function: Any) -> ToolDefinition:
+    return LocalFunction.of(function).definition
+
+
+@local_tool
+async def owls(wood: str) -> str:
+    """Count owls."""
+    return wood
+
+
+@local_tool()
+async def larks() -> str:
+    """Count larks."""
+    return "none"
+
+
+@local_tool(name="birds.count", effect="read", tags=["birds"])
+async def count() -> int:
+    """Count birds."""
+    return 5
+
+
+async def test_it_stands_with_and_without_parentheses() -> None:
+    """Without facts a function is the tool that it is without the decorator, and stays what it was."""
+    assert (definition_of(owls).name, definition_of(owls).required_permission) == ("local.owls", "user")
+    assert definition_of(larks).description == "Count larks."
+    assert await owls("wood") == "wood"
+
+
+def test_a_tool_may_have_another_name_than_its_function() -> None:
+    """Any that a tool may have; the rest is told as before."""
+    tool = definition_of(count)
+    assert (tool.name, tool.effect, tool.tags) == ("local.birds.count", "read", ["birds"])
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "1 to 192 characters without blanks"),
+        ("two words", "1 to 192 characters without blanks"),
+        ("o" * 193, "1 to 192 characters without blanks"),
+        ("eule_ä", "more than ASCII letters"),
+    ],
+)
+def test_a_name_that_no_tool_may_have_is_refused(name: str, reason: str) -> None:
+    """Where it is written, and not when somebody looks for the tool."""
+    with pytest.raises(ValueError, match=reason):
+        local_tool(name=name)
+
+
+def test_what_is_no_function_is_refused() -> None:
+    """Such as facts without their names."""
+    with pytest.raises(TypeError, match="a function, or facts by their names; not a str"):
+        local_tool("guest")  # type: ignore[call-overload] # what somebody may write

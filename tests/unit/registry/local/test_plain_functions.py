@@ -5,6 +5,7 @@ import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from structlog.testing import capture_logs
 from support.documents import programs
 from support.local_tools.own_functions import OwnFunctions
 from support.published_call import published
+from support.there import there
 from support.waiting import wait_until
 from toolfleet import report_progress
 from toolfleet.sdk import Context
@@ -26,11 +28,11 @@ from toolfleet_registry.local.function_runs import ANSWER_SECONDS
 from toolfleet_registry.local.local_function import LocalFunction
 from toolfleet_registry.local.local_tools import LocalSource, load_local_tools
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.ledger.retry import Next, decide
 from toolfleet_workers.executors.local import LocalExecutor
 
 SECONDS = 10  # long enough that only a defect can use it up
-BRIEF = 1.0  # long enough to begin, also on a busy machine
 THREADS = 2
 seen: list[Any] = []
 released = threading.Event()
@@ -98,6 +100,7 @@ def tell_from_threads(call: Context) -> None:
 def _in_words(function: Callable[..., Coroutine[Any, Any, str]]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **given: Any) -> Any:
+        seen.append("called")
         released.wait(given.pop("pause", 0) or 0)
         return function(*args, **given)
 
@@ -132,6 +135,42 @@ async def executor() -> AsyncIterator[LocalExecutor]:
     await executor.aclose()
 
 
+@dataclass
+class Later:
+    """By how many seconds the loop's clock and the machine's are ahead of the real ones."""
+
+    seconds: float = 0
+
+    def shifted(self, clock: Callable[[], float]) -> Callable[[], float]:
+        return lambda: clock() + self.seconds
+
+
+@pytest.fixture
+async def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    later, loop = Later(), asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "time", later.shifted(loop.time))
+    monkeypatch.setattr(machine_clock, "monotonic", later.shifted(machine_clock.monotonic))
+    return later
+
+
+async def run_out(executor: LocalExecutor, later: Later, method: str, **arguments: Any) -> None:
+    """Have a call's time end when its function has begun."""
+    before = len(seen)
+    running = asyncio.create_task(executor.execute(call(method, **arguments), seconds=SECONDS))
+    await wait_until(lambda: len(seen) > before, "it has begun")
+    later.seconds += SECONDS
+    with pytest.raises(TimeoutError):
+        await running
+
+
+async def in_vain(executor: LocalExecutor, later: Later, method: str, **arguments: Any) -> Attempt:
+    """What a call comes to that finds no thread in its time."""
+    waiting = asyncio.create_task(executor.execute(call(method, **arguments), seconds=SECONDS))
+    await asyncio.sleep(0)
+    later.seconds += SECONDS
+    return await waiting
+
+
 def call(method: str, effect: Effect | None = None, **arguments: Any) -> PublishedCall:
     return published(f"local.{method}", arguments=arguments, effect=effect)
 
@@ -139,12 +178,6 @@ def call(method: str, effect: Effect | None = None, **arguments: Any) -> Publish
 def follows(attempt: Attempt, *, seconds_left: float) -> Next:
     """What the fleet does after a call's first attempt, as early as it may."""
     return decide(attempt, None, attempts=1, seconds_left=seconds_left, so_far="none", longest_delay=30, jitter=0)
-
-
-async def test_a_calls_context_may_be_optional(executor: LocalExecutor) -> None:
-    """It is the call's also then, whatever it is named, and no agent's."""
-    attempt = await executor.execute(call("perhaps", word="owl"), seconds=SECONDS)
-    assert attempt.result.result == "local.perhaps"
 
 
 async def test_a_plain_function_runs_in_a_thread(executor: LocalExecutor) -> None:
@@ -165,28 +198,23 @@ async def test_it_may_know_its_call(executor: LocalExecutor) -> None:
     assert told == {"tool": "local.ask", "call": "call-1", "user": None, "wood": "oak", "in time": True}
     beside = await executor.execute(call("both", raw_arg="owls"), seconds=SECONDS)
     assert beside.result.result == ["owls", "local.both"]
+    assert (await executor.execute(call("perhaps", word="owl"), seconds=SECONDS)).result.result == "local.perhaps"
 
-    schema = LocalFunction.of(ask).definition.input_schema
-    assert schema is not None
+    schema = there(LocalFunction.of(ask).definition.input_schema)
     assert schema["properties"].keys() == {"wood"}
     assert not LocalFunction.of(ask).definition.takes_context
     assert LocalFunction.of(both).definition.takes_context
 
 
-async def test_it_says_how_far_it_is(executor: LocalExecutor) -> None:
-    """From its thread."""
+@pytest.mark.parametrize(
+    ("method", "who"), [("tell", ("first", "second")), ("tell_from_threads", ("a thread", "a pool"))]
+)
+async def test_it_says_how_far_it_is(executor: LocalExecutor, method: str, who: tuple[str, str]) -> None:
+    """From its thread, and from those that it has started itself: its context is the call's in any."""
     heard: list[Progress] = []
     report_to(heard.append)
-    assert (await executor.execute(call("tell"), seconds=SECONDS)).result.success
-    assert heard == [Progress(fraction=0.25, message="first"), Progress(fraction=0.5, message="second")]
-
-
-async def test_it_says_how_far_it_is_from_threads_of_its_own(executor: LocalExecutor) -> None:
-    """Its context is the call's in any thread."""
-    heard: list[Progress] = []
-    report_to(heard.append)
-    assert (await executor.execute(call("tell_from_threads"), seconds=SECONDS)).result.success
-    assert heard == [Progress(fraction=0.25, message="a thread"), Progress(fraction=0.5, message="a pool")]
+    assert (await executor.execute(call(method), seconds=SECONDS)).result.success
+    assert heard == [Progress(fraction=0.25, message=who[0]), Progress(fraction=0.5, message=who[1])]
 
 
 @pytest.mark.parametrize("kind", ERRORS)
@@ -201,10 +229,9 @@ async def test_what_it_raises_ends_its_call_and_nothing_else(executor: LocalExec
     assert (attempt.result.error_code, attempt.result.effect_state) == ("module_error", "unknown")
 
 
-async def test_it_is_told_when_its_time_is_over(executor: LocalExecutor) -> None:
+async def test_it_is_told_when_its_time_is_over(executor: LocalExecutor, later: Later) -> None:
     """Its caller is told that nobody knows what it did, as of an async one."""
-    with pytest.raises(TimeoutError):
-        await executor.execute(call("look", word="owls"), seconds=BRIEF)
+    await run_out(executor, later, "look", word="owls")
     assert seen == ["began owls", 0]
 
 
@@ -219,11 +246,13 @@ async def test_it_is_told_when_its_call_is_cancelled(executor: LocalExecutor) ->
     assert seen[1] > 0
 
 
-async def test_who_finds_no_thread_in_time_is_told_that_nothing_has_happened(executor: LocalExecutor) -> None:
+async def test_who_finds_no_thread_in_time_is_told_that_nothing_has_happened(
+    executor: LocalExecutor, later: Later
+) -> None:
     """The function is not called, also not when there is a thread again."""
-    running = [asyncio.create_task(executor.execute(call("block"), seconds=SECONDS)) for _ in range(THREADS)]
+    running = [asyncio.create_task(executor.execute(call("block"), seconds=2 * SECONDS)) for _ in range(THREADS)]
     await wait_until(lambda: seen == ["began"] * THREADS, "all threads are taken")
-    late = await executor.execute(call("block", name="late"), seconds=0.05)
+    late = await in_vain(executor, later, "block", name="late")
 
     assert late.outcome is Outcome.TURNED_AWAY
     assert (late.result.error_code, late.result.effect_state) == ("busy", "none")
@@ -245,12 +274,11 @@ async def test_who_finds_a_thread_in_time_runs(executor: LocalExecutor) -> None:
     assert [attempt.result.result for attempt in await running] == [str(number) for number in range(3 * THREADS)]
 
 
-async def test_what_does_not_end_with_its_call_keeps_its_thread(executor: LocalExecutor) -> None:
+async def test_what_does_not_end_with_its_call_keeps_its_thread(executor: LocalExecutor, later: Later) -> None:
     """Until it returns: more threads than the bound are never at work. Its call is not held up, nor is the worker's end."""
     for _ in range(THREADS):
-        with pytest.raises(TimeoutError):
-            await executor.execute(call("block"), seconds=BRIEF)
-    busy = await executor.execute(call("where"), seconds=0.05)
+        await run_out(executor, later, "block")
+    busy = await in_vain(executor, later, "where")
     assert busy.result.error_code == "busy"
     await executor.aclose()
     assert seen == ["began"] * THREADS
@@ -260,15 +288,13 @@ async def test_what_does_not_end_with_its_call_keeps_its_thread(executor: LocalE
 
 
 async def test_where_all_threads_hang_calls_are_turned_away_at_once(
-    executor: LocalExecutor, caplog: pytest.LogCaptureFixture
+    executor: LocalExecutor, later: Later, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Held by functions whose calls have ended, they may never be free: nobody waits for them, and the log says so once."""
     for _ in range(THREADS):
-        with pytest.raises(TimeoutError):
-            await executor.execute(call("block"), seconds=BRIEF)
+        await run_out(executor, later, "block")
     with capture_logs() as logs:
-        async with asyncio.timeout(60):
-            turned_away = [await executor.execute(call("where"), seconds=1000) for _ in range(2)]
+        turned_away = [await executor.execute(call("where"), seconds=1000) for _ in range(2)]
 
     assert [(each.outcome, each.result.error_code) for each in turned_away] == [(Outcome.TURNED_AWAY, "busy")] * 2
     assert [record.getMessage() for record in caplog.records if record.name == "toolfleet.sdk"] == [
@@ -280,17 +306,18 @@ async def test_where_all_threads_hang_calls_are_turned_away_at_once(
 
 
 async def test_one_thread_that_may_become_free_is_waited_for(
-    executor: LocalExecutor, monkeypatch: pytest.MonkeyPatch
+    executor: LocalExecutor, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long, and whatever holds the others."""
     monkeypatch.setattr(threads, "_HANGING_SECONDS", 0.02)
-    with pytest.raises(TimeoutError):
-        await executor.execute(call("block"), seconds=BRIEF)
+    await run_out(executor, later, "block")
     running = asyncio.create_task(executor.execute(call("block", name="at work"), seconds=SECONDS))
     await wait_until(lambda: "began at work" in seen, "all threads are taken")
     waiting = asyncio.create_task(executor.execute(call("where"), seconds=SECONDS))
-    with pytest.raises(TimeoutError):  # many times as long as one waits for threads that hang
-        await asyncio.wait_for(asyncio.shield(waiting), BRIEF)
+    for _ in range(5):  # many times as long as one waits for threads that hang
+        later.seconds += 1
+        await asyncio.sleep(0)
+    assert not waiting.done()
     released.set()
 
     assert [(await each).result.success for each in (running, waiting)] == [True, True]
@@ -347,18 +374,17 @@ async def test_a_machine_without_threads_is_busy(executor: LocalExecutor, monkey
     assert (await executor.execute(call("where"), seconds=SECONDS)).result.success
 
 
-async def test_a_plain_function_may_make_a_coroutine(executor: LocalExecutor) -> None:
+async def test_a_plain_function_may_make_a_coroutine(executor: LocalExecutor, later: Later) -> None:
     """As one that a decorator has wrapped: it is awaited on the loop, unless its call has ended by then."""
     attempt = await executor.execute(call("wrapped", word="owls"), seconds=SECONDS)
     assert attempt.result.result == "owls in words"
     seen.clear()
 
-    with pytest.raises(TimeoutError):
-        await executor.execute(call("wrapped", word="owls", pause=SECONDS), seconds=BRIEF)
+    await run_out(executor, later, "wrapped", word="owls", pause=SECONDS)
     released.set()
     assert (await executor.execute(call("where"), seconds=SECONDS)).result.success
     await executor.aclose()
-    assert seen == []
+    assert seen == ["called"]
 
 
 async def test_the_readmes_functions_run(elsewhere: Path) -> None:

@@ -1,7 +1,11 @@
-"""What each detector takes for personal data, and what it does not: a line for each decision."""
+"""What each detector takes for personal data, and what it does not: by lines, and against a generated set."""
 
 import pytest
 
+from support.personal_data.corpus import WHOLE, labelled_texts
+from support.personal_data.scores import Scores, scores_of
+from support.personal_data.sentences import LANGUAGES
+from toolfleet_registry.personal_data.found import KINDS
 from toolfleet_registry.personal_data.personal_data import PersonalData
 
 ALL = PersonalData()
@@ -104,3 +108,37 @@ def test_the_longest_counts_and_covers_what_it_overlaps() -> None:
 
     assert [(each.kind, each.start, each.end) for each in ALL.find(text)] == [("url", 0, len(text))]
     assert [each.kind for each in PersonalData(["ip", "email"]).find(text)] == ["ip", "email"]
+
+
+SMALL = 1_500
+
+
+@pytest.mark.parametrize("count", [SMALL, pytest.param(WHOLE, marks=pytest.mark.slow)])
+def test_nearly_all_is_found_and_nearly_nothing_else(count: int) -> None:
+    """Of all places at least 98 of 100 are found to the character, and at most five of 100 findings are none."""
+    scores = _scores(count)
+
+    print(scores.table())  # noqa: T201 - `pytest -s` shows it
+    assert scores.overall.recall >= 0.98, "\n".join([scores.table(), *scores.faults[:50]])
+    assert scores.overall.precision >= 0.95, "\n".join([scores.table(), *scores.faults[:50]])
+    assert {kind: score.recall for kind, score in scores.kinds.items() if score.recall < 0.95} == {}
+    assert set(scores.kinds) == set(KINDS)
+
+
+def test_the_set_is_the_same_each_time_and_has_what_it_says() -> None:
+    """A seed stands for its texts; eight languages and all look-alikes are in them, and each place holds its value."""
+    texts = labelled_texts(SMALL, seed=1)
+
+    assert texts == labelled_texts(SMALL, seed=1)
+    assert texts != labelled_texts(SMALL, seed=2)
+    assert {text.language for text in texts} == set(LANGUAGES)
+    assert len({name for text in texts for name in text.look_alikes}) == 10
+    assert sum(not text.places for text in texts) > SMALL / 4
+    assert all(0 <= place.start < place.end <= len(text.text) for text in texts for place in text.places)
+
+
+def _scores(count: int) -> Scores:
+    data = PersonalData()
+    return scores_of(
+        labelled_texts(count), lambda text: [(each.kind, each.start, each.end) for each in data.find(text)]
+    )

@@ -1,4 +1,4 @@
-"""Which arguments must not be kept, and arguments without them."""
+"""Which arguments must not be kept, arguments without them, and results that must not be kept."""
 
 import gc
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from toolfleet_registry.contracts import ToolDefinition, ToolParameter
 from toolfleet_registry.policy import sensitive_arguments
 from toolfleet_registry.policy.redaction import redacted, scrubbed
 from toolfleet_registry.policy.sensitive_arguments import EVERYTHING, sensitive_paths
+from toolfleet_registry.policy.sensitive_results import has_sensitive_results
 
 MARK: dict[str, Any] = {"type": "string", "sensitive": True}
 
@@ -163,7 +164,6 @@ def in_itself() -> dict[str, Any]:
     return schema
 
 
-@pytest.mark.timeout(30)  # whoever follows each way that there is does not come to an end
 @pytest.mark.parametrize(
     ("make", "found"),
     [
@@ -281,3 +281,24 @@ def test_of_a_text_nothing_is_kept_where_very_much_would_have_to_be_looked_for()
 
     assert scrubbed("No pin-7 for ada.", arguments, redacted(arguments, ("/pins",))) == "[redacted]"
     assert scrubbed("No pin-7 for ada.", arguments, arguments) == "No pin-7 for ada."
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (None, False),
+        ({"type": "object", "properties": {"a": {"type": "string"}}}, False),
+        ({"type": "object", "properties": {"a": {"type": "string", "sensitive": True}}}, True),
+        (
+            {"type": "array", "items": {"$ref": "#/$defs/x"}, "$defs": {"x": {"writeOnly": True}}},
+            True,
+        ),  # through a reference
+        ({"$ref": "https://example.org/schema"}, True),  # nobody can look there
+        ({"sensitive": False}, False),
+    ],
+)
+def test_any_mark_counts(schema: dict[str, Any] | None, expected: bool) -> None:
+    """At any depth; what cannot be followed counts as marked, and a second look says the same."""
+    tool = ToolDefinition(name="bank.pay", output_schema=schema)
+
+    assert [has_sensitive_results(tool), has_sensitive_results(tool)] == [expected, expected]

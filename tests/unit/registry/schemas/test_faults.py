@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from support.schemas.examples import examples
 from support.schemas.json_schemas import ARGUMENTS
+from support.there import there
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schemas.faults import MOST_FAULTS
 from toolfleet_registry.schemas.validation import checked, result_fault, schema_fault
@@ -23,9 +24,7 @@ def fault_of(schema: dict[str, Any], value: Any) -> str | None:
 
 def about(schema: Any, value: Any) -> str:
     """The fault of a value that does not fit."""
-    fault = fault_of({"properties": {"x": schema}}, value)
-    assert fault is not None
-    return fault
+    return there(fault_of({"properties": {"x": schema}}, value))
 
 
 @pytest.mark.parametrize(

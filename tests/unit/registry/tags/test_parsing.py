@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from support.local_tools.tag_tools import learning_tag, research_tag, tag
 from support.schemas.examples import examples
+from support.there import there
 from toolfleet_registry.tags.parsing import LONGEST_TEXT, MOST_CALLS, MOST_STEPS, ParsedResponse, parse_response
 from toolfleet_registry.tags.patterns import TagMatch, TagPattern
 from toolfleet_registry.tags.tags import Tags, ToolContext, ToolDef
@@ -49,14 +50,6 @@ def test_a_tag_on_a_line_of_its_own_is_a_call_and_is_not_shown() -> None:
     assert not parsed.is_cut
 
 
-def test_several_tags_come_in_the_order_of_the_text() -> None:
-    """Not in that of their names; the same one may come twice."""
-    parsed = parse_response("SOURCE: a\nCLAIM: b\nSOURCE: c", TAGS)
-
-    assert found(parsed) == [("source", "a"), ("claim", "b"), ("source", "c")]
-    assert parsed.display_text == "SOURCE: a\nSOURCE: c"  # these are meant to be seen
-
-
 def test_a_pattern_with_two_groups_names_both() -> None:
     """LEARNING has a category and what was learned; what does not fit is no call and stays in the text."""
     parsed = parse_response("LEARNING: factual owls see\tat night \nLEARNING: gossip owls talk", TAGS)
@@ -93,6 +86,7 @@ def test_a_call_is_told_what_the_agent_knows() -> None:
         ("RESEARCH: Käuze 🦉\nCLAIM: ö", [("research", "Käuze 🦉"), ("claim", "ö")]),
         ("RESEARCH: a\rb", [("research", "a\rb")]),
         ("CLAIM: a\x85b\u2028c", [("claim", "a\x85b\u2028c")]),  # no line ends here
+        ("SOURCE: a\nCLAIM: b\nSOURCE: c", [("source", "a"), ("claim", "b"), ("source", "c")]),  # in their order
         ("", []),
     ],
 )
@@ -136,6 +130,7 @@ def test_a_tag_in_a_code_block_is_quoted(raw: str, expected: list[str]) -> None:
         ("CLAIM: x\n\n\nB\n", "B"),
         ("A\n\nCLAIM: x\n", "A"),
         ("CLAIM: x", ""),
+        ("SOURCE: a\nCLAIM: b\nSOURCE: c", "SOURCE: a\nSOURCE: c"),  # these are meant to be seen
         ("\n A \n\n\nB\n", "\n A \n\n\nB\n"),  # nothing was taken away
     ],
 )
@@ -166,8 +161,7 @@ def test_a_pattern_means_what_it_means_to_python(pattern: str, argument: str) ->
     tool = tag("t", arg_pattern=pattern, arg_groups=["a", "b", "c"])
     (call,) = parse_response(f"T: {argument}", tags_of(tool)).tool_calls
 
-    match = re.search(f"^T:\\s+(?:{pattern})$", f"T: {argument}", re.MULTILINE)
-    assert match is not None
+    match = there(re.search(f"^T:\\s+(?:{pattern})$", f"T: {argument}", re.MULTILINE))
     assert list(call.context.groups.values()) == [group or "" for group in match.groups()]
 
 
@@ -247,7 +241,6 @@ def test_nothing_is_lost_but_the_tags(text: str) -> None:
     ],
 )
 @pytest.mark.parametrize("count", [1, 20])
-@pytest.mark.timeout(60)  # in which the engines of most languages would not end the first of these
 def test_no_text_keeps_an_agent_for_long(pattern: str, text: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine's steps, of which it takes a bounded number for each byte, are bounded for all tags together."""
     steps, match = list[int](), TagPattern.match

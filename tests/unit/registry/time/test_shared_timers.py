@@ -1,15 +1,39 @@
-"""Timers that share those of the loop: they fire as its own do, and hold on to nothing."""
+"""Timers that share those of the loop, and time and chance that are a simulation's."""
 
 import asyncio
+import functools
 import gc
 import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
+from support.clocks import BEGINS_AT, run_virtually
+from support.there import there
 from support.waiting import wait_until
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.errors import NotPublished
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import randomness
+from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_registry.time.shared_timers import SharedTimeout, SharedTimer, SharedTimers, shared_timers
+from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Evaluation
+from toolfleet_tasks.dispatch.backpressure import Backpressure, Hold
+from toolfleet_tasks.fairness.wait_queue import WaitQueue
 
 
+def virtually(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The test on a loop that waits for none of its timers."""
+
+    @functools.wraps(test)
+    def run(**given: Any) -> None:
+        run_virtually(test(**given))
+
+    return run
+
+
+@virtually
 async def test_callbacks_come_after_their_time_and_in_order() -> None:
     """None of them is early, whether it falls due in this second or in a later one."""
     loop = asyncio.get_running_loop()
@@ -26,6 +50,7 @@ async def test_callbacks_come_after_their_time_and_in_order() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.02, 1.1])
+@virtually
 async def test_a_cancelled_timer_never_fires(seconds: float) -> None:
     """Not when it is cancelled by another timer of its moment either; to cancel twice, or too late, is nothing."""
     loop, fired = asyncio.get_running_loop(), list[int]()
@@ -44,12 +69,13 @@ async def test_a_cancelled_timer_never_fires(seconds: float) -> None:
     over = asyncio.Event()
     timers.call_at(when + 0.05, over.set)
 
-    await asyncio.wait_for(over.wait(), 10)
+    await over.wait()
     pair[0].cancel()
 
     assert fired == [0]
 
 
+@virtually
 async def test_what_was_cancelled_leaves_no_timer_in_the_loop() -> None:
     """Nor do those that are left stop for it."""
     loop = asyncio.get_running_loop()
@@ -61,9 +87,10 @@ async def test_what_was_cancelled_leaves_no_timer_in_the_loop() -> None:
         timer.cancel()
 
     assert sum(not timer.cancelled() for timer in loop._scheduled) == 1  # type: ignore[attr-defined] # it has no other face
-    await asyncio.wait_for(over.wait(), 10)
+    await over.wait()
 
 
+@virtually
 async def test_a_callback_that_fails_keeps_no_other_from_firing() -> None:
     """The loop's handler is told of it, as of a timer of the loop's own."""
     loop, fired, told = asyncio.get_running_loop(), list[int](), list[BaseException]()
@@ -113,16 +140,17 @@ def test_a_loop_that_has_ended_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 0.0, 0.05])
+@virtually
 async def test_a_block_that_takes_longer_is_ended(seconds: float) -> None:
     """As by `asyncio.timeout`: what waits in it is cancelled, and the task goes on uncancelled."""
     with pytest.raises(TimeoutError), SharedTimeout(seconds):
         await asyncio.Event().wait()
 
-    task = asyncio.current_task()
-    assert task is not None
+    task = there(asyncio.current_task())
     assert task.cancelling() == 0
 
 
+@virtually
 async def test_a_block_that_ends_in_time_is_left_alone() -> None:
     """Its own error comes out, and nothing comes after it."""
     with pytest.raises(KeyError), SharedTimeout(0.02):
@@ -145,3 +173,59 @@ async def test_a_cancellation_from_outside_stays_one() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+class Away:
+    """A publisher whose broker never comes."""
+
+    most_in_flight = 1
+    is_ready = False
+
+    async def ready(self) -> None:
+        await asyncio.Event().wait()
+
+
+class Silent:
+    """An agent's gate that never answers."""
+
+    async def check(self, tool: object, ctx: object) -> Any:
+        await asyncio.Event().wait()
+
+
+async def patience() -> NotPublished:
+    broker: Any = Away()
+    back = Backpressure(broker, WaitQueue(), Settings(broker_patience_seconds=3600))
+    hold = Hold(back, ("fast", "ada"), until=asyncio.get_running_loop().time() + 7200, waits=True)
+    with pytest.raises(NotPublished) as raised:
+        await hold.admitted()
+    return raised.value
+
+
+def test_an_hour_of_patience_with_a_broker_takes_no_time() -> None:
+    """On a virtual loop; and no timer of the real one is waited for."""
+    _, seconds = run_virtually(patience())
+
+    assert seconds == 3600
+
+
+def test_a_gate_that_is_silent_has_its_two_seconds() -> None:
+    """By the loop, and by the clock that measures what it took."""
+    gate = Evaluation(Silent(), Settings())
+    tool = ToolDefinition(name="owls.count", requires_gate=True)
+    refusal, seconds = run_virtually(gate.refusal(tool, {}, None, NOTHING_MORE, seconds=30))
+
+    assert (refusal, seconds) == (None, 2)  # it fails open
+
+
+async def draws() -> tuple[object, ...]:
+    await asyncio.sleep(5)
+    when = fleet_clock.now(), fleet_clock.suspend_aware(), machine_clock.monotonic(), machine_clock.wall()
+    return (*when, randomness.uniform(0, 1), randomness.random(), randomness.randrange(100), randomness.uuid4())
+
+
+def test_what_was_random_can_be_had_again() -> None:
+    """With the same seed; and all clocks show the time that has passed on the loop."""
+    (first, _), (second, _), (third, _) = (run_virtually(draws(), seed=seed) for seed in (1, 1, 2))
+
+    assert first == second != third
+    assert first[:4] == (BEGINS_AT + 5, 5, 5, BEGINS_AT + 5)

@@ -45,10 +45,15 @@ class World:
         self.passed += back
         return self.clock.hear(Reading(server, fleet, asked_at, 1000.0 + self.passed), reached)
 
-    def grow_up(self) -> None:
+    @classmethod
+    def grown(cls) -> "World":
+        """One whose clock was set some seconds ago."""
+        world = cls()
+        world.look()
         for _ in range(8):
-            self.passed += 1
-            self.look()
+            world.passed += 1
+            world.look()
+        return world
 
 
 def test_what_it_has_heard_can_be_forgotten() -> None:
@@ -84,9 +89,7 @@ def test_setting_the_machines_clock_changes_nothing() -> None:
 
 def test_the_reading_with_the_shortest_way_counts() -> None:
     """One that was half a second on its way there, and none back, is off by a quarter of a second."""
-    world = World()
-    world.look()
-    world.grow_up()
+    world = World.grown()
     for _ in range(5):
         world.look(there=0.5)
         world.passed += 1
@@ -97,9 +100,7 @@ def test_the_reading_with_the_shortest_way_counts() -> None:
 @given(st.data())
 def test_it_never_goes_back_and_is_soon_right(data: st.DataObject) -> None:
     """Whatever the ways take, and however the server's clock goes astray, as long as nobody sets it."""
-    world = World()
-    world.look()
-    world.grow_up()
+    world = World.grown()
     shown = world.clock.now()
     for _ in range(data.draw(st.integers(1, 40))):
         world.set_by += data.draw(st.floats(-0.4, 0.4))
@@ -117,9 +118,7 @@ def test_it_never_goes_back_and_is_soon_right(data: st.DataObject) -> None:
 
 def test_it_goes_a_little_faster_or_slower_until_it_is_right() -> None:
     """At most by a twentieth, so a deadline of seconds stays one of seconds."""
-    world = World()
-    world.look()
-    world.grow_up()
+    world = World.grown()
     world.set_by = 0.8
     world.look()
     before = world.clock.now()
@@ -133,9 +132,7 @@ def test_it_goes_a_little_faster_or_slower_until_it_is_right() -> None:
 @pytest.mark.parametrize("seconds", [90, -600, STEP_SECONDS * 1.5])
 def test_it_goes_on_when_the_server_is_set(seconds: float) -> None:
     """Monotonic time says so; who looks has to write down by how much the fleet's time differs, and asks until that is done."""
-    world = World()
-    world.look()
-    world.grow_up()
+    world = World.grown()
     before, world.set_by = world.clock.now(), seconds
 
     assert [world.look(), world.look()] == ["stepped", "stepped"]
@@ -149,9 +146,7 @@ def test_it_goes_on_when_the_server_is_set(seconds: float) -> None:
 def test_an_offset_that_is_given_up_slowly_is_followed() -> None:
     """At a hundredth; also by whoever looked an hour ago, who then is set forward, and back as slowly as ever."""
     for set_by, idle in ((90.0, 1.0), (-90.0, 1.0), (90.0, 3600.0), (-90.0, 3600.0)):
-        world = World()
-        world.look()
-        world.grow_up()
+        world = World.grown()
         world.set_by, world.offset = set_by, -set_by
         world.look()
         shown = world.clock.now()
@@ -167,9 +162,7 @@ def test_an_offset_that_is_given_up_slowly_is_followed() -> None:
 
 def test_a_machine_that_stood_still_is_set_forward() -> None:
     """With its monotonic clock, as one that was migrated: the server seems to have jumped, but others have gone on with it."""
-    world = World()
-    world.look()
-    world.grow_up()
+    world = World.grown()
     world.set_by = 40  # which is the same, seen from here
 
     assert world.look(reached=world.fleet - 1) == "paused"
@@ -180,9 +173,7 @@ def test_a_machine_that_stood_still_is_set_forward() -> None:
 @pytest.mark.parametrize("seconds", [90, 600])
 def test_a_server_that_was_set_back_and_right_again_is_no_pause(seconds: float) -> None:
     """Whoever asked before and after sees no jump, while the fleet's time still makes good for the first: workers have shown less."""
-    world = World()
-    world.look()
-    world.grow_up()
+    world = World.grown()
     before = world.clock.now()
     world.offset = seconds
 
@@ -214,9 +205,7 @@ def test_a_clock_that_has_just_been_set_believes_the_server() -> None:
 
 def test_a_step_of_hours_is_followed() -> None:
     """A server that began with a wrong date would keep the fleet off for weeks."""
-    world = World()
-    world.look()
-    world.grow_up()
+    world = World.grown()
     world.set_by = LONGEST_BRIDGE_SECONDS * 2
 
     assert world.look() == "lost"
@@ -225,11 +214,8 @@ def test_a_step_of_hours_is_followed() -> None:
 
 def test_two_machines_that_disagree_come_together() -> None:
     """Whoever shows less stood still: neither has the other's time written down again and again."""
-    ahead, behind = World(), World()
+    ahead, behind = World.grown(), World.grown()
     chance = random.Random(7)
-    for world in (ahead, behind):
-        world.look()
-        world.grow_up()
     behind.set_by = behind.offset = 0
     behind.passed -= 40  # it stood still
     behind.set_by = 40

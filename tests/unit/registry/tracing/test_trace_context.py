@@ -1,9 +1,17 @@
-"""The place in a trace as text: what W3C allows is passed on as it is, and nothing else."""
+"""The place in a trace as text, and whether a new trace is recorded."""
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Decision, ParentBased, Sampler, TraceIdRatioBased
 
 from toolfleet_registry.tracing import names
-from toolfleet_registry.tracing.trace_context import attempt_span_id, context_of, read_context
+from toolfleet_registry.tracing.otel_tracing import OtelTracing, RecordedSpan
+from toolfleet_registry.tracing.provider import _AttemptIds, _root_draw
+from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded, attempt_span_id, context_of, read_context
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 FINE = f"00-{TRACE_ID}-{SPAN_ID}-01"
@@ -73,3 +81,63 @@ def test_own_attributes_have_a_prefix_of_their_own() -> None:
     attributes = [value for name, value in vars(names).items() if name.isupper() and "." in str(value)]
 
     assert [each for each in attributes if not each.startswith((*known, "toolfleet.", "https:"))] == []
+
+
+DRAWS = 2_000
+
+
+def traced(sampler: Sampler) -> OtelTracing:
+    provider = TracerProvider(sampler=sampler, id_generator=_AttemptIds(), shutdown_on_exit=False)
+    return OtelTracing(provider, "1", is_ours=True, follows_parent=True, roots=_root_draw(provider))
+
+
+def test_each_draw_is_what_the_sampler_decides() -> None:
+    """By the trace's number: one that is dropped has a place that can be passed on, and says so."""
+    sampler = TraceIdRatioBased(0.5)
+    tracing = traced(ParentBased(sampler))
+    drawn = [tracing.draw_root() for _ in range(DRAWS)]
+
+    for root in drawn:
+        number = root.trace_id if isinstance(root, TraceContext) else root
+        is_sampled = sampler.should_sample(None, number, "send").decision is Decision.RECORD_AND_SAMPLE
+        assert is_sampled is not isinstance(root, TraceContext)
+        if isinstance(root, TraceContext):
+            assert context_of(root.traceparent, "") == root
+            assert not root.is_sampled
+            assert tracing.unrecorded(root) == root
+            assert isinstance(root, Unrecorded)
+    assert {isinstance(root, TraceContext) for root in drawn} == {True, False}
+    assert len({root.traceparent if isinstance(root, TraceContext) else root for root in drawn}) == DRAWS
+
+
+def test_a_trace_that_is_recorded_has_the_number_that_was_drawn() -> None:
+    """Drawn twice, it would be recorded too seldom."""
+    tracing = traced(ParentBased(TraceIdRatioBased(1.0)))
+    drawn = tracing.draw_root()
+    assert isinstance(drawn, int)
+    started = tracing.start("send", "producer", {}, trace_id=drawn)
+
+    assert isinstance(started, RecordedSpan)
+    assert started.context.trace_id == drawn
+    started.end()
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: ParentBased(ALWAYS_ON), lambda: TraceIdRatioBased(0.5), lambda: ParentBased(_Odd(0.5))]
+)
+def test_other_samplers_are_asked_themselves(make: Callable[[], Any]) -> None:
+    """They may decide by more than the number."""
+    assert traced(make()).draw_root() == 0
+
+
+def test_below_a_span_nothing_is_drawn() -> None:
+    """A call goes on in the trace that its agent is in."""
+    tracing = traced(ParentBased(TraceIdRatioBased(0.0)))
+    outer = TracerProvider(shutdown_on_exit=False).get_tracer("agent").start_span("turn")
+    with trace.use_span(outer, end_on_exit=True):
+        assert tracing.draw_root() == 0
+    assert isinstance(tracing.draw_root(), TraceContext)
+
+
+class _Odd(TraceIdRatioBased):
+    """One that somebody has derived from the usual one."""
