@@ -1,12 +1,14 @@
-"""A stream of events tells that it stands, ends with its gateway, and does not wait for a client that reads nothing."""
+"""A stream of events tells that it stands, ends with its gateway, and does not wait for a client that reads nothing; and what routes answer is JSON."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from starlette.types import Message
 
 from support.waiting import wait_until
@@ -14,6 +16,7 @@ from toolfleet_gateway.auth.authenticator import Authenticator
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.auth.refusals import AuthRefused
 from toolfleet_gateway.http import streams as module
+from toolfleet_gateway.http.answers import json_answer, json_text
 from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_gateway.http.streams import EventStream, ServerSentEvent
@@ -65,8 +68,7 @@ class Client:
         self.was_cut = True
 
     async def follow(self, stream: EventStream) -> None:
-        async with asyncio.timeout(20):
-            await stream({**SCOPE, "toolfleet.abort": self.cut}, self.receive, self.send)
+        await stream({**SCOPE, "toolfleet.abort": self.cut}, self.receive, self.send)
 
 
 class Events:
@@ -209,3 +211,28 @@ async def test_a_stream_ends_with_its_own_token(monkeypatch: pytest.MonkeyPatch,
 
     assert {name: client.sent.count(b"event: revoked") for name, client in clients.items()} == dict.fromkeys(order, 1)
     assert streams.count == 0
+
+
+class Said(BaseModel):
+    text: str
+    value: Any = None
+
+
+HALF = "\ud83e"
+
+
+def test_half_a_surrogate_pair_is_answered_as_no_character() -> None:
+    """No UTF-8 has one; a program that cuts texts by their length has sent it. Whole pairs, and all else, stay."""
+    said = Said(text=f"an owl {HALF}", value={HALF: ["🦉", HALF], "none": None})
+
+    assert json.loads(bytes(json_answer(said).body)) == {
+        "text": "an owl \ufffd",
+        "value": {"\ufffd": ["🦉", "\ufffd"], "none": None},
+    }
+
+
+def test_what_is_none_is_left_out_or_not() -> None:
+    """As the route wants it, also of a model with such a half."""
+    for text in ("owl", HALF):
+        assert json.loads(json_text(Said(text=text))).keys() == {"text"}
+        assert json.loads(json_text(Said(text=text), with_none=True)).keys() == {"text", "value"}

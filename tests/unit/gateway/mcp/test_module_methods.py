@@ -1,4 +1,4 @@
-"""Apps of several modules in one list: what one of them answers wrongly costs the others nothing."""
+"""What a client sees at an endpoint: apps of several modules in one list, names, and failures that are errors of the protocol."""
 
 from typing import Any, cast
 
@@ -7,9 +7,11 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from toolfleet_gateway.auth.identity import Identity
+from toolfleet_gateway.mcp.calls.passed_failures import passed_failure
 from toolfleet_gateway.mcp.module_methods import ModuleMethods
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.contracts import Caller, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.functions.passed_errors import PassedError
 
 APP = {"uri": "ui://barn", "name": "barn"}
 READ = {"uri": "data://barn", "text": "hu"}
@@ -87,3 +89,49 @@ VIEW = McpView(Identity(Caller()))
 def methods(fleet: Modules) -> ModuleMethods:
     """What answers for these modules."""
     return ModuleMethods(cast("Any", fleet), lambda _: VIEW)
+
+
+def failed(result: object) -> ToolResult:
+    said = ToolResult.failed("nest.hatch", "module_error", "it failed", effect_state="unknown")
+    return said.model_copy(update={"result": result})
+
+
+def test_a_servers_error_is_told_with_what_is_known_of_the_effect() -> None:
+    """Its code, message and data are the server's; beside the data stands what programs may go by."""
+    needed: dict[str, Any] = {"requiredCapabilities": {"sampling": {}}}
+    error = passed_failure(failed(PassedError(-32021, "it needs sampling", needed).worded()))
+
+    assert error is not None
+    assert (error.code, error.message) == (-32021, "it needs sampling")
+    known = error.data.pop("toolfleet/error")
+    assert (known["error_code"], known["effect_state"], known["retryable"]) == ("module_error", "unknown", False)
+    assert error.data == needed
+
+
+def test_other_ends_are_no_errors_of_the_protocol() -> None:
+    """Neither a tool's own failure, nor a success that looks like an error."""
+    worded = PassedError(-32603, "no").worded()
+
+    assert passed_failure(failed(None)) is None
+    assert passed_failure(ToolResult.ok("nest.hatch", worded)) is None
+
+
+TOOLS = [
+    ToolDefinition(name="shop.get_orders_id", former_names=["shop.get_orders_id-x9a110b7d"]),
+    ToolDefinition(name="shop.a/b"),
+]
+
+
+@pytest.mark.parametrize(
+    ("shown", "meant"),
+    [
+        ("shop__get_orders_id", "shop.get_orders_id"),
+        ("shop__get_orders_id-x9a110b7d", "shop.get_orders_id"),
+        (McpView(Identity(Caller())).shown("shop.a/b"), "shop.a/b"),
+        ("shop__put_orders_id", None),
+        ("shop.get_orders_id-x9a110b7d", "shop.get_orders_id-x9a110b7d"),
+    ],
+)
+def test_a_client_may_use_a_former_name(shown: str, meant: str | None) -> None:
+    """With a dot a name goes on as it is: calls are found by any name of their tools."""
+    assert McpView(Identity(Caller())).meant(shown, TOOLS) == meant
