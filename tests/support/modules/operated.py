@@ -43,6 +43,16 @@ class Stage:
     async def refresh(self) -> None:
         await self.beat.refresh()
 
+    async def change(self, method: str, **fields: Any) -> None:
+        """Have the module offer a tool with other fields, and the beat look at it."""
+        self.git.change(method, **fields)
+        await self.refresh()
+
+    async def offer(self, *methods: str) -> None:
+        """Have the module offer exactly these tools, and the beat look at it."""
+        self.git.offer(*methods)
+        await self.refresh()
+
     async def listed(self) -> dict[str, str]:
         """What an agent lists now: method -> description."""
         await self.agent.load()

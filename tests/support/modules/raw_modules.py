@@ -52,6 +52,16 @@ def trickling(start: bytes, byte: bytes) -> Behaviour:
     return behave
 
 
+def noting(heads: list[bytes], behave: Behaviour) -> Behaviour:
+    """Do as `behave`, and add each request's head to `heads`."""
+
+    async def noted(head: bytes, writer: asyncio.StreamWriter) -> None:
+        heads.append(head)
+        await behave(head, writer)
+
+    return noted
+
+
 def offering(module: str, *methods: str, **more: Any) -> Behaviour:
     """A well-behaved module with tools of these names; `more` goes into its manifest."""
     return answering(json.dumps(manifest_of(module, *methods, **more)).encode())

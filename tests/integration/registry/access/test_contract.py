@@ -1,18 +1,22 @@
 """What every store of API keys does, wherever it keeps them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 
 import pytest
 
+from support.there import there
 from toolfleet_registry.access import memory, redis, sql
 from toolfleet_registry.access.api_key import KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.access.entries import key_seal
+from toolfleet_registry.access.factory import open_key_store
 from toolfleet_registry.access.grants import COMMAND_LINE, KeyMaker
 from toolfleet_registry.access.port import KeyStore
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.errors import OperationRefused
+from toolfleet_registry.settings import Settings
 from toolfleet_registry.signing.sealing import TextSeal
 from toolfleet_registry.time import fleet_clock
 
@@ -22,22 +26,38 @@ Stores = Callable[[], KeyStore]
 ADA = KeyDraft(user_id="ada", permission="user", allowed_modules=frozenset({"owls"}), description="für die Eulen")
 
 
+@pytest.fixture
+def key_prefix() -> str:
+    return "acme:"
+
+
+@pytest.fixture
+def stores(store_url: str, key_prefix: str) -> Iterator[Stores]:
+    """Opens another store on the same data; but in memory, where it is the same."""
+    own, settings = memory.InMemoryKeyStore(), Settings(registry_url=store_url or None, key_prefix=key_prefix)
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(closing(open_key_store(settings))) if store_url else own
+
+
+@pytest.fixture
+def store(stores: Stores) -> KeyStore:
+    return stores()
+
+
 def test_what_one_process_keeps_another_reads(stores: Stores) -> None:
     """All of it, as it was written."""
     one, other = stores(), stores()
     assert one.add("a", "äöü \n ☃")
     assert one.add("b", "two")
 
-    found = other.read()
-    assert found is not None
+    found = there(other.read())
     assert found.entries == {"a": "äöü \n ☃", "b": "two"}
 
 
 def test_a_key_is_never_replaced(store: KeyStore) -> None:
     """One whose id is taken finds no place, and changes nothing."""
     store.add("a", "first")
-    before = store.read()
-    assert before is not None
+    before = there(store.read())
 
     assert not store.add("a", "second")
     assert store.read(before.revision) is None
@@ -49,8 +69,7 @@ def test_each_change_has_a_revision_of_its_own(stores: Stores) -> None:
     seen = list[str]()
     for change in (lambda: None, lambda: one.add("a", "x"), lambda: one.remove(["a"]), lambda: one.add("a", "x")):
         change()
-        found = other.read()
-        assert found is not None
+        found = there(other.read())
         assert other.read(found.revision) is None
         seen.append(found.revision)
 
@@ -64,8 +83,7 @@ def test_what_is_removed_is_told(store: KeyStore) -> None:
     store.add("b", "y")
 
     assert store.remove(["b", "none", "b"]) == ["b"]
-    before = store.read()
-    assert before is not None
+    before = there(store.read())
     assert before.entries == {"a": "x"}
     assert store.remove(["b"]) == []
     assert store.remove([]) == []
@@ -75,8 +93,7 @@ def test_what_is_removed_is_told(store: KeyStore) -> None:
 def test_use_is_noted_once_a_minute(store: KeyStore) -> None:
     """Not of keys that are gone, and without a change that others had to read."""
     store.add("a", "x")
-    before = store.read()
-    assert before is not None
+    before = there(store.read())
     assert store.used() == {}
 
     store.note_used({"a": 1000, "gone": 1000})
@@ -109,8 +126,7 @@ def test_keys_are_made_side_by_side(stores: Stores) -> None:
     with ThreadPoolExecutor(3) as threads:
         list(threads.map(lambda n: opened[n % 3].add(f"key-{n}", "x"), range(12)))
 
-    found = opened[0].read()
-    assert found is not None
+    found = there(opened[0].read())
     assert len(found.entries) == 12
 
 
@@ -122,8 +138,7 @@ def test_a_key_is_found_by_its_text_only(stores: Stores) -> None:
     assert other.find(made.text) == made.key
     assert (made.key.user_id, made.key.created_by, made.key.description) == ("ada", "command line", "für die Eulen")
     assert made.key.caller.allowed_modules == frozenset({"owls"})
-    stored = stores().read()
-    assert stored is not None
+    stored = there(stores().read())
     secret = made.text.rpartition("_")[2]
     assert all(secret[:20] not in text for text in stored.entries.values())
     assert made.text not in repr(made)
@@ -138,8 +153,7 @@ def test_a_text_of_another_secret_is_not_the_key(store: KeyStore) -> None:
         keys.create(ADA, COMMAND_LINE),
         ApiKeys(memory.InMemoryKeyStore(), UNSEALED).create(ADA, COMMAND_LINE),
     )
-    stored = store.read()
-    assert stored is not None
+    stored = there(store.read())
     store.add(forged.key.id, stored.entries[made.key.id])  # as if its id stood there
 
     assert keys.find(forged.text) is None
@@ -173,8 +187,7 @@ def test_what_cannot_be_read_counts_for_nothing(store: KeyStore) -> None:
     """Not even if only a field is unknown, by which a newer release might have narrowed it. Others are found as before."""
     keys = ApiKeys(store, UNSEALED)
     made, kept = keys.create(ADA, COMMAND_LINE), keys.create(ADA, COMMAND_LINE)
-    stored = store.read()
-    assert stored is not None
+    stored = there(store.read())
     entry = stored.entries[made.key.id]
     for broken in (
         "",
@@ -202,8 +215,7 @@ def test_who_writes_to_the_store_makes_no_key(store: KeyStore) -> None:
     forged = ApiKeys(store, UNSEALED).create(ADA, COMMAND_LINE)
     assert signed.find(forged.text) is None
     assert ApiKeys(store, UNSEALED).find(made.text) is None
-    found = store.read()
-    assert found is not None
+    found = there(store.read())
     stored = found.entries[made.key.id]
     store.replace(made.key.id, stored.replace('"user"', '"owner"'), expected=stored)
     assert signed.find(made.text) is None
@@ -214,8 +226,7 @@ def test_keys_outlive_the_key_that_signs(store: KeyStore) -> None:
     """They are signed anew while the old one counts still; nobody has to read them anew for that."""
     made = ApiKeys(store, seal("0123456789")).create(ADA, COMMAND_LINE)
     unsigned = ApiKeys(store, UNSEALED).create(ADA, COMMAND_LINE)
-    before = store.read()
-    assert before is not None
+    before = there(store.read())
     between = ApiKeys(store, seal("abcdefghij", "0123456789"))
     assert between.find(made.text) == made.key
 
@@ -232,8 +243,7 @@ def test_what_is_not_as_expected_is_left(store: KeyStore) -> None:
     store.replace("a", "y", expected="z")
     store.replace("b", "y", expected="x")
 
-    found = store.read()
-    assert found is not None
+    found = there(store.read())
     assert found.entries == {"a": "x"}
 
 

@@ -1,24 +1,46 @@
 """What every store of agents' profiles does, wherever it keeps them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 
 import pytest
 
+from support.there import there
 from toolfleet_registry.agents.stored import memory, redis, sql
 from toolfleet_registry.agents.stored.entries import KEPT_VERSIONS, ProfileVersion, agent_seal
+from toolfleet_registry.agents.stored.factory import open_profile_store
 from toolfleet_registry.agents.stored.port import NOTHING_KEPT, ProfileStore, Replaced
 from toolfleet_registry.agents.stored.profiles import LARGEST_BYTES, StoredProfiles
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.errors import NoSuchProfile, OperationRefused, ProfileChanged
+from toolfleet_registry.settings import Settings
 from toolfleet_registry.signing.sealing import TextSeal
 
 Stores = Callable[[], ProfileStore]
 UNSEALED = agent_seal(SigningSettings())
 READER = AgentProfile(tools=("tag:reading",), permission_at_most="user", description="für die Eulen ☃")
 WRITER = AgentProfile.model_validate({"middleware": [{"name": "acme.audit:Audit", "level": 3}], "mode": "all"})
+
+
+@pytest.fixture
+def key_prefix() -> str:
+    return "acme:"
+
+
+@pytest.fixture
+def stores(store_url: str, key_prefix: str) -> Iterator[Stores]:
+    """Opens another store on the same data; but in memory, where it is the same."""
+    own, settings = memory.InMemoryProfileStore(), Settings(registry_url=store_url or None, key_prefix=key_prefix)
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(closing(open_profile_store(settings))) if store_url else own
+
+
+@pytest.fixture
+def store(stores: Stores) -> ProfileStore:
+    return stores()
 
 
 def profiles_in(store: ProfileStore, seal: TextSeal = UNSEALED) -> StoredProfiles:
@@ -56,8 +78,7 @@ def test_each_change_has_a_revision_of_its_own(stores: Stores) -> None:
     ]
     for change in changes:
         change()
-        found = other.read(seen[-1])
-        assert found is not None
+        found = there(other.read(seen[-1]))
         assert other.read(found.revision) is None
         seen.append(found.revision)
 
@@ -85,8 +106,7 @@ def test_what_cannot_be_done_changes_nothing(store: ProfileStore) -> None:
     profiles = profiles_in(store)
     profiles.put("reader", READER, by="ada")
     profiles.remove("reader", by="ada")
-    before = store.read()
-    assert before is not None
+    before = there(store.read())
     refused: list[tuple[Callable[[], object], type[OperationRefused], str]] = [
         (lambda: profiles.remove("reader", by="ada"), NoSuchProfile, "no profile of agent 'reader'"),
         (lambda: profiles.remove("nobody", by="ada"), NoSuchProfile, "no profile of agent 'nobody'"),
@@ -169,8 +189,7 @@ def test_what_is_not_as_expected_is_left(store: ProfileStore) -> None:
 
     assert (store.history("a"), store.history("b"), store.histories()) == ("h", "", {"a": "h"})
     assert store.replace("a", expected="h", history="", entry="") is Replaced.DONE
-    found = store.read()
-    assert found is not None
+    found = there(store.read())
     assert (found.entries, store.histories()) == ({}, {})
 
 
@@ -178,8 +197,7 @@ def test_what_cannot_be_read_counts_for_nothing(store: ProfileStore) -> None:
     """Also if only a field is unknown, by which a newer release might have narrowed it, or if it is another agent's."""
     profiles = profiles_in(store)
     profiles.put("reader", READER, by="ada")
-    stored = store.read()
-    assert stored is not None
+    stored = there(store.read())
     document = json.loads(stored.entries["reader"])
     newer = {**document, "version": {**document["version"], "profile": {"only_on_mondays": True}}}
     for broken, words in [
@@ -205,8 +223,7 @@ def test_who_writes_to_the_store_makes_no_profile(store: ProfileStore) -> None:
     assert "is not signed" in str(in_force(store, seal("0123456789"))["writer"])
     assert "is signed" in str(in_force(store)["reader"])
 
-    found = store.read()
-    assert found is not None
+    found = there(store.read())
     changed = found.entries["reader"].replace('"user"', '"owner"')
     store.replace("reader", expected=store.history("reader"), history="x", entry=changed)
     assert "was changed" in str(in_force(store, seal("0123456789"))["reader"])
@@ -217,8 +234,7 @@ def test_profiles_outlive_the_key_that_signs(store: ProfileStore) -> None:
     profiles_in(store, seal("0123456789")).put("reader", READER, by="ada")
     between = profiles_in(store, seal("abcdefghij", "0123456789"))
     between.sign_again()
-    found = store.read()
-    assert found is not None
+    found = there(store.read())
     between.sign_again()
 
     assert store.read(found.revision) is None  # there was nothing left to do

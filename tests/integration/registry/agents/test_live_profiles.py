@@ -7,6 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.servers.redis_faults import FaultyRedis, faulty_redis
+from support.there import there
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.stored.live_profiles import LiveProfiles
 from toolfleet_registry.agents.stored.profile_copy import ProfileCopy
@@ -18,12 +19,6 @@ from toolfleet_registry.settings import Settings, load_settings
 
 READER = AgentProfile(permission_at_most="user")
 WRITER = AgentProfile(permission_at_most="admin")
-
-
-@pytest.fixture
-def key_prefix() -> str:
-    """None."""
-    return ""
 
 
 @pytest.fixture
@@ -74,12 +69,8 @@ async def test_a_change_is_announced(redis: Redis, settings: Settings, stored: S
     keys = settings.keys
     async with redis.pubsub() as channel:
         await channel.subscribe(keys.manifests_changed)
-        await channel.get_message(timeout=5)
         stored.put("reader", READER, by="ada")
-        heard = await channel.get_message(timeout=5)
-
-    assert heard is not None
-    assert heard["type"] == "message"
+        assert await anext(each async for each in channel.listen() if each["type"] == "message")
     assert await redis.get(keys.manifests_revision) == "1"
 
 
@@ -185,8 +176,7 @@ async def test_a_late_copy_replaces_no_newer_one(redis: Redis, redis_url: str, t
     settings = load_settings(redis_url=redis_url, registry_url=f"sqlite:///{tmp_path / 'registry.db'}")
     stored, copy = StoredProfiles.of(settings), ProfileCopy(redis, settings)
     stored.put("reader", READER, by="ada")
-    early = stored.texts()
-    assert early is not None
+    early = there(stored.texts())
     stored.put("writer", WRITER, by="ada")
     await copy.renew()
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.modules.raw_modules import Behaviour, answering, manifest_of, offering, raw_module, writing
+from support.modules.raw_modules import Behaviour, answering, manifest_of, noting, offering, raw_module, writing
 from toolfleet_registry.catalog.catalog import Catalog, Judged
 from toolfleet_registry.contracts import Caller, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.errors import FleetUnavailable
@@ -46,6 +46,14 @@ async def put(redis: Redis, *manifests: dict[str, Any], age: float = 0) -> None:
     for manifest in manifests:
         value = json.dumps({**manifest, "discovered_at": time.time() - age})
         await redis.set(Keys().module_manifest(manifest["module_name"]), value, ex=50)
+
+
+async def loaded(redis: Redis, manifest: dict[str, Any]) -> Catalog:
+    """One of the module alone."""
+    await put(redis, manifest)
+    catalog = catalog_of(redis, **{manifest["module_name"]: NOWHERE})
+    await catalog.load()
+    return catalog
 
 
 @pytest.fixture
@@ -178,9 +186,7 @@ async def test_a_hint_names_only_what_the_caller_may_use(
 async def test_a_module_that_serves_nothing_is_no_wrong_name(redis: Redis, elsewhere: object) -> None:
     """The hint names what says why: another name from the list would not help."""
     fault = {"file": "git", "error_type": "ServerAway", "message": "Its server cannot be served."}
-    await put(redis, {**manifest_of("git"), "load_errors": [fault]})
-    catalog = catalog_of(redis, git=NOWHERE)
-    await catalog.load()
+    catalog = await loaded(redis, {**manifest_of("git"), "load_errors": [fault]})
     result = refusal(catalog, ToolCall(tool_name="git.log"))
     assert (result.error_code, result.hint) == (
         "unknown_tool",
@@ -191,9 +197,7 @@ async def test_a_module_that_serves_nothing_is_no_wrong_name(redis: Redis, elsew
 async def test_a_module_has_as_many_tools_as_it_lists(redis: Redis, elsewhere: object) -> None:
     """What passes on a method of a protocol, or keeps a former name, counts for nothing."""
     hidden = {**GIT["tools"][0], "name": "git.mcp.prompts.get", "listed": False}
-    await put(redis, {**GIT, "tools": [*GIT["tools"], hidden]})
-    catalog = catalog_of(redis, git=NOWHERE)
-    await catalog.load()
+    catalog = await loaded(redis, {**GIT, "tools": [*GIT["tools"], hidden]})
     assert catalog.statuses()["git"].tools == len(GIT["tools"])
 
 
@@ -203,15 +207,6 @@ async def test_arguments_that_are_no_json_object_are_refused(catalog: Catalog, a
     result = refusal(catalog, ToolCall(tool_name="git.log", arguments=arguments))
     assert result.error_code == "invalid_arguments"
     assert "rguments" in (result.error or "")
-
-
-async def test_only_modules_of_the_settings_count(redis: Redis, elsewhere: object) -> None:
-    """Others may share the Redis."""
-    await put(redis, GIT, MAIL)
-    catalog = catalog_of(redis, git=NOWHERE)
-    await catalog.load()
-    assert {tool.name.split(".")[0] for tool in catalog.tools(OWNER)} == {"git"}
-    assert list(catalog.statuses()) == ["git"]
 
 
 async def test_ten_thousand_tools_are_listed_and_found(redis: Redis, elsewhere: object) -> None:
@@ -263,11 +258,7 @@ async def test_a_full_cache_is_used_and_nobody_asked(redis: Redis, running: Flee
     """A process starts with what others have found."""
     await put(redis, GIT, age=100)
     asked = list[bytes]()
-
-    async def remember(head: bytes, _: asyncio.StreamWriter) -> None:
-        asked.append(head)
-
-    async with running(git=remember, mail=remember) as (catalog, _):
+    async with running(git=noting(asked, writing(b"")), mail=noting(asked, writing(b""))) as (catalog, _):
         await catalog.ensure()
         assert "git.push" in names(catalog.tools(OWNER))
         status = catalog.statuses()["git"]
@@ -280,12 +271,7 @@ async def test_a_full_cache_is_used_and_nobody_asked(redis: Redis, running: Flee
 async def test_an_empty_cache_leads_to_discovery_once(redis: Redis, running: Fleet) -> None:
     """Ten that start at the same time look once; what is found is in the cache for all."""
     asked = list[bytes]()
-
-    async def remember(head: bytes, writer: asyncio.StreamWriter) -> None:
-        asked.append(head)
-        await offering("git", "push")(head, writer)
-
-    async with running(git=remember) as (catalog, _):
+    async with running(git=noting(asked, offering("git", "push"))) as (catalog, _):
         await asyncio.gather(*(catalog.ensure() for _ in range(10)))
         await catalog.ensure()
         assert names(catalog.tools(OWNER)) == ["git.push"]
@@ -296,11 +282,7 @@ async def test_an_empty_cache_leads_to_discovery_once(redis: Redis, running: Fle
 async def test_a_fleet_without_any_living_module_is_asked_once(running: Fleet) -> None:
     """Nothing found is an answer, too: the next call does not wait for another look."""
     asked = list[bytes]()
-
-    async def refuse(head: bytes, _: asyncio.StreamWriter) -> None:
-        asked.append(head)
-
-    async with running(git=refuse) as (catalog, _):
+    async with running(git=noting(asked, writing(b""))) as (catalog, _):
         await catalog.ensure()
         await catalog.ensure()
         assert catalog.tools(OWNER) == []
@@ -373,8 +355,9 @@ async def test_another_process_s_look_is_taken_over(redis: Redis, running: Fleet
 
 
 async def test_what_is_older_than_a_setting_is_stale(redis: Redis, elsewhere: object) -> None:
-    """Its tools stay, and its status says so; of what has no age nobody can say it."""
+    """Its tools stay, and its status says so; of what has no age nobody can say it. Others may share the Redis."""
     await put(redis, GIT, age=890)
+    await put(redis, manifest_of("crow", "caw"))
     await put(redis, MAIL, age=910)
     await redis.set(Keys().module_manifest("git-lfs"), json.dumps(GIT_LFS), ex=50)
     catalog = catalog_of(redis, mail=NOWHERE, git=NOWHERE, git__lfs=NOWHERE)
@@ -382,7 +365,7 @@ async def test_what_is_older_than_a_setting_is_stale(redis: Redis, elsewhere: ob
 
     stale = {module: status.is_stale for module, status in catalog.statuses().items()}
     assert stale == {"git": False, "git-lfs": False, "mail": True}
-    assert "mail.send" in names(catalog.tools(OWNER))
+    assert {"mail.send", "crow.caw"} & {*names(catalog.tools(OWNER))} == {"mail.send"}
 
 
 async def test_a_deprecated_tool_is_listed_with_its_successor(redis: Redis, elsewhere: object) -> None:
@@ -390,9 +373,7 @@ async def test_a_deprecated_tool_is_listed_with_its_successor(redis: Redis, else
     manifest = manifest_of("git", "log", "push", "gc")
     manifest["tools"][1] |= {"deprecated": True, "successor": "git.push2"}
     manifest["tools"][2] |= {"deprecated": True, "description": ""}
-    await put(redis, manifest)
-    catalog = catalog_of(redis, git=NOWHERE)
-    await catalog.load()
+    catalog = await loaded(redis, manifest)
 
     described = {tool.name: tool.description for tool in catalog.tools(OWNER)}
     judged = catalog.judge(ToolCall(tool_name="git.push"), OWNER)
@@ -420,9 +401,7 @@ async def test_what_the_core_tells_a_module_need_not_come_from_the_model(redis: 
         "required": ["platform", "text"],
         "additionalProperties": False,
     }
-    await put(redis, wake)
-    catalog = catalog_of(redis, scheduler=NOWHERE)
-    await catalog.load()
+    catalog = await loaded(redis, wake)
     caller = Caller(permission="owner", allowed_modules="*")
     call = ToolCall(tool_name="scheduler.wake", arguments={"text": "up"})
 
@@ -441,9 +420,7 @@ async def test_what_the_core_tells_is_judged_wherever_the_schema_speaks_of_it(re
         "$ref": "#/$defs/where",
         "$defs": {"where": {"properties": {"platform": {"type": "integer"}}, "required": ["platform"]}},
     }
-    await put(redis, wake)
-    catalog = catalog_of(redis, scheduler=NOWHERE)
-    await catalog.load()
+    catalog = await loaded(redis, wake)
     caller = Caller(permission="owner", allowed_modules="*")
     call = ToolCall(tool_name="scheduler.wake", arguments={})
 

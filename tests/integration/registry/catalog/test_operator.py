@@ -22,21 +22,6 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
 
 
-@pytest.fixture(params=["redis", "sqlite"])
-async def stage(request: pytest.FixtureRequest, redis: Redis, redis_url: str, elsewhere: Path) -> Any:
-    """The registry is in Redis, or in a database that agents do not know of."""
-    async with staged(
-        redis, redis_url, f"sqlite:///{elsewhere}/tools.db" if request.param == "sqlite" else None
-    ) as one:
-        yield one
-
-
-@pytest.fixture
-async def operator(stage: Stage) -> Any:
-    async with operating(stage.settings) as one:
-        yield one
-
-
 async def test_a_disabled_tool_is_gone_at_once_and_stays_gone(stage: Stage, operator: Operator) -> None:
     """Over refreshes, new versions, and while its module does not offer it; until it is enabled."""
     await operator.disable("git.push")
@@ -45,13 +30,10 @@ async def test_a_disabled_tool_is_gone_at_once_and_stays_gone(stage: Stage, oper
     assert await stage.refusal("push") == reason
 
     for version in ("1", "2"):
-        stage.git.change("push", version=version)
-        await stage.refresh()
+        await stage.change("push", version=version)
         assert await stage.refusal("push") == reason
-    stage.git.offer("log")
-    await stage.refresh()
-    stage.git.offer("log", "push")
-    await stage.refresh()
+    await stage.offer("log")
+    await stage.offer("log", "push")
     assert await stage.refusal("push") == reason
 
     await operator.enable("git.push")
@@ -76,8 +58,7 @@ async def test_a_tool_with_a_new_name_is_operated_by_both(stage: Stage, operator
     assert await stage.refusal("push") is None
 
     await operator.pin("git")
-    stage.git.change("send", description="Send it to me.")
-    await stage.refresh()
+    await stage.change("send", description="Send it to me.")
     assert "is withheld" in str(await stage.refusal("push"))
     await operator.approve("git.push")
     assert await stage.refusal("push") is None
@@ -90,8 +71,7 @@ async def test_an_operator_needs_the_fleets_redis_and_nothing_else(stage: Stage,
     await ModuleDirectory(redis, bare).replace("git", "", entry)
     async with operating(bare) as operator:
         await operator.pin("git")
-        stage.git.change("push", description="Something else.")
-        await stage.refresh()
+        await stage.change("push", description="Something else.")
 
         assert list(await operator.closed()) == ["git.push"]
         assert [one.tool_name for one in await operator.differences("git")] == ["git.push"]
@@ -103,8 +83,7 @@ async def test_an_operator_needs_the_fleets_redis_and_nothing_else(stage: Stage,
 
 async def test_a_guest_does_not_learn_what_is_disabled(stage: Stage, operator: Operator) -> None:
     """Who could not use the tool anyway hears the reason that was there before."""
-    stage.git.change("push", required_permission="admin")
-    await stage.refresh()
+    await stage.change("push", required_permission="admin")
     await operator.disable("git.push")
     await stage.agent.load()
     guest = stage.agent.judge(ToolCall(tool_name="git.push"), Caller(allowed_modules="*"))
@@ -118,10 +97,8 @@ async def test_a_guest_does_not_learn_what_is_disabled(stage: Stage, operator: O
 
 async def test_drift_keeps_the_old_until_it_is_approved(stage: Stage, operator: Operator) -> None:
     """Other content under the same version has no effect; a new version has."""
-    stage.git.change("push", version="1", description="Push it.")
-    await stage.refresh()
-    stage.git.change("push", description="Push it to me.")
-    await stage.refresh()
+    await stage.change("push", version="1", description="Push it.")
+    await stage.change("push", description="Push it to me.")
     assert (await stage.listed())["push"] == "Push it."
     assert stage.beat.statuses()["git"].drifted == 1
 
@@ -154,12 +131,10 @@ async def test_a_pin_withholds_the_changed_and_the_new(stage: Stage, operator: O
 
 async def test_unpinning_takes_in_what_is_offered(stage: Stage, operator: Operator) -> None:
     """At once, and from then on; but for drift."""
-    stage.git.change("log", version="1")
-    await stage.refresh()
+    await stage.change("log", version="1")
     await operator.pin("git")
     stage.git.change("push", description="Other.")
-    stage.git.change("log", description="Other.")
-    await stage.refresh()
+    await stage.change("log", description="Other.")
     assert sorted(await stage.listed()) == ["pull"]
     await operator.unpin("git")
 
@@ -169,16 +144,13 @@ async def test_unpinning_takes_in_what_is_offered(stage: Stage, operator: Operat
 
 async def test_pinning_approves_what_is_in_effect(stage: Stage, operator: Operator) -> None:
     """What has drifted before goes on as it was; what drifts, or drifts on, afterwards is withheld."""
-    stage.git.change("push", version="1")
-    await stage.refresh()
-    stage.git.change("push", description="Other.")
-    await stage.refresh()
+    await stage.change("push", version="1")
+    await stage.change("push", description="Other.")
     await operator.pin("git")
     await stage.refresh()
 
     assert (await stage.listed())["push"] == "push it"
-    stage.git.change("push", description="Another.")
-    await stage.refresh()
+    await stage.change("push", description="Another.")
     assert sorted(await stage.listed()) == ["log", "pull"]
     await operator.approve("git.push")
     assert (await stage.listed())["push"] == "Another."
@@ -188,8 +160,7 @@ async def test_a_disabled_tool_that_is_approved_stays_disabled(stage: Stage, ope
     """Two words of an operator, of which neither takes the other back."""
     await operator.disable("git.push")
     await operator.pin("git")
-    stage.git.change("push", description="Other.")
-    await stage.refresh()
+    await stage.change("push", description="Other.")
     await operator.approve("git.push")
 
     assert await stage.refusal("push") == "Tool 'git.push' is disabled by an operator."
@@ -214,14 +185,11 @@ async def test_a_new_tool_that_is_withheld_can_be_disabled(stage: Stage, operato
 
 async def test_a_tool_that_comes_back_otherwise_has_drifted(stage: Stage, operator: Operator) -> None:
     """To leave for a while is no way around its version."""
-    stage.git.change("push", version="1", description="Harmless.")
-    await stage.refresh()
-    stage.git.offer("log")
-    await stage.refresh()
+    await stage.change("push", version="1", description="Harmless.")
+    await stage.offer("log")
     assert sorted(await stage.listed()) == ["log"]
     stage.git.offer("log", "push")
-    stage.git.change("push", version="1", description="Harmful.")
-    await stage.refresh()
+    await stage.change("push", version="1", description="Harmful.")
 
     assert (await stage.listed())["push"] == "Harmless."
     assert [one.kind for one in await operator.differences()] == ["drifted"]
@@ -229,29 +197,25 @@ async def test_a_tool_that_comes_back_otherwise_has_drifted(stage: Stage, operat
 
 async def test_a_tool_with_a_wrong_definition_is_closed_alone(stage: Stage, operator: Operator) -> None:
     """With what is wrong, over an operator's words, too; when it is mended it is there again."""
-    stage.git.change("push", tags=None)
-    await stage.refresh()
+    await stage.change("push", tags=None)
     reason = "Tool 'git.push' is closed: its definition is wrong at tags: Input should be a valid list."
     assert sorted(await stage.listed()) == ["log", "pull"]
     assert await stage.refusal("push") == reason
     await operator.disable("git.log")
     assert await stage.refusal("push") == reason
-    assert (await operator.closed())["git.push"] == reason
+    assert await operator.closed() == {"git.log": "Tool 'git.log' is disabled by an operator.", "git.push": reason}
     assert stage.beat.statuses()["git"].closed_tools == ("git.push",)
 
-    stage.git.change("push", tags=["x"])
-    await stage.refresh()
+    await stage.change("push", tags=["x"])
     assert sorted(await stage.listed()) == ["pull", "push"]
 
 
 async def test_only_what_was_looked_at_is_approved(stage: Stage, operator: Operator) -> None:
     """A module that changes its tool between look and approval gains nothing."""
     await operator.pin("git")
-    stage.git.change("push", description="Harmless.")
-    await stage.refresh()
+    await stage.change("push", description="Harmless.")
     (difference,) = await operator.differences("git")
-    stage.git.change("push", description="Harmful.")
-    await stage.refresh()
+    await stage.change("push", description="Harmful.")
 
     with pytest.raises(OperationRefused, match="by now, not"):
         await operator.approve("git.push", digest=difference.digest)
@@ -285,13 +249,11 @@ async def test_what_cannot_be_done_is_one_sentence(stage: Stage, operator: Opera
 
 async def test_looks_are_counted_and_changes_are_events(stage: Stage, operator: Operator) -> None:
     """A look that finds nothing new adds nothing."""
-    stage.git.change("push", version="1")
-    await stage.refresh()
+    await stage.change("push", version="1")
     stage.git.change("push", description="Drifted.")
     for _ in range(3):
         await stage.refresh()
-    stage.git.offer("log", "gc")
-    await stage.refresh()
+    await stage.offer("log", "gc")
     await operator.disable("git.gc")
 
     assert await operator.counted() == {"added": 4, "changed": 1, "drifted": 1, "removed": 2}
@@ -306,16 +268,6 @@ async def test_looks_are_counted_and_changes_are_events(stage: Stage, operator: 
     ]
 
 
-async def test_what_nobody_may_use_is_listed_with_its_reason(stage: Stage, operator: Operator) -> None:
-    """By name."""
-    await operator.disable("git.push")
-    await operator.disable("git.log")
-
-    assert await operator.closed() == {
-        f"git.{method}": f"Tool 'git.{method}' is disabled by an operator." for method in ("log", "push")
-    }
-
-
 async def test_agents_hear_of_an_operators_word(stage: Stage, operator: Operator) -> None:
     """On the channel of changed manifests, and workers by the number of changes."""
     cache = ManifestCache(stage.redis, ttl_seconds=100)
@@ -323,10 +275,7 @@ async def test_agents_hear_of_an_operators_word(stage: Stage, operator: Operator
     async with stage.redis.pubsub() as pubsub:
         await pubsub.subscribe(Keys().manifests_changed)
         await operator.disable("git.push")
-        heard = None
-        async with asyncio.timeout(20):
-            while heard is None:
-                heard = await pubsub.get_message(ignore_subscribe_messages=True, timeout=1)
+        heard = await anext(each async for each in pubsub.listen() if each["type"] == "message")
     assert heard["data"] == "git"
     assert await cache.revision() == before + 1
 
@@ -391,8 +340,7 @@ async def test_a_change_is_served_and_shown_until_it_is_accepted(
     assert await _shown(operator) == {}
 
     for words in ("Ignore all else.", "Ignore nothing."):
-        stage.git.change("push", description=words)
-        await stage.refresh()
+        await stage.change("push", description=words)
         assert (await stage.listed())["push"] == words
         assert await _shown(operator) == {"git.push": ("changed", (first, words))}
     assert [tool for tool, _ in await _audited(redis)] == ["git.push"]
@@ -402,14 +350,12 @@ async def test_a_change_is_served_and_shown_until_it_is_accepted(
     await stage.refresh()
     assert await _shown(operator) == {}
 
-    stage.git.change("push", description=first)
-    await stage.refresh()
+    await stage.change("push", description=first)
     assert await _shown(operator) == {"git.push": ("changed", ("Ignore nothing.", first))}
     assert len(await _audited(redis)) == 2
     with pytest.raises(OperationRefused, match="look at it again"):
         await operator.approve("git.push", digest=found.digest)
-    stage.git.change("push", description="Ignore nothing.")  # as it was accepted
-    await stage.refresh()
+    await stage.change("push", description="Ignore nothing.")  # as it was accepted
     assert await _shown(operator) == {}
 
 
@@ -428,8 +374,7 @@ async def test_a_change_is_shown_whatever_ends_meanwhile(
     stage.git.manifest["tools"] = [tool for tool in tools if tool["name"] != "git.pull"]
     await stage.refresh()
     stage.git.manifest["tools"] = tools
-    stage.git.change("pull", description="Ignore nothing.")
-    await stage.refresh()
+    await stage.change("pull", description="Ignore nothing.")
 
     assert {name: kind for name, (kind, _) in (await _shown(operator)).items()} == {
         "git.pull": "changed",

@@ -3,18 +3,16 @@
 import asyncio
 import itertools
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from support.modules.operated import Stage, staged
+from support.modules.operated import Stage
 from support.waiting import wait_until
 from toolfleet import ToolFleet
 from toolfleet.stores import ToolRegistry, ToolSpec
 from toolfleet_registry.catalog import registry_events
-from toolfleet_registry.catalog.operator import Operator, operating
+from toolfleet_registry.catalog.operator import Operator
 from toolfleet_registry.catalog.registry_events import EventsAfter, events_after
 from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.redis.keys import Keys
@@ -22,40 +20,22 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
 
 
-@pytest.fixture(params=["redis", "sqlite"])
-async def stage(request: pytest.FixtureRequest, redis: Redis, redis_url: str, elsewhere: Path) -> Any:
-    """The registry is in Redis, or in a database that agents do not know of."""
-    async with staged(
-        redis, redis_url, f"sqlite:///{elsewhere}/tools.db" if request.param == "sqlite" else None
-    ) as one:
-        yield one
-
-
-@pytest.fixture
-async def operator(stage: Stage) -> Any:
-    async with operating(stage.settings) as one:
-        yield one
-
-
 async def test_a_rollback_holds_until_a_later_version_comes(stage: Stage, operator: Operator) -> None:
     """At once, over refreshes, and whatever else the module offers meanwhile; what it offers is shown, and counts as no drift."""
     for version in ("1.0.0", "2.0.0"):
-        stage.git.change("push", version=version, description=version)
-        await stage.refresh()
+        await stage.change("push", version=version, description=version)
     registration = await operator.rollback("git.push", "1.0.0")
     assert registration.rolled_back_from == "2.0.0"
     assert (await stage.listed())["push"] == "1.0.0"
 
     for version in ("2.0.0", "1.5.0", "2.0.0-rc.1", "1.0.0", "2.0.0"):
-        stage.git.change("push", version=version, description=version)
-        await stage.refresh()
+        await stage.change("push", version=version, description=version)
         assert (await stage.listed())["push"] == "1.0.0"
     (difference,) = await operator.differences()
     assert (difference.kind, difference.fields()["version"]) == ("rolled_back", ("1.0.0", "2.0.0"))
     assert (stage.beat.statuses()["git"].drifted, stage.beat.statuses()["git"].withheld) == (0, 0)
 
-    stage.git.change("push", version="2.0.1", description="2.0.1")
-    await stage.refresh()
+    await stage.change("push", version="2.0.1", description="2.0.1")
     assert (await stage.listed())["push"] == "2.0.1"
     assert await operator.differences() == []
     kinds = [event.kind for event in await operator.events() if event.tool_name == "git.push"]
@@ -66,8 +46,7 @@ async def test_a_rollback_holds_until_a_later_version_comes(stage: Stage, operat
 async def test_an_operator_ends_a_rollback(stage: Stage, operator: Operator, way: str) -> None:
     """By approving what is offered, or by going back to it."""
     for version in ("1.0.0", "2.0.0"):
-        stage.git.change("push", version=version, description=version)
-        await stage.refresh()
+        await stage.change("push", version=version, description=version)
     await operator.rollback("git.push", "1.0.0")
     if way == "approve":
         await operator.approve("git.push")
@@ -82,8 +61,7 @@ async def test_an_operator_ends_a_rollback(stage: Stage, operator: Operator, way
 async def test_without_versions_other_content_ends_a_rollback(stage: Stage, operator: Operator) -> None:
     """Each content is a version of its own; which of two is later nobody knows."""
     for text in ("one", "two"):
-        stage.git.change("push", description=text)
-        await stage.refresh()
+        await stage.change("push", description=text)
     names = {each.spec.description: each.spec.version or "" for each in await operator.versions("git.push")}
     await operator.rollback("git.push", names["one"])
     await stage.refresh()
@@ -91,31 +69,27 @@ async def test_without_versions_other_content_ends_a_rollback(stage: Stage, oper
     (difference,) = await operator.differences()
     assert difference.kind == "rolled_back"
 
-    stage.git.change("push", description="three")
-    await stage.refresh()
+    await stage.change("push", description="three")
     assert (await stage.listed())["push"] == "three"
 
 
 async def test_a_rollback_in_a_pinned_module_needs_no_other_approval(stage: Stage, operator: Operator) -> None:
     """As long as what the module offers is approved; what nobody has approved withholds the tool, rolled back or not."""
     for version in ("1.0.0", "2.0.0"):
-        stage.git.change("push", version=version, description=version)
-        await stage.refresh()
+        await stage.change("push", version=version, description=version)
     await operator.pin("git")
     await operator.rollback("git.push", "1.0.0")
     await stage.refresh()
     assert (await stage.listed())["push"] == "1.0.0"
 
-    stage.git.change("push", version="1.9.0", description="else")
-    await stage.refresh()
+    await stage.change("push", version="1.9.0", description="else")
     assert "is withheld" in str(await stage.refusal("push"))
 
 
 async def test_a_rollback_outlives_its_manifest(stage: Stage, operator: Operator) -> None:
     """A registry that is restored elsewhere, or a cache that has lost everything, leaves it in force."""
     for version in ("1.0.0", "2.0.0"):
-        stage.git.change("push", version=version, description=version)
-        await stage.refresh()
+        await stage.change("push", version=version, description=version)
     await operator.rollback("git.push", "1.0.0")
     await stage.redis.delete(Keys().module_manifest("git"))
     await stage.refresh()
@@ -139,17 +113,15 @@ async def test_a_rollback_to_nothing_is_refused(operator: Operator, name: str, v
 async def test_what_is_not_in_effect_is_an_event(stage: Stage, operator: Operator) -> None:
     """Drifted and withheld are told once, with the digest that an approval may name; an agent that follows hears of all of it."""
     after = (await operator.events())[-1].id
-    stage.git.change("push", version="1", description="Push it.")
-    await stage.refresh()
-    stage.git.change("push", description="Push it to me.")
-    await stage.refresh()
+    await stage.change("push", version="1", description="Push it.")
+    await stage.change("push", description="Push it to me.")
     await stage.refresh()
     await operator.pin("git")
     stage.git.manifest["tools"].append({"name": "git.steal"})
     await stage.refresh()
     await stage.refresh()
     (drifted, withheld) = await operator.differences()
-    async with ToolFleet(settings=stage.settings) as fleet, asyncio.timeout(30):
+    async with ToolFleet(settings=stage.settings) as fleet:
         events = fleet.modules.events(after)
         heard = [await anext(events) for _ in range(3)]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from support.there import there
 from toolfleet_registry.config.run_file import RunFile, find_run_file
 from toolfleet_registry.settings import Settings
 
@@ -15,25 +16,16 @@ OURS = RunFile(pid=os.getpid(), settings={"redis_url": "redis://a", "note": "grÃ
 
 
 def test_it_is_found_from_the_folder_and_below(tmp_path: Path) -> None:
-    """What was written is what is read."""
+    """What was written is what is read; a fleet in a folder hides that of the folder above."""
+    assert find_run_file(tmp_path) is None
     assert OURS.write(tmp_path) == tmp_path / ".toolfleet" / "run.json"
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
     assert find_run_file(tmp_path) == OURS
     assert find_run_file(below) == OURS
-
-
-def test_the_nearest_one_counts(tmp_path: Path) -> None:
-    """A fleet in a folder hides that of the folder above."""
     nearer = OURS.model_copy(update={"flower_url": None})
-    OURS.write(tmp_path)
     nearer.write(tmp_path / "a")
-    assert find_run_file(tmp_path / "a") == nearer
-
-
-def test_none_is_found_where_none_is(tmp_path: Path) -> None:
-    """No fleet is up, which is no error."""
-    assert find_run_file(tmp_path) is None
+    assert find_run_file(below) == nearer
 
 
 def test_one_of_a_dead_process_is_passed_over(tmp_path: Path) -> None:
@@ -97,6 +89,5 @@ def test_a_time_without_end_is_read_as_it_was_written(tmp_path: Path) -> None:
     settings = Settings(unserved_seconds=math.inf)
     RunFile(pid=os.getpid(), settings=settings.model_dump(mode="json", exclude_defaults=True)).write(tmp_path)
 
-    found = find_run_file(tmp_path)
-    assert found is not None
+    found = there(find_run_file(tmp_path))
     assert Settings(**found.settings) == settings

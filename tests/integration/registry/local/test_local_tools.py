@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -14,6 +13,7 @@ from pydantic import Field
 from support.documents import programs
 from support.local_tools.tag_tools import research_tag
 from support.published_call import published
+from support.there import there
 from toolfleet_modules.sdk.module import Module
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.errors import SettingsError
@@ -36,8 +36,7 @@ def loaded(path: str) -> LocalTools:
 
 
 def offered(path: str) -> list[ToolDefinition]:
-    manifest = loaded(path).manifest
-    assert manifest is not None
+    manifest = there(loaded(path).manifest)
     return manifest.tools
 
 
@@ -91,14 +90,9 @@ def test_the_readmes_functions_are_tools(elsewhere: Path) -> None:
     assert tool.input_schema["properties"]["wood"] == {"type": "string", "description": "Its name."}
 
 
-def test_an_empty_setting_names_none() -> None:
-    """As a compose file passes on what nobody has set."""
-    assert load_local_tools(settings_of("")).functions == {}
-
-
 def test_without_the_setting_there_are_no_local_tools() -> None:
     """And nothing is imported."""
-    assert load_local_tools(settings_of(None)).functions == {}
+    assert load_local_tools(settings_of(None)).functions == load_local_tools(settings_of("")).functions == {}
     assert settings_of(None, module_services={"owls": "http://owls"}).modules == {"owls"}
     assert settings_of("a.b:c", module_services={"owls": "http://owls"}).modules == {"owls", "local"}
 
@@ -123,8 +117,7 @@ def test_without_the_setting_there_are_no_local_tools() -> None:
 )
 def test_tools_that_cannot_be_had_are_one_clear_error(path: str, reason: str) -> None:
     """That begins with the setting's name, and is raised nowhere: the worker has others to serve."""
-    error = load_local_tools(settings_of(path)).error
-    assert error is not None
+    error = there(load_local_tools(settings_of(path)).error)
     assert error.startswith("TOOLFLEET_LOCAL_TOOLS: ")
     assert reason in error
 
@@ -181,8 +174,7 @@ def test_an_error_in_a_module_that_is_imported_by_another_is_told_where_it_is(el
     (elsewhere / "owl_parts.py").write_text("import json\n\nfeathers = json.loads('')\n")
     (elsewhere / "owls_of_parts.py").write_text("import owl_parts\n\ntools = []\n")
 
-    error = load_local_tools(settings_of("owls_of_parts:tools")).error
-    assert error is not None
+    error = there(load_local_tools(settings_of("owls_of_parts:tools")).error)
     assert error.endswith(f"cannot be imported: JSONDecodeError ({elsewhere / 'owl_parts.py'}, line 3)")
 
 
@@ -222,28 +214,20 @@ async def test_a_process_that_cannot_import_them_is_told_so_and_goes_on() -> Non
     assert await probe_local(settings_of(None)) == {}
 
 
-async def test_a_program_that_is_not_imported_in_time_holds_nobody_up(elsewhere: Path) -> None:
-    """It may wait for something that never comes."""
-    (elsewhere / "slow_owls.py").write_text("import threading\nthreading.Event().wait(60)\ntools = []\n")
-    looks = await probe_local(settings_of("slow_owls:tools", discovery_timeout_seconds=0.1))
-
-    assert isinstance(looks["local"], ManifestFailure)
-    assert looks["local"].error == "TOOLFLEET_LOCAL_TOOLS: not imported within 0.1 s, and still at it."
+LATE = "TOOLFLEET_LOCAL_TOOLS: not imported within 0.1 s, and still at it."
 
 
 async def test_an_import_that_hangs_takes_one_thread_and_no_executor(elsewhere: Path) -> None:
     """However often modules are asked what they offer: everybody waits for the same one, each for its own time."""
-    (elsewhere / "hanging_owls.py").write_text(
-        "import threading\nowls = threading.Event()\nowls.wait(60)\ntools = []\n"
-    )
+    (elsewhere / "hanging_owls.py").write_text("import threading\nowls = threading.Event()\nowls.wait()\ntools = []\n")
     before = threading.enumerate()
     settings = settings_of("hanging_owls:tools", discovery_timeout_seconds=0.1)
     for _ in range(3):
         looks = await asyncio.gather(*(probe_local(settings) for _ in range(20)))
-        assert all(isinstance(look["local"], ManifestFailure) for look in looks)
+        assert {str(look["local"]) for look in looks} == {str(ManifestFailure(LATE))}
     (importing,) = [each for each in threading.enumerate() if each not in before]
-    assert importing.daemon
-    assert await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 10) == "free"
+    assert importing.daemon  # Python ends without it, as without no thread of an executor
+    assert await asyncio.to_thread(lambda: "free") == "free"
 
     sys.modules["hanging_owls"].owls.set()
     patient = settings_of("hanging_owls:tools", discovery_timeout_seconds=10)
@@ -261,22 +245,6 @@ async def test_an_import_that_failed_is_tried_again(elsewhere: Path) -> None:
         importlib.invalidate_caches()
         looks = await probe_local(settings)
         assert isinstance(looks["local"], ModuleManifest)
-
-
-def test_a_process_ends_though_an_import_hangs(elsewhere: Path) -> None:
-    """Python waits for the threads of its executors, and not for this one."""
-    (elsewhere / "endless_owls.py").write_text("import threading\nthreading.Event().wait(600)\ntools = []\n")
-    program = (
-        "import asyncio\n"
-        "from toolfleet_registry.local.local_tools import probe_local\n"
-        "from toolfleet_registry.settings import Settings\n"
-        "settings = Settings(local_tools='endless_owls:tools', discovery_timeout_seconds=0.1)\n"
-        "print(asyncio.run(probe_local(settings))['local'].error)\n"
-    )
-    command = [sys.executable, "-c", program]
-    ended = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=60, check=True)
-
-    assert "and still at it" in ended.stdout
 
 
 def test_a_worker_needs_no_engine_for_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,8 +395,7 @@ def test_what_a_function_leaves_open_is_believed() -> None:
 
         """
 
-    schema = LocalFunction.of(sloppy).definition.input_schema
-    assert schema is not None
+    schema = there(LocalFunction.of(sloppy).definition.input_schema)
     assert schema["properties"] == {
         "text": {"type": "string"},
         "count": {"type": "integer", "minimum": 1, "default": 3},

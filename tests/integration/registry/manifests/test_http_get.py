@@ -65,10 +65,12 @@ async def test_headers_have_small_names_and_repeated_ones_are_joined() -> None:
     [
         writing(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: owls\r\n\r\nhello"),
         writing(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello"),
+        writing(b"HTTP/1.1 200 OK\r\nconte"),
+        writing(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{"),
         writing(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello"),
         writing(b""),
     ],
-    ids=["another protocol", "cut off", "two lengths", "nothing"],
+    ids=["another protocol", "cut off", "cut off in its head", "cut off in a chunk", "two lengths", "nothing"],
 )
 async def test_what_is_no_answer_is_none(behave: Behaviour) -> None:
     """With a reason."""
@@ -120,3 +122,9 @@ async def test_why_there_is_no_connection_is_told_in_words(host: str, reason: st
     with pytest.raises(NoAnswer) as caught:
         await got(f"http://user:s3cret@{host}:{port}")
     assert str(caught.value) == reason.format(port=port)
+
+
+async def test_a_name_that_no_host_can_have_is_no_answer() -> None:
+    """Where Python's own error is the reason."""
+    with pytest.raises(NoAnswer, match="label"):
+        await got(f"http://{'x' * 70}.example")

@@ -2,14 +2,45 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from support.there import there
+from toolfleet.sdk import MemoryReplies, RedisReplies, SQLiteReplies
+from toolfleet.webhooks import RedisSeen, SQLSeen
 from toolfleet_registry.once.port import OnceStore, Record
 
 MakeStore = Callable[[], OnceStore]
+
+
+@pytest.fixture(params=["memory", "file", "redis", "seen in redis", "seen in sqlite", "seen in postgresql"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def make_store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MakeStore]:
+    """Makes another store over the same records, as another process has it; for a memory the same one."""
+    own, made, place = MemoryReplies(), list[OnceStore](), kind.rpartition(" ")[2]
+    urls = {"redis": "redis_url", "sqlite": "sqlite_url", "postgresql": "postgres_url"}
+    url = str(request.getfixturevalue(urls[place])) if place in urls else ""
+    kinds: dict[str, MakeStore] = {
+        "memory": lambda: own,
+        "file": lambda: SQLiteReplies(tmp_path / "state" / "replies.db"),
+        "redis": lambda: RedisReplies(url),
+        "seen in redis": lambda: RedisSeen(url),
+    }
+
+    def make() -> OnceStore:
+        made.append(kinds.get(kind, lambda: SQLSeen(url))())
+        return made[-1]
+
+    yield make
+    for store in made:
+        await store.aclose()
 
 
 @pytest.fixture
@@ -57,8 +88,7 @@ async def test_of_many_that_begin_at_once_one_does(make_store: MakeStore, runnin
     stores = [make_store() for _ in range(5)]
     begun = await asyncio.gather(*(stores[n % 5].swap("c", None, replace(running, token=f"t{n}")) for n in range(50)))
     assert sum(begun) == 1
-    record = await stores[0].get("c")
-    assert record is not None
+    record = there(await stores[0].get("c"))
     assert begun[int(record.token[1:])]
 
 

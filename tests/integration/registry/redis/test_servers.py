@@ -1,6 +1,7 @@
-"""How a Redis is reached: what connections are made of, and what they survive."""
+"""How a Redis is reached, what connections survive, and why one does not answer."""
 
 import asyncio
+import errno
 import gc
 import socket
 from collections.abc import AsyncIterator
@@ -12,10 +13,13 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from support.programs.closed_port import closed_port
 from support.streams.stream_server import stream_server
-from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.redis import servers
+from toolfleet_registry.redis.redis_errors import answering, reason_of
 from toolfleet_registry.redis.servers import async_client, connection_factory, sentinel_options, tls_options
+from toolfleet_registry.store.redis import RedisToolRegistry
 
 Sentinel = tuple[int, list[list[bytes]]]
 """The port of a program that answers as a sentinel does, and every command that it was sent."""
@@ -39,13 +43,6 @@ async def sentinel(redis_url: str) -> AsyncIterator[Sentinel]:
 
     async with stream_server(answer) as found_at:
         yield found_at, commands
-
-
-async def test_a_client_takes_and_gives_commands(redis_url: str) -> None:
-    """It is an ordinary one of redis-py, without unasked frames."""
-    async with async_client(redis_url) as client:
-        await client.set("module_manifest:x", "1", ex=50)
-        assert await client.get("module_manifest:x") == b"1"
 
 
 @pytest.mark.parametrize("turns", range(1, 9))
@@ -107,21 +104,15 @@ async def test_the_master_is_asked_for(redis: Redis, sentinel: Sentinel) -> None
     assert commands.count([b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", b"owl"]) == 2
 
 
-async def test_a_sentinel_that_is_away_is_passed_over(sentinel: Sentinel) -> None:
-    """The next one is asked."""
-    port, _ = sentinel
-    async with async_client(f"sentinel://127.0.0.1:1,127.0.0.1:{port}", master="owl") as client:
-        assert await client.ping()
-
-
+@pytest.mark.parametrize("is_away", [True, False])
 async def test_a_sentinel_that_does_not_answer_is_passed_over(
-    sentinel: Sentinel, monkeypatch: pytest.MonkeyPatch
+    sentinel: Sentinel, monkeypatch: pytest.MonkeyPatch, *, is_away: bool
 ) -> None:
-    """It takes the connection and says nothing."""
+    """It is away, or takes the connection and says nothing: the next one is asked."""
     monkeypatch.setattr(servers, "_SENTINEL_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as frozen:
-        url = f"sentinel://127.0.0.1:{frozen.getsockname()[1]},127.0.0.1:{sentinel[0]}"
-        async with async_client(url, master="owl") as client:
+        first = 1 if is_away else frozen.getsockname()[1]
+        async with async_client(f"sentinel://127.0.0.1:{first},127.0.0.1:{sentinel[0]}", master="owl") as client:
             assert await client.ping()
 
 
@@ -203,3 +194,37 @@ async def test_who_gives_up_leaves_no_connection(sentinel: Sentinel) -> None:
         assert connection.is_connected is not task.cancelled()
         await connection.disconnect()
     gc.collect()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])  # the second perhaps at several addresses
+async def test_where_nobody_listens_that_is_said(host: str) -> None:
+    """Asked with a loop or in a thread."""
+    port = closed_port()
+    url, said = f"redis://{host}:{port}/0", f"^Redis at {host}:{port} does not answer: nobody listens there$"
+    async with async_client(url) as redis:
+        with pytest.raises(FleetUnavailable, match=said):
+            async with answering(redis, seconds=5):
+                await redis.ping()
+    with pytest.raises(FleetUnavailable, match=said):
+        RedisToolRegistry(url).revision()
+
+
+async def test_a_name_that_is_no_hosts_is_said() -> None:
+    """As for a module."""
+    async with async_client("redis://owls.invalid:6379/0") as redis:
+        with pytest.raises(FleetUnavailable, match=r"does not answer: its host name cannot be resolved$"):
+            async with answering(redis, seconds=20):
+                await redis.ping()
+
+
+def test_anything_else_is_said_as_it_comes() -> None:
+    """Or, where nothing comes, in the words of who asked; what it was made of is looked at, and not for ever."""
+    ring = ValueError("owls")
+    ring.__context__ = ValueError("more owls")
+    ring.__context__.__context__ = ring
+    one = f"[Errno {errno.ECONNREFUSED}] Connect call failed"
+    several = OSError(f"Multiple exceptions: {one} ('::1', 1), {one} ('127.0.0.1', 1)")
+
+    assert reason_of(ring, "it is late") == "owls"
+    assert reason_of(TimeoutError(), "it is late") == "it is late"
+    assert reason_of(several, "it is late") == "nobody listens there"

@@ -274,6 +274,8 @@ def test_nobody_changes_a_registration_from_outside(registry: ToolRegistry) -> N
     with pytest.raises(ValidationError, match="frozen"):
         given.enabled = False  # type: ignore[misc] # that is what is tested
     assert registry.snapshot().tools[0].spec.input_schema == A
+    registry.search("example")[0].spec.input_schema["a"] = "changed"
+    assert registry.search("example")[0].spec.input_schema == A
 
 
 def test_pins_are_kept_by_module(registry: ToolRegistry) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from support.there import there
 from toolfleet.stores import RegistryEvent, ToolFinding, ToolRegistration, ToolRegistry, ToolRegistrySnapshot, ToolSpec
 from toolfleet_registry.manifests.digests import digest_of
 from toolfleet_registry.store import redis, sql
@@ -164,8 +165,7 @@ def test_a_restored_registry_tells_what_differs(registry: ToolRegistry) -> None:
     registry.register_many([owl("changed", "1"), owl("gone"), owl("off"), owl("on"), owl("same")])
     registry.set_enabled("on", enabled=False)
     after = registry.events()[-1].id
-    same = registry.get("same")
-    assert same is not None
+    same = there(registry.get("same"))
     registry.restore(
         ToolRegistrySnapshot(
             tools=[

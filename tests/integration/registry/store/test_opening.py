@@ -3,19 +3,20 @@
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
-import toolfleet.stores
+from support.there import there
 from toolfleet import Settings, SettingsError
 from toolfleet.stores import (
     InMemoryToolRegistry,
     RedisToolRegistry,
     SQLToolRegistry,
-    ToolRegistrySnapshot,
+    ToolRegistry,
     ToolSpec,
     open_store,
 )
@@ -39,18 +40,6 @@ def test_a_fleets_registry_is_in_its_redis(redis_url: str) -> None:
     other.close()
 
 
-def test_a_registry_in_a_file_outlives_its_process(tmp_path: Path) -> None:
-    """It has its own tables."""
-    settings = Settings(registry_url=f"sqlite:///{tmp_path / 'registry.db'}")
-    first = open_store(settings)
-    first.register(SPEC)
-    first.close()
-    second = open_store(settings)
-    assert isinstance(second, SQLToolRegistry)
-    assert [each.spec for each in second.list_all()] == [SPEC]
-    second.close()
-
-
 def test_what_an_earlier_or_later_release_has_made_is_taken_as_it_is(tmp_path: Path) -> None:
     """A table that is missing is made; a field of a specification that nobody here knows is left out."""
     path = tmp_path / "registry.db"
@@ -65,8 +54,9 @@ def test_what_an_earlier_or_later_release_has_made_is_taken_as_it_is(tmp_path: P
             """UPDATE toolfleet_registry_tools SET spec = replace(spec, '{"tool_name"', '{"x":1,"tool_name"')"""
         )
         database.commit()
-    second = SQLToolRegistry(f"sqlite:///{path}")
+    second = open_store(Settings(registry_url=f"sqlite:///{path}"))
 
+    assert isinstance(second, SQLToolRegistry)
     assert [(each.spec, each.enabled) for each in second.list_all(include_disabled=True)] == [(SPEC, False)]
     assert len(second.identity()) == 32
     assert second.set_enabled("a", enabled=True).spec == SPEC
@@ -87,30 +77,27 @@ def test_an_earlier_release_beside_this_one_spoils_nothing(redis_url: str) -> No
 
     newest = SPEC.model_copy(update={"version": "3"})
     look.hset(tools, "a", f'1\n{digest_of(newest)}\n5\n"3"\n{newest.model_dump_json()}')
-    there = registry.get("a")
-    assert there is not None
-    assert (there.spec, there.rolled_back_from) == (newest, None)
+    newer = there(registry.get("a"))
+    assert (newer.spec, newer.rolled_back_from) == (newest, None)
     assert [each.spec for each in registry.versions("a")] == [second.spec, newest]
     assert registry.rollback("a", "2").rolled_back_from == "3"
     registry.close()
     look.close()
 
 
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
-def test_sqlite_may_be_in_memory(url: str) -> None:
-    """It is gone with its registry."""
-    registry, other = SQLToolRegistry(url), SQLToolRegistry(url)
+@pytest.mark.parametrize(
+    "make",
+    [InMemoryToolRegistry, lambda: SQLToolRegistry("sqlite://"), lambda: SQLToolRegistry("sqlite:///:memory:")],
+    ids=["Python", "SQLite", "SQLite by name"],
+)
+def test_a_registry_in_memory_is_its_owners(make: Callable[[], ToolRegistry]) -> None:
+    """It is gone with its registry, and nothing is global."""
+    registry, other = make(), make()
     registry.register(SPEC)
     assert [each.spec for each in registry.list_all()] == [SPEC]
     assert other.list_all() == []
     registry.close()
     other.close()
-
-
-def test_registries_in_memory_are_independent() -> None:
-    """Nothing is global."""
-    InMemoryToolRegistry().register(SPEC)
-    assert InMemoryToolRegistry().snapshot() == ToolRegistrySnapshot()
 
 
 @pytest.mark.parametrize(
@@ -158,7 +145,6 @@ for attempt in (lambda: stores.SQLToolRegistry, lambda: stores.open_store(Settin
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
         cwd=tmp_path,
         env={"PYTHONPATH": str(tmp_path)},
     )
@@ -166,10 +152,3 @@ for attempt in (lambda: stores.SQLToolRegistry, lambda: stores.open_store(Settin
         "ImportError A registry in an SQL database needs 'sqlalchemy': install 'toolfleet[sql]'.",
         "SettingsError TOOLFLEET_REGISTRY_URL: A registry in an SQL database needs 'sqlalchemy': install 'toolfleet[sql]'.",
     ]
-
-
-def test_the_face_has_what_it_names() -> None:
-    """And says so of nothing else."""
-    assert sorted(toolfleet.stores.__all__) == toolfleet.stores.__all__
-    assert all(hasattr(toolfleet.stores, name) for name in toolfleet.stores.__all__)
-    assert not hasattr(toolfleet.stores, "MongoToolRegistry")

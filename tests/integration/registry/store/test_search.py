@@ -6,7 +6,7 @@ from toolfleet.stores import InMemoryToolRegistry, ToolRegistry, ToolSpec
 from toolfleet_registry.catalog.search import ToolSearch
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition, ToolParameter
 from toolfleet_registry.manifests.definitions import spec_of
-from toolfleet_registry.manifests.overrides import SeenTool, seen_tools
+from toolfleet_registry.manifests.overrides import seen_tools
 
 TOOLS = [
     ToolDefinition(name="mail.send_invoice", description="Send a bill to a customer.", tags=["Money", "mail"]),
@@ -54,26 +54,6 @@ def filled(registry: ToolRegistry) -> ToolRegistry:
     return registry
 
 
-def test_words_find_the_best_first(registry: ToolRegistry) -> None:
-    """Or their beginnings, also in what is said of arguments; without words all of them, by name."""
-    filled(registry)
-
-    assert found(registry, "invoice") == ["mail.send_invoice", "mail.send"]
-    assert found(registry, "headline") == ["git.createIssue"]
-    assert found(registry, "invitation") == ["calendar.add"]
-    assert found(registry) == sorted(each.spec.tool_name for each in registry.list_all())
-    assert found(registry, "xyzzy") == found(registry, "?!") == []
-
-
-def test_tags_narrow_a_search(registry: ToolRegistry) -> None:
-    """All of them must be there, however they are written."""
-    filled(registry)
-
-    assert found(registry, "send", tags=["MAIL"]) == ["mail.send_invoice", "mail.send"]
-    assert found(registry, tags=["mail", "money"]) == ["mail.send_invoice"]
-    assert found(registry, tags=["owl", "mail"]) == []
-
-
 def test_disabled_tools_are_found_on_demand(registry: ToolRegistry) -> None:
     """And what changes is found as it is now."""
     filled(registry)
@@ -95,31 +75,23 @@ def test_a_search_has_a_limit(registry: ToolRegistry) -> None:
         registry.search(limit=0)
 
 
-def test_nobody_changes_what_is_found_from_outside(registry: ToolRegistry) -> None:
-    """Neither for the next search nor for the registry."""
-    filled(registry)
-    registry.search("headline")[0].spec.input_schema["type"] = "changed"
-
-    assert registry.search("headline")[0].spec.input_schema["type"] == "object"
-
-
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_every_registry_finds_the_same(registry: ToolRegistry, question: str) -> None:
+@pytest.mark.parametrize(
+    ("question", "tags"),
+    [*((each, []) for each in QUESTIONS), ("send", ["MAIL"]), ("", ["mail", "money"]), ("", ["owl", "mail"])],
+)
+def test_every_registry_finds_the_same(registry: ToolRegistry, question: str, tags: list[str]) -> None:
     """In the same order as the one in memory; and, of tools of modules, as agents do."""
     model = InMemoryToolRegistry()
     for each in (registry, model):
         filled(each).set_enabled("mail.send", enabled=False)
     for is_all in (True, False):
-        assert found(registry, question, include_disabled=is_all) == found(model, question, include_disabled=is_all)
+        how = {"include_disabled": is_all, "tags": tags}
+        assert found(registry, question, **how) == found(model, question, **how)
 
     registry.set_enabled("mail.send", enabled=True)
     for spec in FOREIGN:
         registry.remove(spec.tool_name)
     agents = ToolSearch(seen_tools(ModuleManifest(module_name="any", tools=TOOLS), {}))
-    names = [tool.definition.name for tool in agents.find(question, may=anybody)]
-    assert found(registry, question) == names
+    seen = agents.find(question, may=lambda _: True, tags=frozenset(tags))
+    assert found(registry, question, tags=tags) == [tool.definition.name for tool in seen]
     agents.close()
-
-
-def anybody(_: SeenTool) -> bool:
-    return True

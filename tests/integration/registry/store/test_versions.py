@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from support.there import there
 from toolfleet.stores import ToolRegistration, ToolRegistry, ToolRegistrySnapshot, ToolSpec
 from toolfleet_registry.manifests.digests import digest_of
 from toolfleet_registry.store.port import VERSIONS_KEPT
@@ -29,8 +30,7 @@ def test_earlier_versions_are_kept(registry: ToolRegistry, registries: Registrie
     assert kept(registries()) == [None, "1.2.0", "1.9.0", "1.10.0-rc.1", "1.10.0", "latest"]
     assert kept(registry, "nobody") == []
     for version in ("1.9.0", "1.2.0"):
-        found = registry.get("owl", version)
-        assert found is not None
+        found = there(registry.get("owl", version))
         assert (found.spec, found.enabled) == (owl(version), True)
     assert registry.get("owl", "7.0.0") is None
     assert registry.get("nobody", "1.9.0") is None

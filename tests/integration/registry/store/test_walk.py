@@ -135,7 +135,6 @@ def told_by(registry: ToolRegistry, after: str) -> list[tuple[str, str, str | No
     return [(event.kind, event.tool_name, event.version, event.digest) for event in events]
 
 
-@pytest.mark.timeout(400)  # each of its steps is many of a store: a busy machine takes minutes
 @pytest.mark.parametrize(
     ("kind", "walks"),
     [("redis", 40), ("sqlite", 25), ("postgresql", 2)],  # each step of PostgreSQL takes a dozen connections
