@@ -1,6 +1,5 @@
 """Reads Server-Sent Events as a client does: ids, kinds and data."""
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -10,8 +9,6 @@ from typing import Any
 import httpx
 
 from support.gateways.keyed_gateway import KeyedGateway
-
-SECONDS = 20
 
 
 @dataclass(frozen=True)
@@ -29,15 +26,14 @@ class EventReader:
         self._lines = answer.aiter_lines()
 
     async def next(self) -> Event:
-        """The next event, in 20 s at most."""
+        """The next event."""
         fields = dict[str, str]()
-        async with asyncio.timeout(SECONDS):
-            async for line in self._lines:
-                if not line and "data" in fields:
-                    return Event(fields.get("event", "message"), json.loads(fields["data"]), fields.get("id"))
-                name, separator, value = line.partition(": ")
-                if separator and name:
-                    fields[name] = value
+        async for line in self._lines:
+            if not line and "data" in fields:
+                return Event(fields.get("event", "message"), json.loads(fields["data"]), fields.get("id"))
+            name, separator, value = line.partition(": ")
+            if separator and name:
+                fields[name] = value
         raise AssertionError("the stream has ended")
 
 

@@ -18,10 +18,9 @@ READY = "toolfleet gateway ready"
 
 
 @dataclass(frozen=True)
-class Gateway:
-    """One that is ready: its `url`, and the `key` that it was given."""
+class ServedGateway:
+    """A gateway that is ready, wherever it runs: its `url`, and the `key` that it was given."""
 
-    process: WorkerProcess
     url: str
     key: str
 
@@ -37,6 +36,13 @@ class Gateway:
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30, trust_env=False)
 
 
+@dataclass(frozen=True)
+class Gateway(ServedGateway):
+    """One in a process of its own."""
+
+    process: WorkerProcess
+
+
 @contextmanager
 def gateway_process(
     bed: TestBed,
@@ -50,7 +56,7 @@ def gateway_process(
     usual = {"TOOLFLEET_GATEWAY_LEAVE_SECONDS": "0", "TOOLFLEET_GATEWAY_KEY": key, **env}
     with program(bed, command, "gateway", ready=READY, settings=settings, env=usual) as process:
         said = process.said()
-        yield Gateway(process, _found(rf"{READY} url=(\S+)", said), usual["TOOLFLEET_GATEWAY_KEY"])
+        yield Gateway(_found(rf"{READY} url=(\S+)", said), usual["TOOLFLEET_GATEWAY_KEY"], process)
 
 
 @contextmanager

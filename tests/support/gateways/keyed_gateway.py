@@ -67,12 +67,18 @@ class KeyedGateway:
 
 
 @contextmanager
-def keyed_gateway(bed: TestBed, **env: str) -> Generator[KeyedGateway]:
-    """A gateway of the fleet, with these variables."""
+def people_of(bed: TestBed) -> Generator[Mapping[str, CreatedKey]]:
+    """The keys of `PEOPLE` in the fleet."""
     with contextlib.closing(ApiKeys.of(bed.settings)) as keys:
         made = {who: keys.create(draft, COMMAND_LINE) for who, draft in PEOPLE.items()}
         try:
-            with gateway_process(bed, env=env) as gateway:
-                yield KeyedGateway(gateway, made)
+            yield made
         finally:
             keys.revoke([each.key.id for each in made.values()])
+
+
+@contextmanager
+def keyed_gateway(bed: TestBed, **env: str) -> Generator[KeyedGateway]:
+    """A gateway of the fleet, with these variables."""
+    with people_of(bed) as keys, gateway_process(bed, env=env) as gateway:
+        yield KeyedGateway(gateway, keys)

@@ -6,9 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from support.gateways.gateway_process import Gateway
-
-_SECONDS = 20.0
+from support.gateways.gateway_process import ServedGateway
 
 
 @dataclass(frozen=True)
@@ -30,33 +28,27 @@ class RawAnswer:
         return found
 
 
-async def answer_to(gateway: Gateway, *parts: bytes, pause_seconds: float = 0) -> RawAnswer:
+async def answer_to(gateway: ServedGateway, *parts: bytes, pause_seconds: float = 0) -> RawAnswer:
     """The first answer to what is sent in these parts; the gateway may answer, or close, before all of them are."""
-    async with asyncio.timeout(_SECONDS):
-        reader, writer = await asyncio.open_connection(*gateway.address)
-        sending = asyncio.create_task(_send(writer, parts, pause_seconds))
-        try:
-            return await _read(reader)
-        finally:
-            sending.cancel()
-            await asyncio.wait([sending])
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    sending = asyncio.create_task(_send(writer, parts, pause_seconds))
+    try:
+        return await _read(reader)
+    finally:
+        sending.cancel()
+        await asyncio.wait([sending])
+        await _close(writer)
 
 
-async def only_answer_to(gateway: Gateway, data: bytes) -> RawAnswer:
+async def only_answer_to(gateway: ServedGateway, data: bytes) -> RawAnswer:
     """The answer to what is sent, of a gateway that then closes the connection, and has said nothing else."""
-    async with asyncio.timeout(_SECONDS):
-        reader, writer = await asyncio.open_connection(*gateway.address)
-        try:
-            writer.write(data)
-            answer = await _read(reader)
-            rest = await reader.read()
-        finally:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    try:
+        writer.write(data)
+        answer = await _read(reader)
+        rest = await reader.read()
+    finally:
+        await _close(writer)
     assert (answer.headers.get("connection"), rest) == ("close", b""), (answer, rest)
     return answer
 
@@ -92,6 +84,12 @@ async def _send(writer: asyncio.StreamWriter, parts: tuple[bytes, ...], pause_se
             writer.write(part)
             await writer.drain()
             await asyncio.sleep(pause_seconds)
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
 
 
 async def _read(reader: asyncio.StreamReader) -> RawAnswer:

@@ -3,20 +3,24 @@
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import structlog
 
 from support.servers.toy_issuer import AUDIENCE, ToyIssuer
+from support.there import there
 from toolfleet_gateway.auth.authenticator import Authenticator
 from toolfleet_gateway.auth.generated_key import GeneratedKey, generate_key
 from toolfleet_gateway.auth.identity import Identity
+from toolfleet_gateway.auth.kept_key import kept_key
 from toolfleet_gateway.auth.opening import authenticating, key_to_generate
 from toolfleet_gateway.auth.refusals import AuthRefused
 from toolfleet_registry.access.api_key import KeyDraft
 from toolfleet_registry.access.api_keys import CreatedKey
 from toolfleet_registry.access.grants import COMMAND_LINE
+from toolfleet_registry.access.key_text import read_key_text
 from toolfleet_registry.errors import FleetUnavailable, OperationRefused, SettingsError
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.time import fleet_clock
@@ -134,8 +138,7 @@ async def test_without_the_store_nobody_is_let_in() -> None:
 async def test_one_key_is_made_where_there_is_none(redis_url: str) -> None:
     """It may do everything, and is kept nowhere; another gateway, or the next, has another one."""
     settings = Settings(redis_url=redis_url)
-    generated = await key_to_generate(settings, "127.0.0.1")
-    assert generated is not None
+    generated = there(await key_to_generate(settings, "127.0.0.1"))
     async with authenticating(settings, generated) as gate:
         found = await gate.identify([bearer(generated.text)])
         assert (found.role, found.caller.permission, found.caller.allowed_modules) == ("admin", "owner", "*")
@@ -211,3 +214,28 @@ async def test_a_token_for_an_endpoint_is_good_there_only(gate: Authenticator, i
         with pytest.raises(AuthRefused) as refused:
             await gate.identify([header], endpoint=endpoint)
         assert refused.value.problem == "invalid-token"
+
+
+def test_a_key_is_made_once(tmp_path: Path) -> None:
+    """It is one that gateways take, it is the same each time, and nobody else reads it, whatever became of the file."""
+    file = tmp_path / "gateway-key"
+    made = kept_key(file)
+    assert read_key_text(made) is not None
+    assert file.stat().st_mode & 0o777 == 0o600
+
+    file.chmod(0o644)
+    assert kept_key(file) == made
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["gateway-key"]
+
+
+@pytest.mark.parametrize("content", [b"", b"tfk_0123456789ab_cut", b"\xff\xfe"])
+def test_a_file_without_a_key_gets_one(tmp_path: Path, content: bytes) -> None:
+    """One that was cut short, or written by hand."""
+    file = tmp_path / "gateway-key"
+    file.write_bytes(content)
+    made = kept_key(file)
+
+    assert read_key_text(made) is not None
+    assert (kept_key(file), file.read_text()) == (made, f"{made}\n")
+    assert file.stat().st_mode & 0o777 == 0o600

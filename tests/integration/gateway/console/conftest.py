@@ -1,5 +1,19 @@
 """What tests of the console share: a gateway of a fleet that has something to show."""
 
-from support.console.console_fixtures import bed, gateway, worker
+from collections.abc import Iterator
 
-__all__ = ["bed", "gateway", "worker"]
+import pytest
+
+from support.console.console_fixtures import bed, worker
+from support.fleet import TestBed
+from support.gateways.gateway_here import keyed_gateway_here
+from support.gateways.keyed_gateway import KeyedGateway
+from support.worker_process import WorkerProcess
+
+__all__ = ["bed", "worker"]
+
+
+@pytest.fixture(scope="package")
+def gateway(bed: TestBed, worker: WorkerProcess) -> Iterator[KeyedGateway]:
+    with keyed_gateway_here(bed) as gateway:
+        yield gateway

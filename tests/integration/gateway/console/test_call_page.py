@@ -75,41 +75,43 @@ async def test_a_retried_call_shows_each_attempt(gateway: KeyedGateway, fleet: T
     assert "secret hoo" not in page.html
 
 
-async def test_a_lost_attempt_names_its_worker(gateway: KeyedGateway, redis: Redis) -> None:
-    """And the process of the module that had each attempt."""
-    trail = "lost 1 {t2} {t5} {t12} fast@a owl-1;attempt 2 {t14} 500 {t20} success fast@b owl-2;"
-    page = await page_when(gateway, await planted(redis, trail, replica="owl-2", queued_ms=1400), "its worker was lost")
+@pytest.mark.parametrize(
+    ("trail", "fields", "shown", "said"),
+    [
+        (
+            "lost 1 {t2} {t5} {t12} fast@a owl-1;attempt 2 {t14} 500 {t20} success fast@b owl-2;",
+            {"replica": "owl-2", "queued_ms": 1400},
+            ["queued", "lost", "reclaim", "attempt", "module", "stored"],
+            [
+                "its worker was lost",
+                "fast@a, at owl-1",
+                "fast@b, at owl-2",
+                "Waited until another worker might have it",
+            ],
+        ),
+        (
+            "accepted 1 {t2} 50 {t3} fast@a -;attempt 1 {t19} 1750 {t20} success fast@b -;",
+            {"polls": 7, "attempts": 1, "duration_ms": 1750, "queued_ms": 50},
+            ["queued", "attempt", "accepted", "stored"],
+            ["Its module went on with it", "asked 7 times"],
+        ),
+        (
+            "asked 1 {t2} 50 {t3} fast@a -;answered 1 {t9};attempt 1 {t14} 500 {t20} success fast@b -;",
+            {"attempts": 1, "queued_ms": 1300},
+            ["queued", "attempt", "input", "queued", "attempt", "module", "stored"],
+            ["Waited for an answer"],
+        ),
+    ],
+    ids=["lost", "accepted", "asked"],
+)
+async def test_a_call_shows_what_has_happened_to_it(
+    gateway: KeyedGateway, redis: Redis, trail: str, fields: dict[str, Any], shown: list[str], said: list[str]
+) -> None:
+    """An attempt whose worker was lost, a call that its module went on with, and one that asked something."""
+    page = await page_when(gateway, await planted(redis, trail, **fields), said[0])
 
-    assert [bar for bar in bars(page) if bar != "claimed"] == [
-        "queued",
-        "lost",
-        "reclaim",
-        "attempt",
-        "module",
-        "stored",
-    ]
-    for text in ("fast@a, at owl-1", "fast@b, at owl-2", "Waited until another worker might have it"):
-        assert text in page.text
-
-
-async def test_an_accepted_call_shows_that_its_module_went_on(gateway: KeyedGateway, redis: Redis) -> None:
-    """And how often that was asked."""
-    trail = "accepted 1 {t2} 50 {t3} fast@a -;attempt 1 {t19} 1750 {t20} success fast@b -;"
-    fields = {"polls": 7, "attempts": 1, "duration_ms": 1750, "queued_ms": 50}
-    page = await page_when(gateway, await planted(redis, trail, **fields), "Its module went on with it")
-
-    assert [bar for bar in bars(page) if bar != "claimed"] == ["queued", "attempt", "accepted", "stored"]
-    assert "asked 7 times" in page.text
-
-
-async def test_a_call_that_asked_shows_its_wait(gateway: KeyedGateway, redis: Redis) -> None:
-    """From its question to the answer."""
-    trail = "asked 1 {t2} 50 {t3} fast@a -;answered 1 {t9};attempt 1 {t14} 500 {t20} success fast@b -;"
-    page = await page_when(gateway, await planted(redis, trail, attempts=1, queued_ms=1300), "Waited for an answer")
-
-    assert [bar for bar in bars(page) if bar != "claimed"] == [
-        *("queued", "attempt", "input", "queued", "attempt", "module", "stored")
-    ]
+    assert [bar for bar in bars(page) if bar != "claimed"] == shown
+    assert [text for text in said if text not in page.text] == []
 
 
 async def test_a_call_that_people_approved_shows_their_time(gateway: KeyedGateway) -> None:

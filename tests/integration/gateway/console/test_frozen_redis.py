@@ -71,7 +71,7 @@ async def test_each_page_says_that_redis_is_away(gateway: KeyedGateway, redis_he
         async def is_back() -> bool:
             return (await browser.get("/")).status == 200
 
-        await wait_until_answered(is_back, "the overview is back", seconds=60)
+        await wait_until_answered(is_back, "the overview is back")
 
     assert first == [(below, 503, True) for below, _ in asks]
     assert later == first

@@ -1,21 +1,19 @@
 """Clients that send too much, or take nothing, cost a gateway little, and leave nothing behind."""
 
 import asyncio
-import contextlib
-import socket
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 
 import pytest
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from support.gateways.app_server import serving
 from support.gateways.gateway_process import Gateway
 from support.gateways.held import connections_of, memory_of
 from support.gateways.raw_http import answer_to, only_answer_to, request
 from support.waiting import wait_until
 from toolfleet_gateway.http.serving import protocol
-from toolfleet_gateway.http.serving.server import GatewayServer, make_server
-from toolfleet_registry.settings import Settings
+from toolfleet_gateway.http.serving.server import GatewayServer
 
 _MEGABYTE = 2**20
 _MOST_GROWTH = 30 * _MEGABYTE  # of one that has 100 MB sent to it
@@ -61,11 +59,9 @@ async def test_who_takes_no_answer_is_sent_no_other(strict: Gateway) -> None:
     before = memory_of(strict)
     _, writer = await asyncio.open_connection(*strict.address, limit=1)  # more is left in the system's buffers
     text = request("GET", "/openapi.json")
-    with contextlib.suppress(TimeoutError, OSError):
-        async with asyncio.timeout(2):
-            for _ in range(100):
-                writer.write(text * 1_000)
-                await writer.drain()
+    writer.write(text * 100_000)
+    for _ in range(20):  # while others are answered, it takes what it takes
+        assert (await answer_to(strict, request("GET", "/livez"))).status == 200
 
     assert memory_of(strict) - before < _MOST_PIPELINED
     writer.transport.abort()
@@ -85,22 +81,20 @@ async def test_a_request_that_is_none_does_not_answer_the_one_before_it(strict: 
 async def test_a_stream_ends_with_its_client_whatever_was_asked_behind_it(strict: Gateway) -> None:
     """A request that waits behind a stream does not keep it open when both are given up."""
     ended = strict.process.said().count("path=/events")
-    async with asyncio.timeout(20):
-        reader, writer = await asyncio.open_connection(*strict.address)
-        writer.write(request("GET", "/events", key=strict.key) + request("GET", "/livez"))
-        await reader.readuntil(b"event: state")
-        writer.close()
+    reader, writer = await asyncio.open_connection(*strict.address)
+    writer.write(request("GET", "/events", key=strict.key) + request("GET", "/livez"))
+    await reader.readuntil(b"event: state")
+    writer.close()
 
     await wait_until(lambda: strict.process.said().count("path=/events") > ended, "the stream has ended")
 
 
 async def test_so_many_requests_wait_on_a_connection(strict: Gateway) -> None:
     """Those beyond are not read: the ones before them are answered, and the connection ends."""
-    async with asyncio.timeout(20):
-        reader, writer = await asyncio.open_connection(*strict.address)
-        writer.write(request("GET", "/livez") * 1_000)
-        said = await reader.read(-1)
-        writer.close()
+    reader, writer = await asyncio.open_connection(*strict.address)
+    writer.write(request("GET", "/livez") * 1_000)
+    said = await reader.read(-1)
+    writer.close()
 
     assert 0 < said.count(b"HTTP/1.1 200") < 50
     assert b"HTTP/1.1 4" not in said
@@ -128,21 +122,6 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-@contextlib.asynccontextmanager
-async def serving(app: ASGIApp) -> AsyncGenerator[GatewayServer]:
-    """A server of the app, in this process."""
-    ready = asyncio.Event()
-    server = make_server(app, Settings(redis_url="redis://127.0.0.1:1/0"), listening=ready.set, leaving=lambda: None)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        running = asyncio.create_task(server.serve(sockets=[listener]))
-        await ready.wait()
-        try:
-            yield server
-        finally:
-            server.should_exit = server.force_exit = True
-            await running
-
-
 async def connected(server: GatewayServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     address = server.servers[0].sockets[0].getsockname()
     return await asyncio.open_connection(*address, limit=1)  # what nobody reads is left in the system's buffers
@@ -168,14 +147,14 @@ async def test_a_client_that_takes_nothing_is_cut(app: ASGIApp) -> None:
 
 async def test_a_client_that_takes_little_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is slow, and takes something in each while, gets all of it."""
-    monkeypatch.setattr(protocol, "_FLUSH_SECONDS", 1.0)
+    monkeypatch.setattr(protocol, "_FLUSH_SECONDS", 0.2)
     async with serving(whole) as server:
         reader, writer = await connected(server)
         writer.write(request("GET", "/", headers=("Connection: close",)))
         size = 0
-        while part := await reader.read(_MEGABYTE):
+        while part := await reader.read(2**14):
             size += len(part)
-            await asyncio.sleep(0.01)  # what is slow about it
+            await asyncio.sleep(0)
         writer.close()
 
     assert size > len(_LARGE)

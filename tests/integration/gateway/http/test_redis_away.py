@@ -12,18 +12,15 @@ import httpx
 import pytest
 
 from support.fleet import TestBed
-from support.gateways.event_streams import SECONDS
 from support.gateways.gateway_process import Gateway, gateway_process
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.streams.tcp_proxy import tcp_proxy
+from support.waiting import wait_until_answered
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 ECHO = {"tool_name": "owls.echo", "arguments": {"text": "hoo"}, "timeout_seconds": 3}
-_HELD = (
-    25.0  # seconds, for any answer: a call's request may be held open as long as its client says, which is less here
-)
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +50,14 @@ UNCHANGING = REQUESTS[:-1]
 async def ask(client: httpx.AsyncClient, method: str, path: str, body: Any) -> httpx.Response:
     headers = {"prefer": "wait=5"} if path == "/calls" else {}
     options = {} if body is None else {"json": body}
-    return await client.request(method, path, headers=headers, timeout=_HELD, **options)
+    return await client.request(method, path, headers=headers, **options)
 
 
 async def until_ready(client: httpx.AsyncClient, status: int) -> None:
-    async with asyncio.timeout(SECONDS):
-        while (await client.get("/readyz")).status_code != status:
-            pass
+    async def is_so() -> bool:
+        return (await client.get("/readyz")).status_code == status
+
+    await wait_until_answered(is_so, f"it answers {status}")
 
 
 def outage_of(redis: FaultyRedis, kind: str) -> AbstractContextManager[None]:
@@ -90,9 +88,11 @@ async def test_without_redis_nothing_hangs_and_all_comes_back(owls: ModuleServer
                 with outage_of(redis, kind):
                     await check_away(gateway)
                 await until_ready(client, 200)
-                async with asyncio.timeout(60):  # for the worker to be back as well
-                    while not (await ask(client, "POST", "/calls", ECHO)).json().get("success"):
-                        pass
+
+                async def is_back() -> bool:
+                    return bool((await ask(client, "POST", "/calls", ECHO)).json().get("success"))
+
+                await wait_until_answered(is_back, "the worker is back as well")
             assert "Traceback" not in gateway.process.said()
 
 
@@ -138,13 +138,13 @@ async def test_no_client_is_sent_to_a_call_that_redis_has_not_confirmed(owls: Mo
                 headers = {"prefer": "respond-async", "idempotency-key": "once"}
                 call = {**ECHO, "timeout_seconds": 60}
                 proxy.hold()
-                posting = asyncio.create_task(client.post("/calls", json=call, headers=headers, timeout=_HELD))
+                posting = asyncio.create_task(client.post("/calls", json=call, headers=headers))
                 await asyncio.wait([posting], timeout=0.2)  # it is sent, and not answered
                 proxy.reset()
                 answer = await posting
                 proxy.release()
                 await until_ready(client, 200)
-                repeat = await client.post("/calls", json=call, headers=headers, timeout=_HELD)
+                repeat = await client.post("/calls", json=call, headers=headers)
                 seen = await client.get(repeat.headers["location"])
 
     assert (answer.status_code, answer.json()["effect_state"]) == (503, "unknown")

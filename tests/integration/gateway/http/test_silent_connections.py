@@ -1,19 +1,17 @@
 """Connections that send no request cost others nothing: each address has its share, and probes of health find a place."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
 
 import pytest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from support.gateways.app_server import serving
 from support.gateways.raw_http import request
 from support.waiting import wait_until
 from toolfleet_gateway.http.serving import protocol
-from toolfleet_gateway.http.serving.server import GatewayServer, make_server
-from toolfleet_registry.settings import Settings
+from toolfleet_gateway.http.serving.server import GatewayServer
 
 CONNECTIONS = 80
 SHARE = 20  # a quarter of them
@@ -54,9 +52,8 @@ class Clients:
 
     async def status(self, address: str, path: str) -> int:
         """The status of an answer, on a connection of its own."""
-        async with asyncio.timeout(20):
-            reader = await self.connect(address, request("GET", path))
-            return int((await reader.readline()).split()[1])
+        reader = await self.connect(address, request("GET", path))
+        return int((await reader.readline()).split()[1])
 
     async def aclose(self) -> None:
         for writer in self._writers:
@@ -67,25 +64,13 @@ class Clients:
 @pytest.fixture
 async def clients() -> AsyncIterator[Clients]:
     """A server of 80 connections with a trusted proxy, and a time for heads that no test takes."""
-    settings = Settings(
-        redis_url="redis://127.0.0.1:1/0",
-        gateway_connections=CONNECTIONS,
-        gateway_header_seconds=600,
-        gateway_trusted_proxies=(f"{PROXY}/32",),
-    )
-    ready = asyncio.Event()
-    server = make_server(here, settings, listening=ready.set, leaving=lambda: None)
-    async with AsyncExitStack() as stack:
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        running = asyncio.create_task(server.serve(sockets=[listener]))
-        await ready.wait()
+    settings = {"gateway_header_seconds": 600, "gateway_trusted_proxies": (f"{PROXY}/32",)}
+    async with serving(here, gateway_connections=CONNECTIONS, **settings) as server:
         clients = Clients(server)
         try:
             yield clients
         finally:
             await clients.aclose()
-            server.should_exit = server.force_exit = True
-            await running
 
 
 @pytest.mark.parametrize("data", [b"", HALF_A_HEAD], ids=["nothing", "half a head"])

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from support.there import there
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.mcp.old_era import client_sessions
 from toolfleet_gateway.mcp.old_era.client_sessions import ClientSessions
@@ -54,8 +55,7 @@ async def test_a_session_keeps_little_of_what_a_client_says(
     """A client's name, title and version are kept, each bounded, and capabilities as a whole or by their names."""
     session = await sessions.open(view_of("a"), "2025-11-25", info, capabilities)
 
-    found = await sessions.find(session.id, view_of("a"))
-    assert found is not None
+    found = there(await sessions.find(session.id, view_of("a")))
     assert (found.client_info, found.capabilities) == (kept_info, kept_capabilities)
     assert await redis.strlen(KEYS.mcp_session(session.id)) < 10_000
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from support.fleet import TestBed, own_bed
-from support.gateways.keyed_gateway import KeyedGateway, keyed_gateway
+from support.gateways.gateway_here import keyed_gateway_here
+from support.gateways.keyed_gateway import KeyedGateway
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from support.worker_process import WorkerProcess
@@ -34,5 +35,5 @@ def worker(bed: TestBed) -> Iterator[WorkerProcess]:
 
 @pytest.fixture(scope="package")
 def gateway(bed: TestBed, worker: WorkerProcess) -> Iterator[KeyedGateway]:
-    with keyed_gateway(bed, TOOLFLEET_MODULE_NETWORKS="127.0.0.0/8") as gateway:
+    with keyed_gateway_here(bed, module_networks=("127.0.0.0/8",)) as gateway:
         yield gateway

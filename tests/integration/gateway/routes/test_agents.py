@@ -79,16 +79,6 @@ async def test_a_wrong_profile_is_refused(
     assert (await gateway.get("vera", f"{_ALL}/third/versions")).status_code == 404
 
 
-async def test_only_admins_change_agents(gateway: KeyedGateway) -> None:
-    """Viewers see them; who has no role sees nothing."""
-    for who, sees in [("bob", 403), ("vera", 200), ("olga", 200)]:
-        assert (await gateway.get(who, _ALL)).status_code == sees
-        async with gateway.client(who) as client:
-            assert (await client.put(f"{_ALL}/fourth", json={})).status_code == 403
-            assert (await client.delete(f"{_ALL}/fourth")).status_code == 403
-            assert (await client.post(f"{_ALL}/fourth/rollback", json={"version": 1})).status_code == 403
-
-
 async def test_a_call_names_its_agent(gateway: KeyedGateway) -> None:
     """Whose profile counts at once: what it does not take is refused, and so is an agent that nobody knows."""
     await put(gateway, "fifth", READER)
@@ -126,7 +116,7 @@ async def test_a_key_of_an_agent_takes_no_other_one(gateway: KeyedGateway) -> No
         "ada", "/operations/keys", {"user_id": "ada", "permission": "owner", "allowed_modules": "*", "agent": "sixth"}
     )
     headers = {"authorization": f"Bearer {made.json()['text']}"}
-    async with httpx.AsyncClient(base_url=gateway.url, headers=headers, timeout=30, trust_env=False) as bot:
+    async with httpx.AsyncClient(base_url=gateway.url, headers=headers, trust_env=False) as bot:
 
         async def status(tool: str, agent: str | None) -> tuple[int, object]:
             answer = await bot.post("/calls", json={"tool_name": tool, "arguments": {}, "agent": agent})

@@ -73,8 +73,6 @@ async def test_calls_of_a_conversation_are_found(gateway: KeyedGateway) -> None:
     named = {"conversation_id": "nest-7"}
     assert (await gateway.get("vera", "/approvals", params=named)).json()["approvals"] == []
     assert (await gateway.get("vera", "/operations/wake-ups", params=named)).json()["wakeups"] == []
-    wrong = await gateway.get("vera", "/operations/wake-ups", params={**named, "offset": "1"})
-    assert wrong.status_code == 400
 
 
 @pytest.mark.usefixtures("worker")
@@ -90,22 +88,3 @@ async def test_calls_are_counted_and_their_fields_completed(gateway: KeyedGatewa
     assert (charts["calls"], charts["outcomes"]) == (2, {"success": [0, 2]})
     assert charts["ran"]["p50"] >= 0
     assert values == {"values": [{"value": "odo", "calls": 2}]}
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        "?cursor=soon",
-        "?limit=0",
-        "?since=-1",
-        "?tenant=x",
-        "/values",
-        "/values?field=worker",
-        "/charts?since=5&until=5",
-    ],
-)
-async def test_a_wrong_question_is_refused(gateway: KeyedGateway, query: str) -> None:
-    """With one clear answer."""
-    answer = await gateway.get("vera", PATH + query)
-
-    assert (answer.status_code, answer.json()["error_code"]) == (400, "invalid_request")

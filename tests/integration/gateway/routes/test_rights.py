@@ -129,3 +129,31 @@ async def test_a_role_gives_no_tool_and_a_permission_no_role(gateway: KeyedGatew
 
     assert await asked(gateway, "olga", "POST", "/jobs", job) == 403
     assert await asked(gateway, "bob", "GET", "/operations/status", None) == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "last"),
+    [
+        *((f"/tools?cursor={cursor}", None) for cursor in ("!", "x" * 600, "MDo=", "LTE6", "4oKs")),
+        *((f"/operations/calls{query}", None) for query in ("?cursor=soon", "?limit=0", "?since=-1", "?tenant=x")),
+        *(
+            (f"/operations/calls/{query}", None)
+            for query in ("values", "values?field=worker", "charts?since=5&until=5")
+        ),
+        ("/operations/audit?cursor=last", None),
+        ("/operations/audit?after=1-0&cursor=1-0", None),
+        ("/operations/dead-letters?cursor=last", None),
+        ("/operations/dead-letters?about=owls&offset=1", None),
+        ("/operations/dead-letters?min_age_seconds=-1", None),
+        ("/operations/wake-ups?conversation_id=nest-7&offset=1", None),
+        *(("/events", last) for last in ("x", "-", "9" * 100)),
+        *(
+            ("/conversations/nest/completions", last)
+            for last in ("job-1", "1", "1-x", "-1-0", "99999999999999999999999-0")
+        ),
+    ],
+)
+async def test_a_wrong_question_is_refused(gateway: KeyedGateway, path: str, last: str | None) -> None:
+    """A cursor, a field or a `Last-Event-ID` of nobody's making is 400, and no stream."""
+    answer = await gateway.get("vera", path, headers={} if last is None else {"last-event-id": last})
+    assert (answer.status_code, answer.json()["error_code"]) == (400, "invalid_request")

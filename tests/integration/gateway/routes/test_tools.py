@@ -1,4 +1,4 @@
-"""Tools over HTTP: which there are, one of them, in a provider's form, page by page."""
+"""Tools and modules over HTTP: which there are, one of them, in a provider's form, page by page."""
 
 import json
 from typing import Any
@@ -68,14 +68,6 @@ async def test_tools_are_chosen_by_module_and_tag(gateway: KeyedGateway) -> None
         assert (await gateway.get("bob", "/tools", params=query)).json()["count"] == count, query
 
 
-@pytest.mark.parametrize("cursor", ["!", "x" * 600, "MDo=", "LTE6", "4oKs"])
-async def test_a_cursor_of_nobodys_making_is_refused(gateway: KeyedGateway, cursor: str) -> None:
-    """It is 400, whatever it is."""
-    answer = await gateway.get("bob", "/tools", params={"cursor": cursor})
-
-    assert (answer.status_code, answer.json()["error_code"]) == (400, "invalid_request")
-
-
 @pytest.mark.parametrize(
     ("form", "key"),
     [
@@ -83,22 +75,16 @@ async def test_a_cursor_of_nobodys_making_is_refused(gateway: KeyedGateway, curs
         ("openai_responses", "parameters"),
         ("anthropic", "input_schema"),
         ("mcp", "inputSchema"),
+        ("gemini", "functionDeclarations"),  # one list of them all
     ],
 )
 async def test_tools_come_as_a_provider_takes_them(gateway: KeyedGateway, form: str, key: str) -> None:
     """What stands in `tools` goes into a request to it, and the count stays that of the tools."""
     found = (await gateway.get("bob", "/tools", params={"format": form})).json()
 
-    assert found["count"] == len(found["tools"]) == 9
-    assert all(key in tool for tool in found["tools"])
-
-
-async def test_gemini_gets_one_list_of_declarations(gateway: KeyedGateway) -> None:
-    """Its one element has them all."""
-    found = (await gateway.get("bob", "/tools", params={"format": "gemini"})).json()
-
     assert found["count"] == 9
-    assert [len(each["functionDeclarations"]) for each in found["tools"]] == [9]
+    assert [len(tool[key]) for tool in found["tools"]] == [9] if form == "gemini" else len(found["tools"]) == 9
+    assert all(key in tool for tool in found["tools"])
 
 
 async def test_what_the_client_has_is_not_sent_again(gateway: KeyedGateway) -> None:
@@ -207,6 +193,7 @@ async def test_operators_and_who_reaches_a_tool_are_told_why(gateway: KeyedGatew
 
         await wait_until_answered(is_disabled, "the tool is disabled")
         why = await gateway.get("bob", "/tools/owls.fail_once/why")
+        state = (await gateway.get("vera", "/operations/tools")).json()
         hidden = await gateway.post("gus", "/calls", {"tool_name": "owls.fail_once"})
     finally:
         await gateway.post("olga", "/operations/tools/owls.fail_once/enable")
@@ -214,4 +201,35 @@ async def test_operators_and_who_reaches_a_tool_are_told_why(gateway: KeyedGatew
     assert (denied.status_code, denied.json()["error_code"]) == (403, "permission_denied")
     assert (explained.status_code, explained.json()["is_allowed"]) == (200, False)
     assert (why.status_code, why.json()["rules"][-1]["about"]) == (200, "open")
+    assert "owls.fail_once" in state["closed"]
     assert (hidden.status_code, hidden.json()["error_code"]) == (404, "unknown_tool")
+
+
+async def test_modules_are_listed_by_what_the_key_reaches(gateway: KeyedGateway) -> None:
+    """A user sees the module with the tools that they may use; a guest without modules sees none; a viewer all of it."""
+    listed = {who: (await gateway.get(who, "/modules")).json() for who in ("bob", "gus", "vera")}
+
+    assert listed["gus"] == {"modules": [], "count": 0}
+    owls = next(each for each in listed["bob"]["modules"] if each["module"] == "owls")
+    assert (owls["ok"], owls["tools"]) == (True, 9)
+    assert "disabled" not in owls
+    of_viewer = next(each for each in listed["vera"]["modules"] if each["module"] == "owls")
+    assert (of_viewer["tools"], of_viewer["disabled"], of_viewer["load_errors"]) == (10, 0, [])
+
+
+async def test_modules_come_with_their_tools(gateway: KeyedGateway) -> None:
+    """`GET /api/modules` has what the caller may use of each."""
+    found = (await gateway.get("bob", "/api/modules")).json()
+
+    owls = next(each for each in found["modules"] if each["module"] == "owls")
+    assert len(owls["offers"]) == owls["tools"] == 9
+    assert {tool["module"] for tool in owls["offers"]} == {"owls"}
+
+
+async def test_a_refresh_asks_every_module(gateway: KeyedGateway) -> None:
+    """`POST /refresh-tools` answers what was found, and a second one at once does as well."""
+    for _ in range(2):
+        answer = await gateway.post("ada", "/refresh-tools")
+
+        assert answer.status_code == 200
+        assert next(each for each in answer.json()["modules"] if each["module"] == "owls")["ok"]

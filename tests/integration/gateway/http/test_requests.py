@@ -1,5 +1,8 @@
-"""Requests that two programs could read in two ways are refused whole, and nothing of them is taken for another request."""
+"""Whatever is wrong with a request has one clear answer, nothing behind it is read as another one, and the gateway goes on."""
 
+import asyncio
+import json
+import uuid
 from dataclasses import dataclass
 
 import pytest
@@ -26,8 +29,8 @@ def _post(*headers: str, body: str | bytes = _CALL, path: str = "/calls") -> byt
     return request("POST", path, key="{key}", headers=headers, body=body)
 
 
-def _get(path: str, *headers: str, method: str = "GET") -> bytes:
-    return request(method, path, key="{key}", headers=headers)
+def _get(path: str, *headers: str, method: str = "GET", host: str = "localhost") -> bytes:
+    return request(method, path, key="{key}", host=host, headers=headers)
 
 
 def _chunked(body: bytes, *headers: str) -> bytes:
@@ -38,6 +41,9 @@ def _head(*lines: bytes) -> bytes:
     return b"\r\n".join([*lines, b"", b""]) + _HIDDEN
 
 
+_UNKNOWN = str(uuid.UUID(int=7))
+_MANY = json.dumps({"calls": [{"tool_name": "owls.echo"}] * 51})
+_DEEP = '{"tool_name": "owls.echo", "arguments": ' + '{"a":' * 150 + "1" + "}" * 150 + "}"
 _GET, _HOST = b"GET /openapi.json HTTP/1.1", b"Host: localhost"
 _SMUGGLED = [
     Row("a length, and chunks", _post("Content-Length: 5", "Transfer-Encoding: chunked", body=b"0\r\n\r\n" + _HIDDEN)),
@@ -138,13 +144,98 @@ _REPEATED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("row", [*_INJECTED, *_REPEATED], ids=lambda row: row.name)
-async def test_nothing_of_a_request_becomes_a_header(strict: Gateway, row: Row) -> None:
-    """What is sent twice, contradicts itself, or would be a header in an answer, has one clear answer."""
-    answer = await answer_to(strict, row.text.replace(b"{key}", strict.key.encode()))
+_HTTP = [
+    Row("no HTTP", b"HELLO\r\n\r\n"),
+    Row("a method that nobody knows", b"FROB / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    Row("a header without a colon", b"GET /livez HTTP/1.1\r\nHost: localhost\r\nNonsense\r\n\r\n"),
+    Row("a NUL in a header", b"GET /livez HTTP/1.1\r\nHost: localhost\r\nA: b\0c\r\n\r\n"),
+    Row("a blank before the colon", b"GET /livez HTTP/1.1\r\nHost : localhost\r\n\r\n"),
+    Row("a length that is none", _post("Content-Length: -1")),
+    Row("a length with a sign", _post("Content-Length: +5")),
+    Row("two equal lengths", _post("Content-Length: 5", "Content-Length: 5")),
+    Row("chunks in disguise", _post("Transfer-Encoding: xchunked", body=b"0\r\n\r\n")),
+    Row("chunks twice", _post("Transfer-Encoding: chunked", "Transfer-Encoding: identity", body=b"0\r\n\r\n")),
+    Row("a chunk whose length is none", _post("Transfer-Encoding: chunked", body=b"zz\r\n\r\n")),
+    Row("large headers", _get("/livez", "A: " + "a" * 9000), 431, "headers_too_large"),
+    Row("many headers", _get("/livez", *(f"A{n}: {n}" for n in range(2000))), 431, "headers_too_large"),
+    Row("a long URL", _get("/" + "a" * 9000), 431, "headers_too_large"),
+]  # fmt: skip
 
+_HEADERS = [
+    Row("no Host", _get("/livez", host="")),
+    Row("two Hosts", _get("/livez", "Host: localhost")),
+    Row("a foreign Host", _get("/openapi.json", host="evil.example"), 421, "wrong_host"),
+    Row("a Host that only begins well", _get("/openapi.json", host="localhost.evil.example"), 421, "wrong_host"),
+    Row(
+        "a Host with another one behind its port",
+        _get("/openapi.json", host="localhost:8484@evil.example"),
+        421,
+        "wrong_host",
+    ),
+    Row("a foreign Origin", _post("Origin: https://evil.example"), 403, "wrong_origin"),
+    Row("no Origin at all", _post("Origin: null"), 403, "wrong_origin"),
+    Row("two Authorizations", _post("Authorization: Bearer x")),
+    Row("a key in two places", _post("X-API-Key: x")),
+    Row("two Idempotency-Keys", _post("Idempotency-Key: a", "Idempotency-Key: b")),
+    Row("an empty Idempotency-Key", _post("Idempotency-Key:")),
+    Row("a long Idempotency-Key", _post("Idempotency-Key: " + "a" * 257)),
+    Row("a foreign character in it", _post("Idempotency-Key: \xe4")),
+    Row("no key", request("POST", "/calls", body=_CALL), 401, "missing_credentials"),
+    Row("a key that is none", request("POST", "/calls", key="tfk_nonsense", body=_CALL), 401, "invalid_key"),
+    Row("a key in the query", _get("/livez?api_key=x"), 400, "credentials_in_query"),
+    Row("a token in the query", _post(path="/calls?access_token=x"), 400, "credentials_in_query"),
+]
+
+_BODIES = [
+    Row("no body", _post(body="")),
+    Row("no content type", _post("Content-Type:"), 415, "unsupported_media_type"),
+    Row("a form", _post("Content-Type: application/x-www-form-urlencoded", body="a=1"), 415, "unsupported_media_type"),
+    Row("text", _post("Content-Type: text/plain"), 415, "unsupported_media_type"),
+    Row("another charset", _post("Content-Type: application/json; charset=latin-1"), 415, "unsupported_media_type"),
+    Row("a packed body", _post("Content-Encoding: gzip"), 415, "unsupported_media_type"),
+    Row("a large body, as it says itself", _post("Content-Length: 100000000"), 413, "body_too_large"),
+    Row("a body with a huge length", _post("Content-Length: 9999999999999999"), 413, "body_too_large"),
+    Row("no JSON", _post(body="{")),
+    Row("no UTF-8", _post(body=b'{"tool_name": "\xff"}')),
+    Row("no number", _post(body='{"tool_name": "owls.echo", "arguments": {"a": NaN}}')),
+    Row("deep JSON", _post(body=_DEEP)),
+    Row("a list", _post(body="[]")),
+    Row("no tool", _post(body="{}")),
+    Row("a field that nobody knows", _post(body='{"tool_name": "owls.echo", "argument": {}}')),
+    Row("a number for a tool", _post(body='{"tool_name": 1}')),
+    Row("a list of arguments", _post(body='{"tool_name": "owls.echo", "arguments": []}')),
+    Row("no time", _post(body='{"tool_name": "owls.echo", "timeout_seconds": 0}')),
+    Row("an empty batch", _post(body='{"calls": []}', path="/calls/batch")),
+    Row("a large batch", _post(body=_MANY, path="/calls/batch")),
+]  # fmt: skip
+
+_PATHS = [
+    Row("a path that is none", _get("/nothing"), 404, "not_found"),
+    Row("a slash too much", _get("/calls/"), 404, "not_found"),
+    Row("a path that climbs", _get("/calls/../livez/../../etc/passwd"), 404, "not_found"),
+    Row("a header in the path", _get("/calls%0d%0aSet-Cookie:%20a=b"), 404, "not_found"),
+    Row("a wrong method", _get("/calls"), 405, "method_not_allowed"),
+    Row("a method for other sites", _get("/calls", method="OPTIONS"), 405, "method_not_allowed"),
+    Row("a field that no query has", _get("/livez?verbose=1")),
+    Row("a call that is none", _get(f"/calls/{_UNKNOWN}"), 404, "not_found"),
+    Row("an id that is none", _get("/calls/*"), 404, "not_found"),
+    Row("the end of a call that is none", _get(f"/calls/{_UNKNOWN}", method="DELETE"), 404, "not_found"),
+    Row("a stream of none", _get(f"/calls/{_UNKNOWN}/events"), 404, "not_found"),
+    Row("a foreign event", _get(f"/calls/{_UNKNOWN}/events", "Last-Event-ID: x:end")),
+    Row("another module's tool", _post(body='{"tool_name": "jays.echo"}', path="/api/modules/owls/execute")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "row", [*_HTTP, *_HEADERS, *_BODIES, *_PATHS, *_INJECTED, *_REPEATED], ids=lambda row: row.name
+)
+async def test_a_bad_request_has_one_clear_answer(strict: Gateway, row: Row) -> None:
+    """A problem with its code says what is wrong; nothing has happened, and nothing of the request becomes a header."""
+    answer = await answer_to(strict, row.text.replace(b"{key}", strict.key.encode()))
     assert (answer.status, answer.problem["error_code"]) == (row.status, row.error_code), answer
+    assert answer.problem["effect_state"] == "none"
     assert not {"x-injected", "set-cookie"} & set(answer.headers)
+    assert ("www-authenticate" in answer.headers) == (answer.status == 401)
     assert (await answer_to(strict, _get("/livez").replace(b"{key}", strict.key.encode()))).status == 200
 
 
@@ -163,3 +254,31 @@ async def test_no_connection_becomes_another_protocol(strict: Gateway, kind: str
     answer = await answer_to(strict, text)
 
     assert (answer.status, "upgrade" in answer.headers) == (200, False)
+
+
+async def test_a_wrong_method_is_told_which_are_right(strict: Gateway) -> None:
+    """RFC 9110 asks for `Allow`."""
+    answer = await answer_to(strict, request("PUT", "/calls", key=strict.key))
+
+    assert (answer.status, answer.headers["allow"]) == (405, "POST")
+
+
+async def test_a_body_is_bounded_by_what_is_read(strict: Gateway) -> None:
+    """A body in chunks, which promises nothing, is refused as soon as it is too large."""
+    head = request("POST", "/calls", key=strict.key, headers=("Transfer-Encoding: chunked",), body=b"")
+    chunk = b"10000\r\n" + b"a" * 65536 + b"\r\n"
+
+    answer = await answer_to(strict, head, *[chunk] * 50)
+
+    assert (answer.status, answer.problem["error_code"]) == (413, "body_too_large")
+
+
+async def test_slow_headers_are_given_up(strict: Gateway) -> None:
+    """Neither does one header at a time, nor a connection that says nothing."""
+    head = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
+
+    slow = answer_to(strict, head, *[b"A: b\r\n"] * 1000, pause_seconds=0.1)
+
+    assert [answer.problem["error_code"] for answer in await asyncio.gather(slow, answer_to(strict))] == [
+        "headers_too_slow"
+    ] * 2
