@@ -56,6 +56,7 @@ endif
 test: $(READY) ## All that a change must pass (TESTS=tests/unit, JOBS=1, REDIS=/path/to/redis-server)
 	@PYTHONPATH=tests $(BIN)/python -m conformance.packages
 	@$(PYTEST) -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "usual or fleet" $(TESTS)
+	@$(if $(TESTS),,$(PYTEST) -q -n 2 --dist loadfile --no-loadscope-reorder tests/virtual)
 
 test-all: test .venv/.playwright ## The same, and real clients, the console in a browser, the chart, the release
 	@$(PYTEST) -q -m clients tests/clients

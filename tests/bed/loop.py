@@ -55,6 +55,14 @@ class _Jumping(selectors.DefaultSelector):
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
         self._loop = loop
+        self._registered = 0
+        self._places: dict[int, int] = {}
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        key = super().register(fileobj, events, data)
+        self._registered += 1
+        self._places[key.fd] = self._registered
+        return key
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if not redis.is_settled():
@@ -86,7 +94,7 @@ class _Jumping(selectors.DefaultSelector):
     def _in_some_order(
         self, events: list[tuple[selectors.SelectorKey, int]]
     ) -> list[tuple[selectors.SelectorKey, int]]:
-        events.sort(key=lambda event: event[0].fd)
+        events.sort(key=lambda event: self._places[event[0].fd])
         chance = self._loop.chance
         if chance is None or len(events) < 2:
             return events

@@ -35,7 +35,7 @@ def settle() -> None:
 
 
 def is_settled() -> bool:
-    """Return whether nothing was written to any socket since they last settled."""
+    """Return whether nothing was written to them since they last settled."""
     return _settled_at == sockets.writes()
 
 
@@ -56,6 +56,7 @@ class VirtualRedis:
         pings = _connected(self._process, self.port)
         assert pings is not None, "Redis does not start"
         self._pings = pings
+        sockets.servers.add(self.port)
         self.url = redis_url(self.port)
 
     def client(self) -> Redis:
@@ -88,6 +89,7 @@ class VirtualRedis:
     def close(self) -> None:
         """End it."""
         _servers.remove(self)
+        sockets.servers.discard(self.port)
         self._pings.close()
         _end(self._process)
 

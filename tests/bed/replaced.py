@@ -11,6 +11,8 @@ assert "kombu" not in sys.modules, "the bed has to be imported before Celery"
 
 import gc
 import logging
+import os
+import random
 import signal
 import socket
 import time
@@ -18,6 +20,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from random import Random
 from types import ModuleType
 from typing import Any
 from weakref import WeakSet
@@ -44,6 +47,13 @@ time.monotonic_ns = lambda: int(clock.monotonic() * _NANOSECONDS)
 # What a worker has once it is ready would never be freed, of hundreds of workers.
 gc.freeze = lambda: None
 gc.set_threshold = lambda *_: None
+
+
+def seed(number: int) -> None:
+    """Have all ids and all jitter come from a seed from now on."""
+    random.seed(number)
+    os.urandom = Random(number).randbytes
+
 
 # From here on the product may be imported: it finds the virtual clock.
 import celery

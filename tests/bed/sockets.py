@@ -15,11 +15,13 @@ real_sendmsg: Any = socket.socket.sendmsg
 real_recv: Any = socket.socket.recv
 real_recv_into: Any = socket.socket.recv_into
 
+servers = set[int]()
+"""The ports of the servers that have to be waited for, as they are processes of their own."""
 _writes = 0
 
 
 def writes() -> int:
-    """Return how often this process has written to a socket."""
+    """Return how often this process has written to one of these servers."""
     return _writes
 
 
@@ -62,7 +64,7 @@ def recv_into(self: socket.socket, *args: Any) -> Any:
 
 def _write(self: socket.socket, data: Any, send: Callable[[Any], Any]) -> Any:
     global _writes  # noqa: PLW0603 - of the process
-    _writes += 1
+    _writes += _peer_of(self) in servers
     site = here()
     if site is None or self not in site.sockets:
         return send(data)
@@ -73,6 +75,13 @@ def _write(self: socket.socket, data: Any, send: Callable[[Any], Any]) -> Any:
     if self.gettimeout() != 0:  # it would wait for an answer
         raise Killed
     return len(data)
+
+
+def _peer_of(self: socket.socket) -> int:
+    try:
+        return int(self.getpeername()[1])
+    except (OSError, IndexError, ValueError):  # not connected, or no address of the internet's
+        return 0
 
 
 def _wait_to_read(self: socket.socket) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 LEFT = Path(__file__).with_name("waits_left.txt")
 
-VIRTUAL = ("bed", "virtual")
+VIRTUAL = ("bed", "simulation", "virtual")
 """Folders whose tests move the clock: a second there is none of ours. Nothing in them is judged."""
 PROOFS = ("chaos", "pauses", "soak")
 """Folders of programs that run for minutes, at the pace of their plans. Nothing in them is judged."""

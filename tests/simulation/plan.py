@@ -1,0 +1,93 @@
+"""What one run of the simulation does, made from its seed: how many calls, and which faults when."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Literal
+
+Kind = Literal[
+    "kill_worker",
+    "kill_beat",
+    "kill_module",
+    "cut",
+    "late",
+    "lost_requests",
+    "lost_answers",
+    "freeze",
+    "pause",
+    "repeat",
+]
+WEIGHTS: dict[Kind, int] = {
+    "kill_worker": 12,
+    "kill_beat": 1,
+    "kill_module": 2,
+    "cut": 2,
+    "late": 2,
+    "lost_requests": 1,
+    "lost_answers": 1,
+    "freeze": 1,
+    "pause": 2,
+    "repeat": 2,
+}
+_LONGEST_SECONDS = 5.0
+_MOST_WRITES = 40
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        at: Seconds after the first call.
+        kind: What happens.
+        member: The number of the worker, or module, that it happens to.
+        seconds: For how long.
+        write: At which of the worker's next writes it is killed, and how much of that still leaves it.
+        part: 0 to 1.
+
+    """
+
+    at: float
+    kind: Kind
+    member: int
+    seconds: float
+    write: int
+    part: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run. Plans with fewer faults or calls are smaller versions of a failing one."""
+
+    seed: int
+    calls: int = 300
+    seconds: float = 20.0
+    workers: int = 2
+    faults: Sequence[Fault] = ()
+
+    @classmethod
+    def of(cls, seed: int, *, calls: int = 300, faults: int = 12) -> "Plan":
+        """Make the plan of a seed."""
+        dice = Random(f"plan {seed}")
+        seconds, workers = dice.uniform(5, 25), dice.randint(1, 3)
+        drawn = sorted(
+            (_fault(dice, seconds, workers) for _ in range(dice.randint(faults // 2, faults + faults // 2))),
+            key=lambda fault: fault.at,
+        )
+        return cls(seed, calls, seconds, workers, tuple(drawn))
+
+    def without(self, places: range) -> "Plan":
+        """Return it without some of its faults."""
+        return replace(self, faults=[fault for place, fault in enumerate(self.faults) if place not in places])
+
+
+def _fault(dice: Random, seconds: float, workers: int) -> Fault:
+    (kind,) = dice.choices(list(WEIGHTS), list(WEIGHTS.values()))
+    return Fault(
+        at=dice.uniform(0, seconds),
+        kind=kind,
+        member=dice.randrange(workers),
+        seconds=dice.uniform(0.1, _LONGEST_SECONDS),
+        write=dice.randint(1, _MOST_WRITES),
+        part=dice.choice((0.0, 0.5, 1.0)),
+    )

@@ -1,0 +1,265 @@
+"""Plays one plan in the bed, and says what did not hold."""
+
+import asyncio
+import atexit
+import hashlib
+import io
+import logging
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from aiohttp import web
+
+from bed import clock, replaced
+from bed.fleet import Worker, open_bed, until
+from bed.loop import VirtualLoop
+from bed.network import Link
+from bed.redis import VirtualRedis
+from bed.site import Site
+from chaos.checks.call_checks import Evidence, Violation, check_calls
+from chaos.checks.leftovers import stored_results
+from chaos.plan import MODULES, settings_for
+from chaos.processes.agent import Agent, endings_of
+from chaos.processes.module import Module
+from chaos.records.journal import read_journal
+from chaos.records.outcomes import read_endings
+from simulation.plan import Fault, Plan
+
+_AGENTS = 2
+_QUIET_SECONDS = 30.0
+
+
+@dataclass
+class Verdict:
+    """What became of a plan.
+
+    Attributes:
+        violations: What did not hold; none of a good run.
+        calls: How many calls ended.
+        kills: How many members were killed; `in_flight` counts those of workers that held calls then.
+        digest: Of all ends and all that modules did, in their order: the same for two runs that went alike.
+
+    """
+
+    violations: list[Violation] = field(default_factory=list)
+    calls: int = 0
+    kills: int = 0
+    in_flight: int = 0
+    virtual_seconds: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    digest: str = ""
+
+
+def play(plan: Plan, redis: VirtualRedis, folder: Path) -> Verdict:
+    """Run a plan on a loop of its own. Ids, and the order of what is ready at once, come from its seed."""
+    replaced.seed(plan.seed)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    loop = VirtualLoop(Random(f"order {plan.seed}"))
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        return runner.run(_Scene(plan, folder).play(redis))
+
+
+def play_here(plan: Plan) -> tuple[int, Verdict]:
+    """Play a plan with this process's own Redis. Returns its seed, too."""
+    redis, folder = _own_redis()
+    return plan.seed, play(plan, redis, folder / "run")
+
+
+@cache
+def _own_redis() -> tuple[VirtualRedis, Path]:
+    logging.disable(logging.CRITICAL)
+    sys.__stdout__ = None  # type: ignore[misc] # where workers say that they are ready
+    sys.stdout = io.StringIO()
+    folder = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+    redis = VirtualRedis(Path(folder.name))
+    atexit.register(folder.cleanup)
+    atexit.register(redis.close)
+    return redis, Path(folder.name)
+
+
+class _Scene:
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self._plan, self._folder = plan, folder
+        self._verdict = Verdict()
+        self._workers: list[Worker] = []
+        self._links: list[Link] = []
+        self._modules: dict[str, Site] = {}
+        self._ports: dict[str, int] = {}
+        self._faults: set[asyncio.Task[None]] = set()
+
+    async def play(self, redis: VirtualRedis) -> Verdict:
+        began_at = clock.monotonic()
+        async with open_bed(redis) as self._bed:
+            for name in MODULES:
+                await self._serve(name)
+            services = {name: f"http://127.0.0.1:{port}" for name, port in self._ports.items()}
+            self._bed.given = settings_for(redis.url, services, None).model_dump(exclude_unset=True)
+            for number in range(self._plan.workers):
+                self._links.append(await self._bed.link(redis.port))
+                self._workers.append(await self._worker(number))
+            self._beat = await self._bed.beat()
+            agents = [await self._agent(number) for number in range(_AGENTS)]
+            faults = asyncio.create_task(self._break())
+            calls = self._plan.calls // _AGENTS
+            made = [asyncio.create_task(agent.make(calls, within=self._plan.seconds)) for agent in agents]
+            await faults
+            for agent in agents:
+                agent.stop()
+            await asyncio.wait(made)
+            await self._end()
+            self._judge(sum(agent.made for agent in agents))
+        self._verdict.virtual_seconds = clock.monotonic() - began_at
+        return self._verdict
+
+    async def _serve(self, name: str) -> None:
+        """Serve a module, again at the same port."""
+        site = self._modules[name] = self._bed.site(name)
+
+        async def serve() -> int:
+            app = Module(name, self._folder / "journal").app()
+            runner = web.AppRunner(app, handler_cancellation=False, access_log=None)
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", self._ports.get(name, 0), reuse_address=True).start()
+            port: int = runner.addresses[0][1]
+            return port
+
+        self._ports[name] = await site.start(serve())
+
+    async def _worker(self, number: int) -> Worker:
+        return await self._bed.worker(redis_url=self._links[number].redis_url)
+
+    async def _agent(self, number: int) -> "_Agent":
+        fleet = await self._bed.agent()
+        return _Agent(number, fleet, self._plan.seed, endings_of(self._folder, number))
+
+    async def _break(self) -> None:
+        began_at = clock.monotonic()
+        for fault in self._plan.faults:
+            await asyncio.sleep(max(began_at + fault.at - clock.monotonic(), 0))
+            task = asyncio.create_task(self._happen(fault))
+            self._faults.add(task)
+            task.add_done_callback(self._faults.discard)
+        await asyncio.sleep(max(began_at + self._plan.seconds - clock.monotonic(), 0))
+        if self._faults:
+            await asyncio.wait(self._faults)
+
+    async def _happen(self, fault: Fault) -> None:
+        self._verdict.faults[fault.kind] += 1
+        await self._disturb(self._links[fault.member], fault)
+        match fault.kind:
+            case "kill_worker":
+                await self._kill_worker(fault)
+            case "kill_beat":
+                self._verdict.kills += 1
+                self._beat.kill()
+                await asyncio.sleep(fault.seconds)
+                self._beat = await self._bed.beat()
+            case "kill_module":
+                name = MODULES[fault.member % len(MODULES)]
+                if not self._modules[name].is_dead:
+                    self._verdict.kills += 1
+                    self._modules[name].kill()
+                    await asyncio.sleep(fault.seconds / 4)
+                    await self._serve(name)
+            case "freeze":
+                self._bed.redis.freeze()
+                await asyncio.sleep(fault.seconds / 2)
+                self._bed.redis.thaw()
+            case "pause":
+                worker = self._workers[fault.member]
+                worker.site.pause()
+                await asyncio.sleep(fault.seconds)
+                if not worker.site.is_dead:
+                    worker.site.resume()
+            case "repeat":
+                self._repeat(f"tools.{MODULES[fault.member % len(MODULES)]}")
+            case _:
+                pass
+
+    async def _disturb(self, link: Link, fault: Fault) -> None:
+        """Disturb a worker's connections to Redis."""
+        match fault.kind:
+            case "cut":
+                link.cut()
+            case "late":
+                await self._during(link, "late_seconds", fault.seconds / 10, fault.seconds)
+            case "lost_requests" | "lost_answers":
+                await self._during(link, f"loses_{fault.kind.removeprefix('lost_')}", True, fault.seconds)
+                link.cut()
+            case _:
+                pass
+
+    async def _kill_worker(self, fault: Fault) -> None:
+        worker = self._workers[fault.member]
+        if worker.site.dies_at is not None or worker.site.is_dead:
+            return
+        dead = worker.dies_at(fault.write, fault.part)
+        try:
+            async with asyncio.timeout(5):
+                await dead.wait()
+        except TimeoutError:
+            worker.kill()
+        self._verdict.kills += 1
+        self._verdict.in_flight += worker.holds_calls
+        await asyncio.sleep(fault.seconds / 4)
+        self._workers[fault.member] = await self._worker(fault.member)
+
+    @staticmethod
+    async def _during(link: Link, name: str, value: Any, seconds: float) -> None:
+        before = getattr(Link, name)
+        setattr(link, name, value)
+        await asyncio.sleep(seconds)
+        setattr(link, name, before)
+
+    def _repeat(self, queue: str) -> None:
+        """Have a queue's next message delivered twice."""
+        if self._bed.redis.is_frozen:
+            return
+        if (message := self._bed.ask("LINDEX", queue, -1)) is not None:
+            self._bed.ask("RPUSH", queue, message)
+
+    async def _end(self) -> None:
+        """Wait until the last calls, whoever awaits them, are over."""
+        await asyncio.sleep(_QUIET_SECONDS)
+        await until(lambda: not self._held(), "no call is held any more", step=1)
+
+    def _held(self) -> list[str]:
+        """Return the messages of calls that workers hold. Beat's own come and go."""
+        held: dict[str, str] = self._bed.ask("HGETALL", "unacked")
+        return [message for message in held.values() if '"tools.' in message]
+
+    def _judge(self, expected: int) -> None:
+        endings = [ending for number in range(_AGENTS) for ending in read_endings(endings_of(self._folder, number))]
+        journal = read_journal(self._folder / "journal")
+        call_ids = sorted({end.call_id for end in endings if end.call_id} | set(journal.by_call))
+        with self._bed.redis.client() as look:
+            stored = stored_results(look, call_ids)
+        evidence = Evidence(endings, journal, expected, stored)
+        self._verdict.calls = len(endings)
+        self._verdict.violations = [each for found in check_calls(evidence).values() for each in found]
+        told = [
+            f"{end.ref} {end.way} {end.result and (end.result.error_code, end.result.effect_state)}" for end in endings
+        ]
+        done = [f"{entry.mark} {entry.ref} {entry.tool}" for entry in journal.entries]
+        self._verdict.digest = hashlib.sha256("\n".join([*told, *done]).encode()).hexdigest()[:16]
+
+
+class _Agent(Agent):
+    """The agent of the chaos tests, told by its own methods instead of by signals."""
+
+    @property
+    def made(self) -> int:
+        """How many calls it has made."""
+        return self._made + self._made_at_once
+
+    def stop(self) -> None:
+        """Make no more than was planned."""
+        self._is_enough.set()
