@@ -7,7 +7,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test test-all test-versions flakes lint format hooks docs map lock bench \
+.PHONY: help install demo up test test-all test-versions flakes faults simulate lint format hooks docs map lock bench \
 	list-modules refresh-tools logs-core logs-module redis-cli restart-module \
 	conformance explore proofs load-proofs chaos pauses soak clean
 
@@ -82,6 +82,13 @@ conformance: $(READY) ## The conformance suite of MCP, as server and as client (
 
 explore: $(READY) ## The tests of properties, on other examples each time
 	@HYPOTHESIS_PROFILE=exploring $(BIN)/pytest -q -n $(JOBS) -m hypothesis tests
+
+faults: $(READY) ## Planted faults, each of which the tests must find; it goes on where it stopped (FAULTS="name name")
+	@PYTHONPATH=tests $(BIN)/python -m conformance.packages
+	@PYTHONPATH=tests $(BIN)/python -m faults $(FAULTS)
+
+simulate: $(READY) ## Whole fleets under every fault, in virtual time, for ten minutes (SIMULATE="--first 7 --runs 1")
+	@PYTHONPATH=tests $(BIN)/python -m simulation $(SIMULATE)
 
 lint: $(READY) ## Style, formatting, import rules, Lua, tests that wait for a time, types
 	@$(BIN)/ruff check

@@ -38,6 +38,7 @@ TIERS = {
     "examples/modules/test_escapes.py": "fleet",
     "examples/modules/test_private_process.py": "fleet",
     "examples/test_small_programs.py": "fleet",
+    "faults": "usual",
     "fleet": "fleet",
     "fleet/adapters/test_calling.py": "usual",
     "fleet/agents/test_own_middleware.py": "usual",

@@ -1,0 +1,46 @@
+"""Each planted fault can be planted: its old text is in one place, and what replaces it compiles."""
+
+import ast
+from dataclasses import replace
+
+import pytest
+
+from faults.planted import ROOMS, ROOT, Fault, FaultRefused, locate, read_product, read_table
+from support.lua_check import globals_of
+
+FAULTS = read_table()
+PRODUCT = read_product(ROOT)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_can_be_planted(fault: Fault) -> None:
+    """Its old text occurs once, in its room, and the file is still Python or Lua with the new one."""
+    path = locate(fault, PRODUCT)
+    text = PRODUCT[path].replace(fault.old, fault.new)
+
+    assert text != PRODUCT[path]
+    if path.suffix == ".py":
+        ast.parse(text)
+    else:
+        globals_of(text)
+
+
+def test_faults_have_names_and_are_in_all_rooms() -> None:
+    """Each can be asked for by its name."""
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+    assert {fault.room for fault in FAULTS} == {*ROOMS}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"old": "no such text is in the product"}, "0 times"),
+        ({"old": "import"}, "times, not once"),
+        ({"room": "cli"}, "not in"),
+    ],
+    ids=["nowhere", "twice", "elsewhere"],
+)
+def test_a_fault_without_one_place_is_refused(changes: dict[str, str], why: str) -> None:
+    """Nobody plants another fault than is meant."""
+    with pytest.raises(FaultRefused, match=why):
+        locate(replace(FAULTS[0], **changes), PRODUCT)
