@@ -7,29 +7,36 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from faults.planted import ROOT, Fault, locate, read_product
 from faults.trial import TrialTree
 from tiers import SHORT, TESTS, tier_of
 
-_BATCHES = (1, 9, 40)
-"""Files of tests in the first runs; the rest of the room's are one run, and all others another one."""
+Reach = Literal["near", "room", "all"]
+REACHES: tuple[Reach, ...] = get_args(Reach)
+"""Which tests are run: those that seem to be about the fault's file, all of its room, too, or really all."""
+
+_NEAREST = 12
+"""Files of tests in the first run, whatever room they are of."""
+_ROOM = 2
 _APART = {"house", "faults"}
 """Folders of tests that read the product's text, and so find what no behaviour shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What became of a fault: `test` has found it, or none (`None`), after so many seconds. `complete`: all tests were run.
+    """What became of a fault: `test` has found it, or none (`None`), after so many seconds. `reach`: which tests were run.
 
+    `state` is the digest of what it is true of: the product, and the file of the test that has found it, or else all tests.
     `remarks` name tests that failed without the fault too, or not again with it, and files that could not be imported.
     """
 
     fault: str
-    product: str
+    state: str
     test: str | None
     seconds: float
-    complete: bool
+    reach: Reach
     remarks: tuple[str, ...] = ()
 
 
@@ -57,11 +64,11 @@ class Findings:
 class Hunt:
     """Plants one fault after the other in the copy `tree`, which is as the working tree is."""
 
-    def __init__(self, tree: TrialTree, findings: Findings, *, processes: int, only_room: bool) -> None:
+    def __init__(self, tree: TrialTree, findings: Findings, *, processes: int, reach: Reach) -> None:
         self._tree, self._findings = tree, findings
-        self._processes, self._only_room = processes, only_room
+        self._processes, self._reach = processes, reach
+        self._broken = list[str]()  # tests that fail without any fault
         self._product = read_product(ROOT)
-        self._digest = hashlib.sha256(repr(sorted(self._product.items())).encode()).hexdigest()
         files = {path: path.read_text() for path in sorted(TESTS.rglob("test_*.py"))}
         self._tests = {
             path: text
@@ -70,11 +77,11 @@ class Hunt:
         }
 
     def known(self, fault: Fault) -> Finding | None:
-        """Return what an earlier run found, if the product and the test are still the same."""
+        """Return what an earlier run found, if that is true of the present product and tests."""
         kept = self._findings.of(fault)
-        if kept is None or kept.product != self._digest or not (kept.test or kept.complete or self._only_room):
+        if kept is None or kept.state != self._state(kept.test):
             return None
-        return kept if kept.test is None or (ROOT / kept.test.partition("::")[0]) in self._tests else None
+        return kept if kept.test or REACHES.index(kept.reach) >= REACHES.index(self._reach) else None
 
     def search(self, fault: Fault) -> Finding:
         """Run tests with the fault until one finds it: it fails again alone, and passes without the fault."""
@@ -86,64 +93,64 @@ class Hunt:
             found = self._found_in(fault, path, batch, remarks)
             if found is not None:
                 break
-        finding = Finding(
-            _digest(fault),
-            self._digest,
-            found,
-            round(time.monotonic() - begun, 1),
-            not self._only_room,
-            tuple(remarks),
-        )
+        seconds = round(time.monotonic() - begun, 1)
+        finding = Finding(_digest(fault), self._state(found), found, seconds, self._reach, tuple(remarks))
         self._findings.add(finding)
         return finding
 
+    def _state(self, test: str | None) -> str:
+        tests = [text for path, text in self._tests.items() if test is None or path == ROOT / test.partition("::")[0]]
+        return hashlib.sha256(repr((sorted(self._product.items()), tests)).encode()).hexdigest()
+
     def _found_in(self, fault: Fault, path: Path, batch: Sequence[Path], remarks: list[str]) -> str | None:
-        left_out = list[str]()
+        unsteady = list[str]()
         words = [str(file.relative_to(ROOT)) for file in batch]
         processes = self._processes if len(batch) > 1 else 0
         while words:
             with self._tree.changed(path, fault.old, fault.new):
-                failed = self._tree.run(words, left_out=left_out, processes=processes)
+                failed = self._tree.run(words, left_out=[*self._broken, *unsteady], processes=processes)
                 repeated = {test for test in failed if "::" in test and self._tree.run([test])}
-            for test in failed:
-                if test in repeated and not self._tree.run([test]):
-                    return test
-                remarks.append(f"{test} {'fails without it' if test in repeated else 'does not count'}")
             if not failed:
                 return None
-            left_out += [test for test in failed if "::" in test]
+            for test in failed:
+                if test not in repeated:
+                    remarks.append(f"{test} does not count: it cannot be imported, or passes when it is repeated")
+                    unsteady.append(test)
+                elif not self._tree.run([test]):
+                    return test
+                else:
+                    remarks.append(f"{test} does not count: it fails without the fault, too")
+                    self._broken.append(test)
             words = [word for word in words if word not in failed]
         return None
 
     def _batches(self, fault: Fault, path: Path) -> list[list[Path]]:
-        """Order the files of tests: the last finder's first, then the room's, those before the others that seem to be about `path`."""
+        """Order the files of tests: the last finder's, those that seem to be about `path`, those of its room, and all others."""
         kept = self._findings.of(fault)
-        last = ROOT / kept.test.partition("::")[0] if kept is not None and kept.test else None
-        ranked = sorted(self._tests, key=lambda file: (file != last, -self._nearness(file, path)))
-        room = [file for file in ranked if file == last or _is_of_room(file, fault.room)]
-        batches = list[list[Path]]()
-        for size in _BATCHES if last in self._tests else _BATCHES[1:]:
-            batches.append(room[:size])
-            room = room[size:]
-        batches.append(room)
-        if not self._only_room:
-            others = [file for file in ranked if not any(file in batch for batch in batches)]
-            batches.append(others[: _BATCHES[-1]])
-            batches += [[file for file in others[_BATCHES[-1] :] if tier_of(file) == tier] for tier in SHORT]
-        return [batch for batch in batches if batch]
+        last = [file for file in self._tests if kept and kept.test and file == ROOT / kept.test.partition("::")[0]]
+        left = sorted(self._tests.keys() - set(last), key=lambda file: (-self._nearness(file, path, fault), file))
+        near, left = left[:_NEAREST], left[_NEAREST:]
+        room = [file for file in left if _kind_of(file, fault.room) == _ROOM]
+        others = [[file for file in left if tier_of(file) == tier and file not in room] for tier in SHORT]
+        reached = [last, near, room, *others][: {"near": 2, "room": 3, "all": None}[self._reach]]
+        return [batch for batch in reached if batch]
 
-    def _nearness(self, file: Path, path: Path) -> float:
-        """Count the words that the names of both files share, and whether the test imports the module."""
-        words, others = _words(path), _words(file.relative_to(TESTS))
-        stem = _words(Path(path.name))
+    def _nearness(self, file: Path, path: Path, fault: Fault) -> int:
+        """Count the words that both names share, the file's own twice; more for a test that imports the module, or is small."""
+        words, own, others = (
+            _words(path) | _words(Path(fault.name)),
+            _words(Path(path.name)),
+            _words(file.relative_to(TESTS)),
+        )
         module = ".".join(path.with_suffix("").parts[1:])
-        imported = 3 if path.suffix == ".py" and module in self._tests[file] else 0
-        return imported + len(words & others) + len(stem & others)
+        imports = path.suffix == ".py" and module in self._tests[file]
+        return 3 * imports + len(words & others) + len(own & others) + _kind_of(file, fault.room)
 
 
-def _is_of_room(file: Path, room: str) -> bool:
+def _kind_of(file: Path, room: str) -> int:
+    """Say whether a file of tests is the room's own, another room's, or about whole fleets: from small tests to large ones."""
     kind, *rest = file.relative_to(TESTS).parts
-    return kind in {"unit", "integration"} and rest[0] == room
+    return (_ROOM if rest[0] == room else 1) if kind in {"unit", "integration"} else 0
 
 
 def _words(path: Path) -> set[str]:

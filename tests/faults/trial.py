@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ class TrialFailed(Exception):
 class TrialTree:
     """The copy, in `folder`. It has what git knows of the working tree, or would add; nothing is written outside of it.
 
-    Its virtual environment has the packages of the running one as links, and the product's folders are those of the copy.
+    Its virtual environment has the packages of the repository's as hard links, and imports the copy's folders.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,18 +35,16 @@ class TrialTree:
         listing = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         names = subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split("\0")
         files = {name for name in names if name and (ROOT / name).is_file()}
-        if not self.python.exists():
-            shutil.rmtree(self.root, ignore_errors=True)
         for path in [path for path in self.root.rglob("*") if path.is_file() and self._is_copied(path)]:
             if path.relative_to(self.root).as_posix() not in files:
                 path.unlink()
-        for name in files:
-            source, target = ROOT / name, self.root / name
-            if not target.exists() or source.read_bytes() != target.read_bytes():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                _drop_bytecode(target)
-                shutil.copy2(source, target)
-        if not self.python.exists():
+        changed = [name for name in files if _differ(ROOT / name, self.root / name)]
+        for name in changed:
+            target = self.root / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _drop_bytecode(target)
+            shutil.copy2(ROOT / name, target)
+        if not self.python.exists() or "requirements.lock" in changed:
             self._make_environment()
         self._check_imports()
 
@@ -56,27 +53,21 @@ class TrialTree:
         return inside[0] not in {".venv", ".cache"} and "__pycache__" not in inside
 
     def _make_environment(self) -> None:
-        """Link what is installed, but for what says where the product is; scripts name the copy's interpreter."""
-        home, here = Path(sys.prefix), self._environment
-        packages = Path("lib") / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
-        for folder in (here / "bin", here / packages):
-            folder.mkdir(parents=True)
-        for entry in (home / packages).iterdir():
-            if not (entry.suffix == ".pth" and entry.name.startswith("_toolfleet")):
-                (here / packages / entry.name).symlink_to(entry)
-        paths = [str(self.root / room) for room in _PACKAGES]
-        (here / packages / "_toolfleet.pth").write_text("\n".join(paths) + "\n")
-        shutil.copy(home / "pyvenv.cfg", here)
-        for entry in (home / "bin").iterdir():
-            target = here / "bin" / entry.name
-            if entry.is_symlink():
-                target.symlink_to(entry.readlink())
-            elif (text := entry.read_bytes()).startswith(b"#!"):
-                target.write_bytes(text.replace(bytes(home), bytes(here)))
-                target.chmod(0o755)
-            else:
-                target.symlink_to(entry)
-        (self.root / ".cache").symlink_to(ROOT / ".cache")  # programs of Node.js that tests run
+        """Link all that is installed, but for files that say where it is."""
+        made = self.root / ".venv.new"
+        for left in (made, self._environment):
+            shutil.rmtree(left, ignore_errors=True)
+        shutil.copytree(ROOT / ".venv", made, symlinks=True, copy_function=os.link)
+        for file in [*(made / "bin").iterdir(), *made.glob("lib/*/site-packages/_toolfleet*.pth")]:
+            if not file.is_symlink() and (text := file.read_bytes()) and bytes(ROOT) in text:
+                mode = file.stat().st_mode
+                file.unlink()  # it is a link to the one that must stay
+                file.write_bytes(text.replace(bytes(ROOT), bytes(self.root)))
+                file.chmod(mode)
+        made.rename(self._environment)
+        cache = self.root / ".cache"  # programs of Node.js that tests run
+        if not cache.is_symlink():
+            cache.symlink_to(ROOT / ".cache")
 
     def _check_imports(self) -> None:
         code = "import json, toolfleet"
@@ -139,6 +130,10 @@ class TrialTree:
         }
         path = f"{self._environment / 'bin'}:{os.environ['PATH']}"
         return {**kept, "VIRTUAL_ENV": str(self._environment), "PATH": path}
+
+
+def _differ(one: Path, other: Path) -> bool:
+    return not other.exists() or one.read_bytes() != other.read_bytes()
 
 
 def _write(file: Path, text: str) -> None:

@@ -175,6 +175,16 @@ async def test_each_call_of_a_batch_has_its_own_answer(here: httpx.AsyncClient) 
     await here.delete(f"/calls/{napping['call']['call_id']}")
 
 
+async def test_each_call_of_a_batch_has_its_own_key(here: httpx.AsyncClient, owls: ModuleServer) -> None:
+    """A batch that is sent again joins the calls of the first one."""
+    calls = [{"tool_name": "owls.echo", "arguments": {"n": n}, "idempotency_key": str(uuid.uuid4())} for n in range(2)]
+    answers = [await here.post("/calls/batch", json={"calls": calls}, headers={"Prefer": "wait=4"}) for _ in range(2)]
+    first, again = ([call["result"] for call in answer.json()["calls"]] for answer in answers)
+
+    assert first == again
+    assert len(owls.calls("echo")) == 2
+
+
 async def test_a_modules_tool_is_executed_through_the_queue(here: httpx.AsyncClient) -> None:
     """With the module's name before it or without; another module's is refused."""
     path = "/api/modules/owls/execute"

@@ -1,6 +1,7 @@
 """Which arguments must not be kept, arguments without them, and results that must not be kept."""
 
 import gc
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -273,6 +274,15 @@ def test_a_text_loses_what_the_arguments_lost() -> None:
 
     assert scrubbed(text, arguments, kept) == "No [redacted] or [redacted] for ada@example.org, 411: True."
     assert scrubbed(text, arguments, arguments) == text
+
+
+@pytest.mark.parametrize("is_ascii", [False, True], ids=["letters as they are", "letters escaped"])
+def test_a_text_loses_what_stands_in_it_as_json(is_ascii: bool) -> None:
+    """A module may repeat what it was sent as it was written there."""
+    arguments = {"password": 'grün "7"'}
+    text = f"No {json.dumps(arguments, ensure_ascii=is_ascii)}."
+
+    assert scrubbed(text, arguments, redacted(arguments, ("/password",))) == 'No {"password": "[redacted]"}.'
 
 
 def test_of_a_text_nothing_is_kept_where_very_much_would_have_to_be_looked_for() -> None:
