@@ -17,8 +17,8 @@ Reach = Literal["near", "room", "all"]
 REACHES: tuple[Reach, ...] = get_args(Reach)
 """Which tests are run: those that seem to be about the fault's file, all of its room, too, or really all."""
 
-_NEAREST = 12
-"""Files of tests in the first run, whatever room they are of."""
+_NEAREST, _NEAR = 3, 9
+"""Files of tests in the first two runs, whatever room they are of."""
 _ROOM = 2
 _APART = {"house", "faults"}
 """Folders of tests that read the product's text, and so find what no behaviour shows."""
@@ -105,7 +105,7 @@ class Hunt:
     def _found_in(self, fault: Fault, path: Path, batch: Sequence[Path], remarks: list[str]) -> str | None:
         unsteady = list[str]()
         words = [str(file.relative_to(ROOT)) for file in batch]
-        processes = self._processes if len(batch) > 1 else 0
+        processes = self._processes if len(batch) > _NEAREST else 0  # each takes seconds to start
         while words:
             with self._tree.changed(path, fault.old, fault.new):
                 failed = self._tree.run(words, left_out=[*self._broken, *unsteady], processes=processes)
@@ -129,10 +129,10 @@ class Hunt:
         kept = self._findings.of(fault)
         last = [file for file in self._tests if kept and kept.test and file == ROOT / kept.test.partition("::")[0]]
         left = sorted(self._tests.keys() - set(last), key=lambda file: (-self._nearness(file, path, fault), file))
-        near, left = left[:_NEAREST], left[_NEAREST:]
+        nearest, near, left = left[:_NEAREST], left[_NEAREST : _NEAREST + _NEAR], left[_NEAREST + _NEAR :]
         room = [file for file in left if _kind_of(file, fault.room) == _ROOM]
         others = [[file for file in left if tier_of(file) == tier and file not in room] for tier in SHORT]
-        reached = [last, near, room, *others][: {"near": 2, "room": 3, "all": None}[self._reach]]
+        reached = [last, nearest, near, room, *others][: {"near": 3, "room": 4, "all": None}[self._reach]]
         return [batch for batch in reached if batch]
 
     def _nearness(self, file: Path, path: Path, fault: Fault) -> int:

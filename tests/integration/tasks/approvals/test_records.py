@@ -12,6 +12,7 @@ from support.published_call import published
 from toolfleet import Approver, Caller
 from toolfleet_registry.contracts.approvals.terms import ApprovalRule
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords, ListedApproval, StoredApproval
 from toolfleet_tasks.approvals.request import AskedApproval
 from toolfleet_tasks.approvals.shown import may_see
@@ -129,6 +130,23 @@ async def test_a_list_has_what_its_viewer_may_see(
     assert await page(records, viewer) == seen
     assert [each for k in range(5) for each in await page(records, viewer, limit=1, offset=k)] == seen
     assert await page(records, viewer, conversation_id="c-1") == [each for each in seen if each in {"a-0", "a-4"}]
+
+
+async def test_nothing_is_decided_after_an_approval_has_expired(
+    records: ApprovalRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though nobody has noted that yet; and none expires before its time."""
+    await ask(records, "a-0")
+    found = await stored(records, "a-0")
+
+    async def answer(state: Any) -> str:
+        return await records.decide(found, ApprovalChange(state, found.request, found.call, found.votes, found.journal))
+
+    assert await answer("expired") == "waiting"
+    monkeypatch.setattr(fleet_clock, "now", lambda: found.request.expires_at)
+    assert [await answer(state) for state in ("waiting", "approved", "rejected")] == ["expired"] * 3
+    assert (await stored(records, "a-0")).state == "waiting"
+    assert await answer("expired") == "taken"
 
 
 async def test_a_long_list_is_read_in_parts(records: ApprovalRecords, monkeypatch: pytest.MonkeyPatch) -> None:

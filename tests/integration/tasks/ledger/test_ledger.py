@@ -313,12 +313,13 @@ async def test_with_celerys_own_backend_the_record_holds_the_result(
     [("none", "timed_out", "none"), ("unknown", "timed_out", "unknown"), ("done", "timed_out", "unknown")],
 )
 async def test_an_end_from_outside_says_what_closed_attempts_did(
-    ledger: Ledger, so_far: EffectState, code: str, effect_state: str
+    ledger: Ledger, redis: Redis, so_far: EffectState, code: str, effect_state: str
 ) -> None:
-    """A call that waits for its retry ends by what its first attempt may have done."""
+    """A call that waits for its retry ends by what its first attempt may have done: a dead letter, if that is not nothing."""
     await close(ledger, await begun(ledger, CALL), attempt(Outcome.FAILED, effect_state=so_far))
 
     assert shown(await ledger.end(CALL, ENDING, data_id=ANY_DATA)) == (code, effect_state)
+    assert await redis.hkeys(Keys().dead) == ([] if effect_state == "none" else [CALL.call_id])
 
 
 async def test_an_end_from_outside_of_a_call_that_runs_is_unknown(ledger: Ledger, other: Ledger, redis: Redis) -> None:

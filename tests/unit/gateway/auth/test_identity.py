@@ -1,5 +1,7 @@
 """Who has sent a request, by what it is proved, and for whom it acts."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +33,18 @@ def test_acting_for_others_is_a_right_of_its_own() -> None:
 
     other = Identity(ADA, key_id="a", acts_for_others=True).caller_for("bob")
     assert other == ADA.model_copy(update={"user_id": "bob"})
+
+
+def test_a_key_of_some_modules_is_shown_calls_of_these_only() -> None:
+    """Also of its own user's, whichever key has made them."""
+
+    def seen(modules: Any) -> list[str]:
+        identity = Identity(ADA.model_copy(update={"allowed_modules": modules}), key_id="a")
+        return [name for name in ("owls.count", "owlsome.count", "git.push") if identity.sees_calls_of(name)]
+
+    assert seen(frozenset({"owls"})) == ["owls.count"]
+    assert seen(frozenset()) == []
+    assert seen("*") == seen(None) == ["owls.count", "owlsome.count", "git.push"]
 
 
 @pytest.mark.parametrize("user_id", ["", "x" * 257])

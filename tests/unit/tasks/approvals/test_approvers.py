@@ -84,6 +84,15 @@ def test_a_vote_of_their_own_counts_only_where_the_rule_takes_it() -> None:
     assert missing_votes(request, [vote(own), vote(Approver("key k4", "ada", "admin", "k4"))]) == 0
 
 
+def test_only_approvals_of_this_very_call_count() -> None:
+    """Not of what it was before somebody edited it, and no rejection."""
+    given = vote(Approver("key k4", "ada", "admin", "k4"))
+
+    assert missing_votes(asked(), [given]) == 0
+    assert missing_votes(asked(), [given.model_copy(update={"binding": "another"})]) == 1
+    assert missing_votes(asked(), [given.model_copy(update={"verdict": "reject"})]) == 1
+
+
 def test_two_keys_of_a_user_are_one_person() -> None:
     """Their votes count once, and the second is not taken."""
     request = asked(ADMINS.model_copy(update={"quorum": 2}))
