@@ -10,6 +10,7 @@ from support.hosts.announced_host import announced
 from support.module_server import ModuleServer, serve
 from support.modules.listed_modules import until_listed
 from support.owls import make_module
+from support.waiting import wait_until_answered
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
@@ -45,11 +46,10 @@ def agent(bed: TestBed) -> ToolFleet:
 
 
 async def until_called(fleet: ToolFleet, name: str) -> None:
-    is_called = False
-    async with asyncio.timeout(20):
-        while not is_called:
-            await asyncio.sleep(0.02)
-            is_called = (await fleet.call(ToolCall(tool_name=name), ADA, timeout=10)).success
+    async def is_called() -> bool:
+        return (await fleet.call(ToolCall(tool_name=name), ADA, timeout=10)).success
+
+    await wait_until_answered(is_called, f"{name} is called")
 
 
 async def test_an_announced_module_is_called_as_any_other(

@@ -64,4 +64,4 @@ def test_a_replica_that_is_restarted_is_missed_by_nobody(fleet: Up) -> None:
         now = {one["id"] for one in listed(fleet)["owls"]["replicas"]}
         return len(now) == 2 and len(now & before) == 1
 
-    wait_until_sync(is_renewed, "another process has taken its place", seconds=40)
+    wait_until_sync(is_renewed, "another process has taken its place")

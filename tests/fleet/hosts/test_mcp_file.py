@@ -19,7 +19,6 @@ from support.waiting import wait_until_sync
 from toolfleet_cli.local.tcp_ports import free_port
 
 pytestmark = pytest.mark.slow
-SECONDS = 60
 
 
 def write(folder: Path, *names: str) -> Path:
@@ -36,7 +35,7 @@ def write(folder: Path, *names: str) -> Path:
 def manifest(port: int) -> dict[str, Any]:
     """What is served there; nothing yet is `{}`."""
     try:
-        found: dict[str, Any] = httpx.get(f"http://127.0.0.1:{port}/manifest", timeout=5).json()
+        found: dict[str, Any] = httpx.get(f"http://127.0.0.1:{port}/manifest", trust_env=False).json()
     except httpx.HTTPError:
         return {}
     return found if found.get("tools") else {}
@@ -45,7 +44,7 @@ def manifest(port: int) -> dict[str, Any]:
 def executed(port: int, tool: str, **arguments: Any) -> dict[str, Any]:
     """One call, as the fleet sends it."""
     body = {"tool_name": tool, "arguments": arguments}
-    found: dict[str, Any] = httpx.post(f"http://127.0.0.1:{port}/execute", json=body, timeout=SECONDS).json()
+    found: dict[str, Any] = httpx.post(f"http://127.0.0.1:{port}/execute", json=body).json()
     return found
 
 
@@ -78,7 +77,7 @@ def test_each_server_of_a_file_is_a_module_with_a_process_of_its_own(tmp_path: P
     """Real calls are answered by both. A host that is killed is started anew; when the command ends, nothing is left."""
     port = two_free_ports()
     with serving(write(tmp_path, "barn", "nest"), port) as process:
-        wait_until_sync(lambda: manifest(port) and manifest(port + 1), "both serve", seconds=SECONDS)
+        wait_until_sync(lambda: manifest(port) and manifest(port + 1), "both serve")
         assert (manifest(port)["module_name"], manifest(port + 1)["module_name"]) == ("barn", "nest")
         assert executed(port, "barn.echo", text="hoot")["success"]
         assert executed(port + 1, "nest.echo", text="hoot")["success"]
@@ -86,15 +85,15 @@ def test_each_server_of_a_file_is_a_module_with_a_process_of_its_own(tmp_path: P
         everything = psutil.Process(process.pid).children(recursive=True)
         (doomed,) = [each for each in everything if " ".join(each.cmdline()).count(" mcp barn ") == 1]
         doomed.kill()
-        wait_until_sync(lambda: not manifest(port), "it is gone", seconds=SECONDS)
+        wait_until_sync(lambda: not manifest(port), "it is gone")
         assert executed(port + 1, "nest.echo", text="hoot")["success"]
-        wait_until_sync(lambda: manifest(port), "another one serves in its place", seconds=SECONDS)
+        wait_until_sync(lambda: manifest(port), "another one serves in its place")
         assert executed(port, "barn.echo", text="hoot")["success"]
 
         everything = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
-        assert process.wait(SECONDS) == 0
-        wait_until_sync(lambda: all(is_gone(each.pid) for each in everything), "nothing is left", seconds=SECONDS)
+        assert process.wait() == 0
+        wait_until_sync(lambda: all(is_gone(each.pid) for each in everything), "nothing is left")
 
 
 @pytest.mark.timeout(300)

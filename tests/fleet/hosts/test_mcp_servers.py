@@ -33,10 +33,10 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     repository = folder / "nest"
     repository.mkdir()
     git = ["git", "-C", str(repository), "-c", "user.name=Ada", "-c", "user.email=ada@owls.test"]
-    subprocess.run([*git, "init", "-q", "-b", "main"], check=True, timeout=30)
+    subprocess.run([*git, "init", "-q", "-b", "main"], check=True)
     (repository / "egg.txt").write_text("one\n")
-    subprocess.run([*git, "add", "."], check=True, timeout=30)
-    subprocess.run([*git, "commit", "-q", "-m", "Lay an egg"], check=True, timeout=30)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "Lay an egg"], check=True)
     with odd_http(CHARGES) as (odd, _):
         (folder / "toolfleet.toml").write_text(f'{SETTINGS}\n[hosts.odd]\nurl = "{odd.url}"\n')
         with up(folder, {"PATH": f"{BIN}:{os.environ['PATH']}"}, "--no-gateway") as running:

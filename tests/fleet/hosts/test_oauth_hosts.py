@@ -17,7 +17,6 @@ from toolfleet_cli.local.tcp_ports import free_port
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
 
 LOGIN = "toolfleet host mcp nest --login"
-SECONDS = 60
 PIPE = asyncio.subprocess.PIPE
 
 
@@ -30,14 +29,14 @@ class HostProcess:
     async def has_tools(self) -> bool:
         try:
             async with httpx.AsyncClient(trust_env=False) as client:
-                return bool((await client.get(f"{self._url}/manifest", timeout=SECONDS)).json()["tools"])
+                return bool((await client.get(f"{self._url}/manifest", timeout=None)).json()["tools"])
         except httpx.HTTPError:
             return False
 
     async def call(self, tool: str) -> dict[str, Any]:
         body = {"tool_name": f"nest.{tool}", "arguments": {}}
         async with httpx.AsyncClient(trust_env=False) as client:
-            answer = await client.post(f"{self._url}/execute", json=body, timeout=SECONDS)
+            answer = await client.post(f"{self._url}/execute", json=body, timeout=None)
         found: dict[str, Any] = answer.json()
         return found
 
@@ -50,7 +49,7 @@ async def host(folder: Path) -> AsyncGenerator[HostProcess]:
         process = await asyncio.create_subprocess_exec(*COMMAND, *words, cwd=folder, stdout=output, stderr=output)
     try:
         served = HostProcess(process, port)
-        await wait_until_answered(served.has_tools, "the host serves its tools", seconds=SECONDS)
+        await wait_until_answered(served.has_tools, "the host serves its tools")
         yield served
     finally:
         if process.returncode is None:
@@ -62,12 +61,11 @@ async def log_in(folder: Path) -> str:
     """Log in by the command, and return what it says at its end."""
     process = await asyncio.create_subprocess_exec(*COMMAND, *LOGIN.split()[1:], cwd=folder, stdout=PIPE, stderr=PIPE)
     assert process.stdout is not None
-    async with asyncio.timeout(SECONDS):
-        while not (line := (await process.stdout.readline()).decode()).startswith("http"):
-            assert line, await process.communicate()
-        async with httpx.AsyncClient(trust_env=False, follow_redirects=True) as client:
-            assert (await client.get(line.strip())).status_code == 200
-        out, err = await process.communicate()
+    while not (line := (await process.stdout.readline()).decode()).startswith("http"):
+        assert line, await process.communicate()
+    async with httpx.AsyncClient(trust_env=False, follow_redirects=True) as client:
+        assert (await client.get(line.strip())).status_code == 200
+    out, err = await process.communicate()
     assert (process.returncode, err) == (0, b"")
     return out.decode().strip()
 
@@ -106,7 +104,7 @@ async def test_one_login_serves_all_hosts_of_a_module(tmp_path: Path) -> None:
         assert LOGIN in refused["error"]
 
         await log_in(tmp_path)
-        await wait_until_answered(lambda: _succeeds(other), "the other has the next login", seconds=SECONDS)
+        await wait_until_answered(lambda: _succeeds(other), "the other has the next login")
 
 
 async def _succeeds(served: HostProcess) -> bool:

@@ -50,7 +50,7 @@ async def test_no_call_fails_but_those_of_files_that_were_broken(fleet: Up) -> N
             draft.rename(file)
             if at % 10 != 5:
                 shown = BROKEN_AT if at % 10 == 7 else at
-                await wait_until(partial(load.has_seen, shown, calling), f"save {at} is served", seconds=60)
+                await wait_until(partial(load.has_seen, shown, calling), f"save {at} is served")
         load.is_over = True
         await calling
 

@@ -1,4 +1,4 @@
-"""A REST service in a process of its own, which tells what it was asked: for hosts of OpenAPI documents."""
+"""A REST service which tells what it was asked: for hosts of OpenAPI documents."""
 
 import asyncio
 import base64
@@ -9,37 +9,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from support.processes import next_line, python_program
-from support.worker_process import TESTS
+from support.modules.example_modules import serving
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 )
 
-_PROGRAM = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import socket, uvicorn
-from support.hosts.bird_service import app
-
-listener = socket.socket()
-listener.bind(("127.0.0.1", 0))
-listener.listen(128)
-print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
-uvicorn.Server(uvicorn.Config(app, log_level="critical")).run(sockets=[listener])
-"""
-_asked: list[str] = []
-
 
 async def _echo(request: Request) -> Response:
     """What came: the path and the query as they were sent, headers, and the body as text."""
-    _asked.append(f"{request.method} {request.url.path}")
+    request.app.state.asked.append(f"{request.method} {request.url.path}")
     return JSONResponse(
         {
             "method": request.method,
@@ -54,15 +38,15 @@ async def _echo(request: Request) -> Response:
 
 async def _status(request: Request) -> Response:
     """The status that is in the path, with `retry-after` and `location` of the query."""
-    _asked.append(f"{request.method} {request.url.path}")
+    request.app.state.asked.append(f"{request.method} {request.url.path}")
     headers = {name: value for name, value in request.query_params.items() if name in {"retry-after", "location"}}
-    text = f"You have said {request.headers.get('authorization')}."
+    text = "" if request.path_params["code"] == 304 else f"You have said {request.headers.get('authorization')}."
     return Response(text, request.path_params["code"], headers, "text/plain")
 
 
 async def _say(request: Request) -> Response:
     """The status of the path, with the body of the request, and the header fields that its `headers` has as JSON."""
-    _asked.append(f"{request.method} {request.url.path}")
+    request.app.state.asked.append(f"{request.method} {request.url.path}")
     response = Response(await request.body(), request.path_params["code"])
     for name, value in json.loads(request.query_params.get("headers", "{}")).items():
         response.headers[name] = value
@@ -89,45 +73,39 @@ async def _content(request: Request) -> Response:
 
 
 async def _slow(request: Request) -> Response:
-    _asked.append(f"{request.method} {request.url.path}")
-    await asyncio.sleep(30)
+    asked: list[str] = request.app.state.asked
+    asked.append(f"{request.method} {request.url.path}")
+    while not await request.is_disconnected():  # noqa: ASYNC110 - nothing else announces it
+        await asyncio.sleep(0.02)
+    asked.append(f"{request.method} {request.url.path} is gone")
     return Response()
 
 
-async def _all_asked(_: Request) -> Response:
-    return JSONResponse(_asked)
-
-
 _ANY = ["GET", "HEAD", "PUT", "DELETE", "POST", "PATCH"]
-app = Starlette(
-    routes=[
-        Route("/asked", _all_asked),
-        Route("/status/{code:int}", _status, methods=_ANY),
-        Route("/say/{code:int}", _say, methods=_ANY),
-        Route("/content/{kind}", _content, methods=_ANY),
-        Route("/slow", _slow, methods=_ANY),
-        Route("/{rest:path}", _echo, methods=_ANY),
-    ]
-)
+_ROUTES = [
+    Route("/status/{code:int}", _status, methods=_ANY),
+    Route("/say/{code:int}", _say, methods=_ANY),
+    Route("/content/{kind}", _content, methods=_ANY),
+    Route("/slow", _slow, methods=_ANY),
+    Route("/{rest:path}", _echo, methods=_ANY),
+]
 
 
 @dataclass
 class BirdService:
-    """Where it is."""
+    """Where it is, and the requests that came, as `GET /owls`; not those for contents."""
 
     url: str
-
-    def asked(self) -> list[str]:
-        """The requests that came, as `GET /owls`; not those for contents."""
-        found: list[str] = httpx.get(f"{self.url}/asked").json()
-        return found
+    asked: list[str]
 
 
 @contextmanager
 def bird_service() -> Generator[BirdService]:
-    """The service, until the end of the block."""
-    with python_program(_PROGRAM, TESTS) as process:
-        yield BirdService(next_line(process))
+    """The service, until the end of the block, in a thread: programs may ask it as well."""
+    app = Starlette(routes=_ROUTES)
+    app.state.asked = list[str]()
+    with serving("birds", app) as module:
+        yield BirdService(module.url, app.state.asked)
 
 
 def document(paths: dict[str, Any], *, version: str = "3.1.0", **more: Any) -> dict[str, Any]:

@@ -1,24 +1,27 @@
-"""MCP servers that are served in this process, without sockets for the module; the servers are processes of their own."""
+"""MCP servers that are hosted in this process, without sockets for the module; over HTTP the servers are here, too."""
 
-import asyncio
 import socket
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
 
-from support.waiting import wait_until
-from toolfleet_cli.local.tcp_ports import free_port
+from support.hosts.nest_server import Nest, http_app, server_of
+from support.oauth.loopback_app import served
+from support.waiting import wait_until, wait_until_answered
 from toolfleet_modules.hosts.mcp.mcp_host import McpHost
 from toolfleet_modules.hosts.mcp.options import HttpServer, McpOptions, StdioServer
 from toolfleet_modules.hosts.mcp.watches.watch_port import WatchPort
 from toolfleet_modules.sdk.client import ModuleClient, ModuleResult
 
 NEST = Path(__file__).parent / "nest_server.py"
+KINDS = ("stdio", "stdio --old", "http", "http --old")
+"""Of the nest: what it speaks, and which era."""
 
 
 @dataclass
@@ -46,11 +49,14 @@ class HostedServer:
 
     async def settled(self, tool: str, **arguments: Any) -> ModuleResult:
         """A call's result, once the module takes it."""
-        async with asyncio.timeout(60):
-            while True:
-                if (result := await self.call(tool, **arguments)).status != 503:
-                    return result
-                await asyncio.sleep(0.05)
+        results = list[ModuleResult]()
+
+        async def is_taken() -> bool:
+            results.append(await self.call(tool, **arguments))
+            return results[-1].status != 503
+
+        await wait_until_answered(is_taken, "the module takes the call")
+        return results[-1]
 
 
 def stdio(notes: Path, *words: str, **environment: str) -> StdioServer:
@@ -78,21 +84,29 @@ async def hosted_server(
 
 @asynccontextmanager
 async def http_nest(
-    notes: Path, *words: str, port: int | None = None, **environment: str
-) -> AsyncGenerator[tuple[HttpServer, asyncio.subprocess.Process]]:
-    """The nest over HTTP, once it answers."""
-    port = port or free_port()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(NEST), "http", "--port", str(port), *words),
-        env={"NOTES": str(notes), **environment},
-    )
-    try:
-        await wait_until(lambda: listens(port), "the server listens", seconds=60)
-        yield HttpServer(f"http://127.0.0.1:{port}/mcp"), process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+    notes: Path, *words: str, port: int = 0, environment: Mapping[str, str] = MappingProxyType({})
+) -> AsyncGenerator[HttpServer]:
+    """The nest over HTTP, on this port or a free one."""
+    nest = Nest({"NOTES": str(notes), **environment})
+    app = http_app(server_of(nest, is_old="--old" in words), nest.environment)
+    async with served(app, port=port) as url:
+        yield HttpServer(f"{url}/mcp")
+
+
+@asynccontextmanager
+async def hosted_nest(
+    kind: str, folder: Path, environment: Mapping[str, str] = MappingProxyType({}), **options: Any
+) -> AsyncGenerator[HostedServer]:
+    """The nest of this kind as the module `nest`; over its standard streams it is a process."""
+    transport, *words = kind.split()
+    notes = folder / "notes"
+    async with AsyncExitStack() as stack:
+        server: StdioServer | HttpServer
+        if transport == "stdio":
+            server = stdio(notes, *words, **environment)
+        else:
+            server = await stack.enter_async_context(http_nest(notes, *words, environment=environment))
+        yield await stack.enter_async_context(hosted_server(server, notes, **options))
 
 
 def listens(port: int) -> bool:

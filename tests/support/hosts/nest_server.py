@@ -1,4 +1,4 @@
-"""An MCP server on the official SDK, as a program: `nest_server.py stdio|http [--old] [--port N]`. It notes each call in `$NOTES`."""
+"""An MCP server on the official SDK, as an app or a program: `nest_server.py stdio|http [--old] [--port N]`. It notes calls in `$NOTES`."""
 
 import argparse
 import asyncio
@@ -6,7 +6,9 @@ import base64
 import os
 import signal
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -63,10 +65,23 @@ class Answers(ById):
     input_responses: dict[str, Any]
 
 
-class Nest:
+class Noting:
+    """What a server was given, and where it notes what it does."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self.environment = environment
+
+    def note(self, text: str) -> None:
+        if path := self.environment.get("NOTES"):
+            with Path(path).open("a") as file:
+                file.write(f"{text}\n")
+
+
+class Nest(Noting):
     """Its tools, which grow by one with each `hatch`."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        super().__init__(environment)
         self.names = list(NAMES)
         self.tasks: dict[str, dict[str, Any]] = {}
         self.bus = InMemorySubscriptionBus()
@@ -93,7 +108,7 @@ class Nest:
     async def call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> Any:
         """One call."""
         text = str((params.arguments or {}).get("text", ""))
-        note(f"{params.name} {text}")
+        self.note(f"{params.name} {text}")
         if params.name not in self.names:
             raise MCPError(-32602, f"there is no tool {params.name}")
         if params.input_responses and isinstance(answer := params.input_responses["who"], types.ElicitResult):
@@ -116,7 +131,7 @@ class Nest:
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            note("cancelled")
+            self.note("cancelled")
             raise
 
     async def do_count(self, ctx: Any, text: str) -> Any:
@@ -131,6 +146,7 @@ class Nest:
             await ctx.session.send_tool_list_changed()
 
     async def do_die(self, ctx: Any, text: str) -> Any:
+        assert __name__ == "__main__", "a program of its own may die"
         os.kill(os.getpid(), getattr(signal, text or "SIGKILL"))
 
     async def do_brood(self, ctx: Any, text: str) -> Any:
@@ -155,9 +171,9 @@ class Nest:
         """Say two things; with a `!` the second one when the file says so."""
         await logged(ctx, "debug", f"{text} sleeps")
         await logged(ctx, "info", f"{text} wakes")
-        while text.endswith("!") and not Path(os.environ["NOTES"]).with_name("go").exists():  # noqa: ASYNC110 - a file tells nobody
+        while text.endswith("!") and not Path(self.environment["NOTES"]).with_name("go").exists():  # noqa: ASYNC110 - a file tells nobody
             await asyncio.sleep(0.02)
-        await logged(ctx, "warning", {"owl": text, "key": os.environ.get("EGG", "egg"), "nothing": None})
+        await logged(ctx, "warning", {"owl": text, "key": self.environment.get("EGG", "egg"), "nothing": None})
 
     async def do_flood(self, ctx: Any, text: str) -> Any:
         for number in range(int(text)):
@@ -168,7 +184,7 @@ class Nest:
         task = self.tasks.get(params.task_id)
         if task is None:
             raise MCPError(-32602, "unknown task")
-        if task["status"] == "working" and Path(os.environ["NOTES"]).with_name("hatched").exists():
+        if task["status"] == "working" and Path(self.environment["NOTES"]).with_name("hatched").exists():
             task.update(status="completed", result={"content": [{"type": "text", "text": "three chicks"}]})
         if task.get("is_slow") and task["status"] != "input_required":
             task["is_slow"] = False
@@ -180,7 +196,7 @@ class Nest:
         task = self.tasks[params.task_id]
         ((key, answer),) = params.input_responses.items()
         name = str((answer.get("content") or {}).get("name"))
-        note(f"update {params.task_id} {key} {name}")
+        self.note(f"update {params.task_id} {key} {name}")
         if key not in task.get("inputRequests", {}) or name == "nobody":
             raise MCPError(-32602, f"nobody waits for {key}")
         names = task["names"] = [*task["names"], name]
@@ -195,14 +211,18 @@ class Nest:
 
     async def cancel_task(self, ctx: Any, params: ById) -> dict[str, Any]:
         """End it, unless it has just ended by itself."""
-        note(f"cancel {params.task_id}")
+        self.note(f"cancel {params.task_id}")
         if (await self.get_task(ctx, params))["status"] == "completed":
             raise MCPError(-32602, "the task has ended")
         self.tasks[params.task_id]["status"] = "cancelled"
         return {"resultType": "complete"}
 
+    async def set_level(self, ctx: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
+        self.note(f"level {params.level}")
+        return types.EmptyResult()
+
     async def do_environment(self, ctx: Any, text: str) -> Any:
-        return types.CallToolResult(content=said(os.environ.get(text, "(none)")))
+        return types.CallToolResult(content=said(self.environment.get(text, "(none)")))
 
     async def do_ask(self, ctx: Any, text: str) -> Any:
         """Ask for input, as both eras do."""
@@ -210,10 +230,10 @@ class Nest:
         if ctx.protocol_version < "2026":
             name: object = None
             for number in range(int(text or "1")):
-                call = None if "ASIDE" in os.environ else ctx.request_id
+                call = None if "ASIDE" in self.environment else ctx.request_id
                 answer = await ctx.session.elicit_form("Who?", schema, related_request_id=call)
                 name = (answer.content or {}).get("name")
-                note(f"answered {answer.action} {name}")
+                self.note(f"answered {answer.action} {name}")
                 await logged(ctx, "info", f"{name} is number {number + 1}")
             return types.CallToolResult(content=said(f"Hello {name}"))
         request = types.ElicitRequest(params=types.ElicitRequestFormParams(message="Who?", requested_schema=schema))
@@ -228,12 +248,10 @@ def who(number: int) -> dict[str, Any]:
 
 
 async def logged(ctx: Any, level: types.LoggingLevel, data: Any) -> None:
-    await ctx.session.send_log_message(level, data, logger="owls", related_request_id=ctx.request_id)
-
-
-async def set_level(ctx: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
-    note(f"level {params.level}")
-    return types.EmptyResult()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its age: older clients want it
+        sending = ctx.session.send_log_message(level, data, logger="owls", related_request_id=ctx.request_id)
+    await sending
 
 
 def said(text: str) -> list[types.ContentBlock]:
@@ -251,12 +269,6 @@ def drawn() -> list[types.ContentBlock]:
         ),
         types.ResourceLink(type="resource_link", uri="nest://owl", name="owl", mime_type="image/png"),
     ]
-
-
-def note(text: str) -> None:
-    if path := os.environ.get("NOTES"):
-        with Path(path).open("a") as file:
-            file.write(f"{text}\n")
 
 
 class Deaf:
@@ -305,7 +317,7 @@ def server_of(nest: Nest, *, is_old: bool) -> Server[Any]:
 
     async def resource(ctx: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         return types.ReadResourceResult(
-            contents=[types.TextResourceContents(uri=params.uri, text=os.environ.get("EGG", "egg"))]
+            contents=[types.TextResourceContents(uri=params.uri, text=nest.environment.get("EGG", "egg"))]
         )
 
     server: Server[Any] = Server(
@@ -327,7 +339,7 @@ def server_of(nest: Nest, *, is_old: bool) -> Server[Any]:
     server.add_request_handler("tasks/cancel", ById, nest.cancel_task)
     if is_old:
         make_older(server)
-        server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, set_level)
+        server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, nest.set_level)
     return server
 
 
@@ -340,13 +352,23 @@ def make_older(server: Server[Any]) -> None:
     server.add_request_handler("server/discover", types.RequestParams, unknown)
 
 
-def slow_streams(app: Any, seconds: float) -> Any:
-    """An app that opens the stream on which it speaks by itself after so long."""
+def http_app(server: Server[Any], environment: Mapping[str, str]) -> Any:
+    """The server over HTTP; it opens the stream on which it speaks by itself after `STREAM_SECONDS`, or never if the client has gone."""
+    app, seconds = server.streamable_http_app(), float(environment.get("STREAM_SECONDS", "0"))
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["method"] == "GET":
-            await asyncio.sleep(seconds)
-        await app(scope, receive, send)
+        messages = []
+        if scope["type"] == "http" and scope["method"] == "GET" and seconds:
+            messages.append(await receive())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    messages.append(await receive())  # the client has gone
+
+        async def received() -> Any:
+            return messages.pop(0) if messages else await receive()
+
+        if len(messages) < 2:
+            await app(scope, received, send)
 
     return answer
 
@@ -359,15 +381,14 @@ async def main(make: Callable[[bool], Server[Any]], told: NotificationOptions, g
     parser.add_argument("--port", type=int, default=0)
     said_of = parser.parse_args()
     server = make(said_of.old)
-    note(f"started {os.getpid()}")
+    Noting().note(f"started {os.getpid()}")
     if said_of.transport == "stdio":
         sys.stderr.write(greeting)
         async with stdio_server() as (read, write):
             heard: Any = Deaf(read, write) if said_of.old else read
             await server.run(heard, write, server.create_initialization_options(told))
         return
-    app = slow_streams(server.streamable_http_app(), float(os.environ.get("STREAM_SECONDS", "0")))
-    config = uvicorn.Config(app, host="127.0.0.1", port=said_of.port, log_level="warning")
+    config = uvicorn.Config(http_app(server, os.environ), host="127.0.0.1", port=said_of.port, log_level="warning")
     await uvicorn.Server(config).serve()
 
 

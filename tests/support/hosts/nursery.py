@@ -41,7 +41,7 @@ class Nursery:
         inputs = question.get("inputs") or {"round": 0}
         if inputs["round"] > len(self.taken):
             self.taken.append(inputs["responses"])
-            await wait_until(lambda: not self.is_held, "it may go on", seconds=60)
+            await wait_until(lambda: not self.is_held, "it may go on")
             return {"state": "running", "poll_after_seconds": 0.2}
         if len(self.taken) < self.asks:
             asked = {"requests": WHO, "state": f"after {len(self.taken)}"}

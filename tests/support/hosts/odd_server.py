@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer
 
 JSON = {"Content-Type": "application/json"}
+_KEPT = {"resultType": "complete", "ttlMs": 60_000, "cacheScope": "private"}
 
 
 class Answer(NamedTuple):
@@ -24,12 +25,15 @@ class Answer(NamedTuple):
 
 
 class OddServer:
-    """A server of the older era with sessions. Each call has its effect, `executed`, before its answer."""
+    """A server of the older era with sessions, or of the newer one. Each call has its effect, `executed`, before its answer."""
 
-    def __init__(self, answers: Mapping[str, Answer | None], tools: Mapping[str, Mapping[str, Any]]) -> None:
-        self.answers, self.tools = answers, tools
+    def __init__(
+        self, answers: Mapping[str, Answer | None], tools: Mapping[str, Mapping[str, Any]], *, is_new: bool = False
+    ) -> None:
+        self.answers, self.tools, self.is_new = answers, tools, is_new
         self.executed = Counter[str]()
         self.methods = list[str]()
+        self.messages = list[dict[str, Any]]()
         self.session = 1
         self.forgets_with = Answer(404)
         """How it answers to what comes in a session that it does not know."""
@@ -56,14 +60,18 @@ class OddServer:
         """What is answered to one message."""
         method, number = asked["method"], asked.get("id")
         self.methods.append(method)
-        known = f"session-{self.session}"
+        self.messages.append(asked)
+        known = None if self.is_new else f"session-{self.session}"
         if method == "initialize":
             result: dict[str, Any] = {
                 "protocolVersion": "2025-06-18",
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": "odd", "version": "1"},
             }
-            return Answer(200, written(number, result), {**JSON, "Mcp-Session-Id": known})
+            return Answer(200, written(number, result), {**JSON, "Mcp-Session-Id": f"session-{self.session}"})
+        if method == "server/discover" and self.is_new:
+            discovered = {**_KEPT, "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+            return Answer(200, written(number, discovered))
         if method == "server/discover":
             return Answer(200, json.dumps({"jsonrpc": "2.0", "id": number, "error": {"code": -32601, "message": "?"}}))
         if session != known:
@@ -71,7 +79,8 @@ class OddServer:
         if number is None:
             return Answer(202)
         if method == "tools/list":
-            return Answer(200, written(number, self.pages(asked.get("params", {}).get("cursor"))))
+            page = self.pages(asked.get("params", {}).get("cursor"))
+            return Answer(200, written(number, {**_KEPT, **page} if self.is_new else page))
         if method == "tools/call":
             name = asked["params"]["name"]
             self.executed[name] += 1
@@ -88,10 +97,13 @@ def written(number: object, result: Mapping[str, Any]) -> str:
 
 @contextmanager
 def odd_http(
-    answers: Mapping[str, Answer | None], tools: Mapping[str, Mapping[str, Any]] | None = None
+    answers: Mapping[str, Answer | None],
+    tools: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    is_new: bool = False,
 ) -> Generator[tuple[OddServer, HttpServer]]:
     """Serve it over HTTP."""
-    odd = OddServer(answers, tools or {})
+    odd = OddServer(answers, tools or {}, is_new=is_new)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -108,7 +120,7 @@ def odd_http(
                 return
             self.send_response(told.status)
             data = told.body.encode("utf-8", "surrogateescape")
-            for name, value in {**told.headers, "Content-Length": str(len(data))}.items():
+            for name, value in {"Content-Length": str(len(data)), **told.headers}.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(data)
@@ -131,12 +143,10 @@ def odd_http(
         thread.join()
 
 
-def odd_program(
-    folder: Path, lines: Mapping[str, str], tools: Mapping[str, Mapping[str, Any]] | None = None
-) -> StdioServer:
-    """Serve it as a program that answers each call with its line, and notes it in the file `executed`."""
+def odd_program(folder: Path, lines: Mapping[str, str], *, is_new: bool = False) -> StdioServer:
+    """Serve it as a program that answers each call with its line; the files `executed` and `messages` have what it has got."""
     script = folder / "odd.json"
-    script.write_text(json.dumps({"lines": lines, "tools": tools or {}, "executed": str(folder / "executed")}))
+    script.write_text(json.dumps({"lines": lines, "is_new": is_new, "folder": str(folder)}))
     return StdioServer(
         (sys.executable, str(Path(__file__)), str(script)), environment={"PYTHONPATH": ":".join(sys.path)}
     )
@@ -145,10 +155,11 @@ def odd_program(
 def main() -> None:
     """Serve over the standard streams what the file says."""
     told = json.loads(Path(sys.argv[1]).read_text())
-    odd = OddServer({name: Answer(200, line) for name, line in told["lines"].items()}, told["tools"])
+    odd = OddServer({name: Answer(200, line) for name, line in told["lines"].items()}, {}, is_new=told["is_new"])
     for line in sys.stdin:
-        answer = odd.answer(json.loads(line), "session-1")
-        Path(told["executed"]).write_text(json.dumps(odd.executed))
+        answer = odd.answer(json.loads(line), None if odd.is_new else "session-1")
+        Path(told["folder"], "executed").write_text(json.dumps(odd.executed))
+        Path(told["folder"], "messages").write_text(json.dumps(odd.messages))
         if answer is not None and answer.status == 200:
             sys.stdout.buffer.write(answer.body.encode("utf-8", "surrogateescape") + b"\n")
             sys.stdout.flush()

@@ -1,14 +1,12 @@
 """A tool folder that is served in this process, without sockets; its tools run in processes of their own."""
 
-import asyncio
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.waiting import wait_until
+from support.waiting import wait_until, wait_until_answered
 from toolfleet_modules.hosts.folder.folder_host import FolderHost
 from toolfleet_modules.hosts.folder.options import FolderOptions
 from toolfleet_modules.sdk.client import ModuleClient, ModuleResult
@@ -47,6 +45,9 @@ class HostedFolder:
         """The kind and what is in effect, by the files' names."""
         return {Path(e.file).name: (e.error_type, e.in_effect) for e in self.host.manifest.load_errors or ()}
 
+    def messages(self) -> str:
+        return "\n".join(each.message for each in self.host.manifest.load_errors or ())
+
     async def wait_for_tools(self, *names: str) -> None:
         wanted = {f"owls.{name}" for name in names}
         await wait_until(lambda: set(self.host.tools) == wanted, f"{wanted} are served")
@@ -55,12 +56,7 @@ class HostedFolder:
         await wait_until(lambda: self.errors() == expected, f"the load errors are {expected}")
 
 
-async def becomes(is_so: Callable[[], Awaitable[bool]], what: str, *, seconds: float = 20) -> None:
-    """Return as soon as it is so; fail with `what` when it is not in time."""
-    give_up_at = time.monotonic() + seconds
-    while not await is_so():
-        assert time.monotonic() < give_up_at, f"waited {seconds} s in vain: {what}"
-        await asyncio.sleep(0.02)
+becomes = wait_until_answered
 
 
 @asynccontextmanager

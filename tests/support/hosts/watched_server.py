@@ -6,7 +6,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import mcp_types as types
@@ -15,7 +15,7 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import PromptsListChanged, ResourcesListChanged, ResourceUpdated, ServerEvent
 
-from support.hosts.nest_server import main, make_older, note, said
+from support.hosts.nest_server import Noting, main, make_older, said
 
 TEXT = {"type": "object", "properties": {"uri": {"type": "string"}}}
 FORBIDDEN = "eggs://forbidden"
@@ -23,10 +23,11 @@ FORBIDDEN = "eggs://forbidden"
 Tell = Callable[[Any], Awaitable[None]]
 
 
-class Watched:
+class Watched(Noting):
     """Its sessions, and which resources each has asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        super().__init__(environment)
         self.bus = InMemorySubscriptionBus()
         self.sessions: dict[str, list[Any]] = {}
         self.laid: dict[str, int] = {}
@@ -46,7 +47,7 @@ class Watched:
             await self.tell(PromptsListChanged(), lambda session: session.send_prompt_list_changed())
         else:
             await self.tell(ResourcesListChanged(), lambda session: session.send_resource_list_changed())
-        note(f"{params.name} {uri}")
+        self.note(f"{params.name} {uri}")
         return types.CallToolResult(content=said("done"))
 
     async def tell(self, event: ServerEvent, old: Tell, uri: str | None = None) -> None:
@@ -55,14 +56,14 @@ class Watched:
             await old(session)
 
     async def subscribe(self, ctx: Any, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        note(f"subscribe {params.uri}")
+        self.note(f"subscribe {params.uri}")
         if str(params.uri) == FORBIDDEN:
             raise MCPError(-32602, "it is forbidden to watch it")
         self.sessions.setdefault(str(params.uri), []).append(ctx.session)
         return types.EmptyResult()
 
     async def unsubscribe(self, ctx: Any, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        note(f"unsubscribe {params.uri}")
+        self.note(f"unsubscribe {params.uri}")
         self.sessions.pop(str(params.uri), None)
         return types.EmptyResult()
 

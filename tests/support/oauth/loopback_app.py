@@ -12,10 +12,11 @@ from support.waiting import wait_until
 
 
 @asynccontextmanager
-async def served(app: Any) -> AsyncGenerator[str]:
-    """Its address, once it answers."""
+async def served(app: Any, *, port: int = 0) -> AsyncGenerator[str]:
+    """Its address, once it answers, on this port or a free one."""
     with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", port))
         config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         serving = asyncio.ensure_future(server.serve([listening]))

@@ -7,6 +7,7 @@ import pytest
 
 from support.hosts.tool_folder import GREET, HEAD, hosted
 from support.waiting import wait_until
+from toolfleet_modules.hosts.folder.generation import owners_in
 
 pytestmark = pytest.mark.asyncio
 
@@ -22,35 +23,28 @@ def tool(name: str, before: str = "") -> str:
     return HEAD + textwrap.dedent(before) + TOOL.format(name=name)
 
 
+BROKEN: dict[str, tuple[str, str]] = {
+    "syntax.py": (tool("a") + "def (", "SyntaxError"),
+    "missing.py": (tool("b", "import no_such_package"), "ImportError"),
+    "raising.py": (tool("c", "x = 1 / 0"), "ZeroDivisionError"),
+    "exiting.py": (tool("d", "raise SystemExit(3)"), "SystemExit"),
+    "killed.py": (tool("e", "import os\nos._exit(3)"), "ProcessEnded"),
+    "crashing.py": (tool("f", "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"), "ProcessEnded"),
+    "untyped.py": (HEAD + "\n@tool\ndef g(x):\n    '''G.'''\n", "InvalidTool"),
+    "yielding.py": (HEAD + "\n@tool\ndef h() -> str:\n    '''H.'''\n    yield 'x'\n", "InvalidTool"),
+    "misnamed.py": (HEAD + "\n@tool(name='no name')\ndef i() -> str:\n    '''I.'''\n", "InvalidTool"),
+    "unknown.py": (HEAD + "\n@tool(colour='red')\ndef j() -> str:\n    '''J.'''\n", "InvalidTool"),
+    "circle.py": (tool("k", "from .other import l"), "ImportError"),
+    "other.py": (tool("l", "from .circle import k"), "ImportError"),
+}
+
+
 async def test_each_broken_file_is_one_error_and_the_others_are_served(tmp_path: Path) -> None:
-    """Whatever is wrong with it: it does not parse, raises, ends the process, or has what is no tool."""
-    files = {
-        "good.py": GREET,
-        "syntax.py": tool("a") + "def (",
-        "missing.py": tool("b", "import no_such_package"),
-        "raising.py": tool("c", "x = 1 / 0"),
-        "exiting.py": tool("d", "raise SystemExit(3)"),
-        "killed.py": tool("e", "import os\nos._exit(3)"),
-        "crashing.py": tool("f", "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"),
-        "untyped.py": HEAD + "\n@tool\ndef g(x):\n    '''G.'''\n",
-        "yielding.py": HEAD + "\n@tool\ndef h() -> str:\n    '''H.'''\n    yield 'x'\n",
-        "misnamed.py": HEAD + "\n@tool(name='no name')\ndef i() -> str:\n    '''I.'''\n",
-        "unknown.py": HEAD + "\n@tool(colour='red')\ndef j() -> str:\n    '''J.'''\n",
-    }
+    """Whatever is wrong with it: it does not parse, raises, ends the process, imports in a circle, or has what is no tool."""
+    files = {"good.py": GREET, **{name: text for name, (text, _) in BROKEN.items()}}
     async with hosted(tmp_path, files, security="off") as folder:
         assert set(folder.host.tools) == {"owls.greet"}
-        assert folder.errors() == {
-            "syntax.py": ("SyntaxError", "none"),
-            "missing.py": ("ImportError", "none"),
-            "raising.py": ("ZeroDivisionError", "none"),
-            "exiting.py": ("SystemExit", "none"),
-            "killed.py": ("ProcessEnded", "none"),
-            "crashing.py": ("ProcessEnded", "none"),
-            "untyped.py": ("InvalidTool", "none"),
-            "yielding.py": ("InvalidTool", "none"),
-            "misnamed.py": ("InvalidTool", "none"),
-            "unknown.py": ("InvalidTool", "none"),
-        }
+        assert folder.errors() == {name: (kind, "none") for name, (_, kind) in BROKEN.items()}
         said = {Path(e.file).name: e for e in folder.host.manifest.load_errors or ()}
         assert "no_such_package" in said["missing.py"].message
         assert said["raising.py"].line == 2
@@ -74,30 +68,6 @@ async def test_a_file_that_never_ends_importing_is_given_up(tmp_path: Path) -> N
         assert folder.errors() == {}
 
 
-async def test_files_that_import_each_other_in_a_circle_are_errors(tmp_path: Path) -> None:
-    """As Python has it: one sentence for each, and the others are served."""
-    files = {
-        "good.py": GREET,
-        "one.py": tool("a", "from .two import b"),
-        "two.py": tool("b", "from .one import a"),
-    }
-    async with hosted(tmp_path, files) as folder:
-        assert set(folder.host.tools) == {"owls.greet"}
-        assert {kind for kind, _ in folder.errors().values()} == {"ImportError"}
-        assert set(folder.errors()) == {"one.py", "two.py"}
-
-
-async def test_a_tool_that_two_files_have_is_the_first_ones(tmp_path: Path) -> None:
-    """By the files' names; the other one is an error that names both, and its other tools are served."""
-    files = {"a.py": tool("same"), "b.py": tool("same") + TOOL.format(name="other")}
-    async with hosted(tmp_path, files) as folder:
-        assert set(folder.host.tools) == {"owls.same", "owls.other"}
-        assert folder.host.tools["owls.same"].stem == "a"
-        assert folder.errors() == {"b.py": ("DuplicateTool", "current")}
-        (error,) = folder.host.manifest.load_errors or []
-        assert error.message == "owls.same is served from a.py, which had it first, and not from here."
-
-
 async def test_a_new_file_takes_over_no_name_that_is_served(tmp_path: Path) -> None:
     """Also if its name comes first, and after a new start of the host; once the file that had it is gone, the new one is served."""
     path, kept = tmp_path / "tools", tmp_path / "state" / "owners.json"
@@ -107,6 +77,8 @@ async def test_a_new_file_takes_over_no_name_that_is_served(tmp_path: Path) -> N
         await folder.wait_for_tools("same", "other")
         assert folder.host.tools["owls.same"].stem == "b"
         assert folder.errors() == {"a.py": ("DuplicateTool", "current")}
+        (error,) = folder.host.manifest.load_errors or []
+        assert error.message == "owls.same is served from b.py, which had it first, and not from here."
 
         before = folder.host.tools["owls.same"].definition.version
         folder.write("b.py", tool("same", "x = 1"))  # an edit of the file that has it
@@ -125,35 +97,16 @@ async def test_a_new_file_takes_over_no_name_that_is_served(tmp_path: Path) -> N
         assert folder.host.tools["owls.same"].stem == "a"
         assert not kept.exists()
 
+    (tmp_path / "other.json").write_text('{"owls.same": "gone"}')
     async with hosted(path, {"b.py": tool("same")}, owners_file=tmp_path / "other.json") as folder:
-        assert folder.host.tools["owls.same"].stem == "a"  # by name, where nothing is known
+        assert folder.host.tools["owls.same"].stem == "a"  # by name, where nothing is known of any file that is there
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{", '{"owls.same": 3}', '{"owls.same": "gone"}'])
+@pytest.mark.parametrize("text", ["", "[1]", "{"])
 async def test_kept_owners_that_make_no_sense_count_for_nothing(tmp_path: Path, text: str) -> None:
-    """The first file by name is served."""
-    kept = tmp_path / "owners.json"
-    kept.write_text(text)
-    files = {"a.py": tool("same"), "b.py": tool("same")}
-    async with hosted(tmp_path / "tools", files, owners_file=kept) as folder:
-        assert folder.host.tools["owls.same"].stem == "a"
-
-
-async def test_a_finding_is_a_warning_or_the_end_of_a_file(tmp_path: Path) -> None:
-    """As the mode says: nothing, an error beside a file that is served, or a file that is not even imported."""
-    note = tmp_path / "imported"
-    files = {"good.py": GREET, "reading.py": tool("a", f"import os\nopen({str(note)!r}, 'w').close()")}
-    async with hosted(tmp_path / "off", files, security="off") as folder:
-        assert (set(folder.host.tools), folder.errors()) == ({"owls.greet", "owls.a"}, {})
-    note.unlink()
-    async with hosted(tmp_path / "warn", files, security="warn") as folder:
-        assert set(folder.host.tools) == {"owls.greet", "owls.a"}
-        assert folder.errors() == {"reading.py": ("SecurityError", "current")}
-    note.unlink()
-    async with hosted(tmp_path / "strict", files, security="strict") as folder:
-        assert set(folder.host.tools) == {"owls.greet"}
-        assert folder.errors() == {"reading.py": ("SecurityError", "none")}
-        assert not note.exists()
+    """It is as if nothing were known."""
+    (tmp_path / "owners.json").write_text(text)
+    assert owners_in(tmp_path / "owners.json") == {}
 
 
 async def test_a_folder_that_goes_away_leaves_its_tools(tmp_path: Path) -> None:
@@ -169,32 +122,46 @@ async def test_a_folder_that_goes_away_leaves_its_tools(tmp_path: Path) -> None:
         await folder.wait_for_tools("greet", "caw")
 
 
-@pytest.mark.parametrize(
-    ("text", "security", "expected"),
-    [
-        (tool("a", "import sys\nsys.exit(3)"), "warn", {"SystemExit": "none", "SecurityError": "none"}),
-        (tool("a", "import os"), "warn", {"SecurityError": "current"}),
-        (tool("a", "import os"), "strict", {"SecurityError": "none"}),
-        (tool("greet", "import os"), "warn", {"DuplicateTool": "none", "SecurityError": "none"}),
-        (
-            tool("greet", "import os") + TOOL.format(name="b"),
-            "warn",
-            {"DuplicateTool": "current", "SecurityError": "current"},
-        ),
-        ("import os\ndef f(): ...", "warn", {"NoTools": "current", "SecurityError": "current"}),
-        ("import os\ndef f(): ...", "strict", {"SecurityError": "none"}),
-        ("def f(): ...", "warn", {"NoTools": "current"}),
-        ("def f(:", "warn", {"SyntaxError": "none"}),
-    ],
-)
-async def test_all_that_is_said_of_a_file_has_one_state(
-    tmp_path: Path, text: str, security: str, expected: dict[str, str]
-) -> None:
-    """Either something of it is served as it stands, or nothing is, whatever is wrong with it."""
-    async with hosted(tmp_path, {"a_good.py": GREET, "b_other.py": text}, security=security) as folder:
-        errors = folder.host.manifest.load_errors or []
-        assert {Path(each.file).name for each in errors} == {"b_other.py"}
-        assert {each.error_type: each.in_effect for each in errors} == expected
+NOTING = "import os, pathlib\npathlib.Path(__file__).with_suffix('.imported').touch()"
+SAID: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
+    # a file's text; what is said of it where a finding is a warning, and where it is the end of the file
+    "exit.py": (
+        tool("b", "import sys\nsys.exit(3)"),
+        {"SystemExit": "none", "SecurityError": "none"},
+        {"SecurityError": "none"},
+    ),
+    "found.py": (tool("c", NOTING), {"SecurityError": "current"}, {"SecurityError": "none"}),
+    "taken.py": (
+        tool("greet", "import os"),
+        {"DuplicateTool": "none", "SecurityError": "none"},
+        {"SecurityError": "none"},
+    ),
+    "taken_in_part.py": (
+        tool("greet", "import os") + TOOL.format(name="d"),
+        {"DuplicateTool": "current", "SecurityError": "current"},
+        {"SecurityError": "none"},
+    ),
+    "toolless.py": (
+        "import os\ndef f(): ...",
+        {"NoTools": "current", "SecurityError": "current"},
+        {"SecurityError": "none"},
+    ),
+    "plain.py": ("def f(): ...", {"NoTools": "current"}, {"NoTools": "current"}),
+    "wrong.py": ("def f(:", {"SyntaxError": "none"}, {"SyntaxError": "none"}),
+}
+
+
+@pytest.mark.parametrize("security", ["warn", "strict"])
+async def test_all_that_is_said_of_a_file_has_one_state(tmp_path: Path, security: str) -> None:
+    """Either something of it is served as it stands, or nothing is; in strict mode a file with a finding is not even imported."""
+    files = {"a_good.py": GREET, **{name: text for name, (text, *_) in SAID.items()}}
+    async with hosted(tmp_path, files, security=security) as folder:
+        said: dict[str, dict[str, str]] = {}
+        for each in folder.host.manifest.load_errors or []:
+            said.setdefault(Path(each.file).name, {})[each.error_type] = each.in_effect
+        assert said == {name: warned if security == "warn" else refused for name, (_, warned, refused) in SAID.items()}
+        assert set(folder.host.tools) == {"owls.greet"} | ({"owls.c", "owls.d"} if security == "warn" else set())
+        assert (tmp_path / "found.imported").exists() is (security == "warn")
 
 
 async def test_a_broken_edit_leaves_one_state_too(tmp_path: Path) -> None:

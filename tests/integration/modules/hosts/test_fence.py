@@ -10,8 +10,9 @@ import psutil
 import pytest
 
 from support.hosts.isolation import can_isolate
-from support.hosts.tool_folder import GREET, HEAD, hosted
-from support.waiting import wait_until
+from support.hosts.tool_folder import GREET, HEAD, HostedFolder, hosted
+from support.processes import is_gone
+from support.waiting import wait_until, wait_until_answered
 from toolfleet_modules.hosts.processes.fence import Fence
 
 pytestmark = pytest.mark.asyncio
@@ -125,21 +126,20 @@ async def test_a_process_inherits_what_is_declared_only(tmp_path: Path, monkeypa
     assert not psutil.pid_exists(seen["pid"])
 
 
-@pytest.mark.parametrize("tool", ["crash", "child"])
-async def test_what_a_tool_starts_ends_with_its_process(tmp_path: Path, tool: str) -> None:
-    """Also when the interpreter has crashed; the next call has a new process."""
+async def test_what_a_tool_starts_ends_with_its_process(tmp_path: Path) -> None:
+    """When the interpreter has crashed, and when the host ends; after a crash the next call has a new process."""
     async with hosted(tmp_path, {"look.py": LOOK}, security="off") as folder:
         left = (await folder.call("child")).result
         pid = (await folder.call("look")).result["pid"]
-        if tool == "crash":
-            crashed = await folder.call("crash")
-            assert (crashed.success, crashed.effect_state) == (False, "unknown")
-            assert (
-                crashed.error == "owls.crash did not end: the process that ran it ended in the middle (signal SIGSEGV)."
-            )
-            await wait_until(lambda: not psutil.pid_exists(pid), "the process has gone")
-            assert await _looked(folder) != pid
-    await wait_until(lambda: not _runs(left), "what it has left behind has ended")
+        crashed = await folder.call("crash")
+        assert (crashed.success, crashed.effect_state) == (False, "unknown")
+        assert crashed.error == "owls.crash did not end: the process that ran it ended in the middle (signal SIGSEGV)."
+        await wait_until(lambda: not psutil.pid_exists(pid), "the process has gone")
+        await wait_until(lambda: is_gone(left), "what it has left behind has ended")
+        await answers_again(folder, "look")
+        assert (await folder.call("look")).result["pid"] != pid
+        left = (await folder.call("child")).result
+    await wait_until(lambda: is_gone(left), "what is left behind ends with the host, too")
 
 
 async def test_memory_that_is_not_there_is_the_calls_own_trouble(tmp_path: Path) -> None:
@@ -157,31 +157,25 @@ async def test_a_tool_that_holds_the_loop_is_ended_with_its_call(tmp_path: Path)
     """When its time is over: calls that wait behind it get a clear result, and the next ones another process."""
     note = tmp_path / "note"
     async with hosted(tmp_path / "tools", {"look.py": LOOK, "owls.py": GREET}, security="off") as folder:
-        blocked = asyncio.ensure_future(folder.client.send("owls.block", {"note": str(note)}, seconds=3))
+        blocked = asyncio.ensure_future(folder.client.send("owls.block", {"note": str(note)}, seconds=1))
         await wait_until(note.exists, "it is at work")
         waiting = asyncio.ensure_future(folder.client.send("owls.greet", {"name": "Ada"}, seconds=20))
 
         assert (await blocked).effect_state == "unknown"
         lost = await waiting
         assert (lost.success, lost.retryable, lost.effect_state) == (False, True, "unknown")
-        assert await _looked(folder)
+        await answers_again(folder, "look")
 
 
-async def _looked(folder: object) -> int:
-    """The process that answers, once there is one."""
-    while True:
-        result = await folder.call("look")  # type: ignore[attr-defined]
-        if result.success:
-            return int(result.result["pid"])
-        assert result.status == 503, result
-        await asyncio.sleep(0.05)
+async def answers_again(folder: HostedFolder, tool: str) -> None:
+    """Wait until calls are taken: they are turned away while there is no process."""
 
+    async def is_there() -> bool:
+        result = await folder.call(tool)
+        assert result.success or result.status == 503, result
+        return result.success
 
-def _runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    await wait_until_answered(is_there, "another process answers")
 
 
 @pytest.mark.skipif(not can_isolate(), reason="bubblewrap is not installed, or may make no namespaces")

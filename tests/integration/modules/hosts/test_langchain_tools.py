@@ -170,7 +170,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 
 async def test_langchains_tools_are_served_as_they_are(tmp_path: Path) -> None:
-    """Decorated functions, structured tools and subclasses, async or not, each with its name, description and schema."""
+    """Decorated functions, structured tools and subclasses, each with its name and schema; wrong arguments and failures are told."""
     async with hosted(tmp_path, {"lc.py": TOOLS, "more.py": IMPORTING, "_kinds.py": KINDS}) as folder:
         assert folder.errors() == {}
         definitions = {name.removeprefix("owls."): each.definition for name, each in folder.host.tools.items()}
@@ -191,22 +191,12 @@ async def test_langchains_tools_are_served_as_they_are(tmp_path: Path) -> None:
         (only,) = definitions["plain"].parameters
         assert (await folder.call("plain", **{only.name: "hoo"})).result == "<hoo>"
 
-
-async def test_wrong_arguments_and_failures_are_told_to_the_model(tmp_path: Path) -> None:
-    """Arguments are refused with nothing done, also by a model's own validators; of exceptions `ToolException` is for the model."""
-    async with hosted(tmp_path, {"lc.py": TOOLS}) as folder:
-        for name, arguments, said in REFUSED:
+        for name, arguments, said in REFUSED:  # also by a model's own validators
             result = await folder.call(name, **arguments)
             assert said in str(result.error)
             assert (name, arguments, result.effect_state) == (name, arguments, "none")
         assert (await folder.call("fail", how="word")).error == "There is no such owl: ask for another."
         assert "secret" not in str((await folder.call("fail", how="bug")).error)
-
-
-async def test_the_guides_file_is_served(tmp_path: Path) -> None:
-    """As it stands there."""
-    async with hosted(tmp_path, {"lc.py": programs("docs/guides/tool-folders.md")["langchain-tool"]}) as folder:
-        assert (await folder.call("reverse", text="owl")).result == "lwo"
 
 
 HANDLED = '''
@@ -225,8 +215,10 @@ ALL = [
 
 
 async def test_an_error_that_langchain_would_handle_is_a_failure(tmp_path: Path) -> None:
-    """Its words reach the model, as LangChain would word them, and no failure is a success."""
-    async with hosted(tmp_path, {"lc.py": HANDLED}) as folder:
+    """Its words reach the model, as LangChain would word them, and no failure is a success. The guide's file works beside it."""
+    guide = programs("docs/guides/tool-folders.md")["langchain-tool"]
+    async with hosted(tmp_path, {"lc.py": HANDLED, "guide.py": guide}) as folder:
+        assert (await folder.call("reverse", text="owl")).result == "lwo"
         found = {name: await folder.call(name, x="no") for name in ("as_text", "as_said", "by_function")}
 
         assert {name: (each.success, each.error) for name, each in found.items()} == {

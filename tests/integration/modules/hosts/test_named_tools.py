@@ -60,28 +60,24 @@ async def test_a_function_of_a_trusted_namespace_is_a_tool(tmp_path: Path, libra
 
 
 @pytest.mark.parametrize("trusted", [frozenset[str](), frozenset({"acme.tools"})], ids=["none", "one like it"])
-async def test_what_is_in_no_trusted_namespace_is_not_imported(
+async def test_a_path_that_leads_to_no_tool_of_a_trusted_namespace_is_an_error(
     tmp_path: Path, library: Path, trusted: frozenset[str]
 ) -> None:
-    """`acme.toolsmith` is not in `acme.tools`, and without any namespace there are no such tools."""
-    options = {"named": ["acme.toolsmith.read_file"], "trusted": trusted, "python_path": [str(library)]}
-    async with hosted(tmp_path / "owls", {"a.py": GREET}, **options) as folder:
-        assert set(folder.host.tools) == {"owls.greet"}
-        assert folder.errors() == {"acme.toolsmith.read_file": ("UntrustedNamespace", "none")}
-        assert not (library / "acme" / "toolsmith.imported").exists()
-
-
-async def test_a_path_that_leads_to_no_tool_is_an_error(tmp_path: Path, library: Path) -> None:
-    """One without a function, one without a module, and one that ends the process; the others are served, without any folder."""
-    names = ["acme.broken.a", "acme.missing.a", "acme.tools.NOTHING", "acme.tools.read_file"]
-    options = FolderOptions(
-        "owls", None, named=names, trusted=frozenset({"acme"}), python_path=[str(library)], load_seconds=20
-    )
-    host = FolderHost(options)
-    async with ModuleClient(host) as client:
-        assert (await client.call("read_file", path="x")).result == "read x"
-        assert {each.file: each.error_type for each in host.manifest.load_errors or ()} == {
+    """One that is not trusted is not imported: `acme.toolsmith` is not in `acme.tools`. Others are served, without any folder."""
+    names = ["acme.toolsmith.read_file"]
+    expected = {"acme.toolsmith.read_file": "UntrustedNamespace"}
+    if trusted:
+        trusted |= {"acme.broken", "acme.missing"}
+        names += ["acme.broken.a", "acme.missing.a", "acme.tools.NOTHING", "acme.tools.read_file"]
+        expected |= {
             "acme.broken.a": "ProcessEnded",
             "acme.missing.a": "ImportError",
             "acme.tools.NOTHING": "InvalidTool",
         }
+    options = FolderOptions("owls", None, named=names, trusted=trusted, python_path=[str(library)], load_seconds=20)
+    host = FolderHost(options)
+    async with ModuleClient(host) as client:
+        assert set(host.tools) == ({"owls.read_file"} if trusted else set())
+        assert not trusted or (await client.call("read_file", path="x")).result == "read x"
+        assert {each.file: each.error_type for each in host.manifest.load_errors or ()} == expected
+        assert not (library / "acme" / "toolsmith.imported").exists()

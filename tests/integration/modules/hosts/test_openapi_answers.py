@@ -5,18 +5,19 @@ import contextlib
 import json
 import socket
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from support.hosts.bird_service import PNG, BirdService, bird_service, document, json_body, operation, parameter
 from support.hosts.openapi_document import HostedDocument, hosted_document
 from support.servers.web_site import web_site
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 METHODS = ("get", "put", "post")
 PATHS: dict[str, Any] = {
@@ -29,6 +30,7 @@ PATHS: dict[str, Any] = {
     "/content/{kind}": {"get": operation("content", parameter("kind", "path"))},
     "/slow": {method: operation(f"{method}_slow") for method in METHODS},
     "/silent": {method: operation(f"{method}_silent") for method in METHODS},
+    "/owls": {"get": operation("owls")},
 }
 
 
@@ -38,69 +40,87 @@ def service() -> Iterator[BirdService]:
         yield running
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def birds(service: BirdService, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[HostedDocument]:
+    """One host of that service for all that need no other."""
+    folder = tmp_path_factory.mktemp("birds")
+    async with hosted_document(folder, document(PATHS), base=service.url, result_bytes=100_000) as birds:
+        yield birds
+
+
 async def status(birds: HostedDocument, method: str, code: int, **headers: str) -> tuple[Any, ...]:
     """Whether it succeeded, the effect, whether a repeat may help, and when to come back; 503 is the host being busy."""
     ended = await birds.call(f"{method}_status", code=code, **headers)
     return ended.success, ended.effect_state, ended.retryable, ended.retry_after_seconds
 
 
-async def test_each_kind_of_content_is_a_result(service: BirdService, tmp_path: Path) -> None:
+async def test_each_kind_of_content_is_a_result(birds: HostedDocument) -> None:
     """JSON as it is, text in its own encoding, nothing as null, and anything else as a file."""
-    async with hosted_document(tmp_path, document(PATHS), base=service.url) as birds:
-        text, empty, packed, image, mislabelled, named = [
-            await birds.call("content", kind=kind)
-            for kind in ("text", "empty", "gzip", "image", "mislabelled", "named")
-        ]
+    kinds = ("text", "empty", "gzip", "image", "mislabelled", "named")
+    text, empty, packed, image, mislabelled, named = [await birds.call("content", kind=kind) for kind in kinds]
 
-        assert (text.result, empty.result, packed.result) == ("hoot ü", None, {"owls": 5})
-        assert [(file.kind, file.media_type, b64decode(file.data)) for file in image.files] == [
-            ("image", "image/png", PNG)
-        ]
-        assert mislabelled.files[0].media_type == "image/png"
-        assert (named.files[0].name, named.files[0].media_type) == ("owls.pdf", "application/pdf")
+    assert (text.result, empty.result, packed.result) == ("hoot ü", None, {"owls": 5})
+    assert [(file.kind, file.media_type, b64decode(file.data)) for file in image.files] == [("image", "image/png", PNG)]
+    assert mislabelled.files[0].media_type == "image/png"
+    assert (named.files[0].name, named.files[0].media_type) == ("owls.pdf", "application/pdf")
 
 
-@pytest.mark.parametrize(("kind", "words"), [("large", "100000"), ("bomb", "100000")])
-async def test_an_answer_that_cannot_be_used_has_had_its_effect(
-    service: BirdService, tmp_path: Path, kind: str, words: str
-) -> None:
+@pytest.mark.parametrize("kind", ["large", "bomb"])
+async def test_an_answer_that_cannot_be_used_has_had_its_effect(birds: HostedDocument, kind: str) -> None:
     """More than may be read, also once it is unpacked."""
-    async with hosted_document(tmp_path, document(PATHS), base=service.url, result_bytes=100_000) as birds:
-        failed = await birds.call("content", kind=kind)
+    failed = await birds.call("content", kind=kind)
 
-        assert (failed.success, failed.effect_state) == (False, "done")
-        assert words in str(failed.error)
+    assert (failed.success, failed.effect_state) == (False, "done")
+    assert "100000" in str(failed.error)
+
+
+FINE = (True, None, False, None)
+REFUSED = (False, "none", False, None)
+LATER = (False, "none", False, 1.0)
+UNKNOWN = (False, "unknown", False, None)
+MAY_REPEAT = (False, "unknown", True, None)
+STATUSES = [
+    # success, effect, whether a repeat may help, when to come back: of GET, PUT and POST
+    (201, FINE, FINE, FINE),
+    (304, REFUSED, REFUSED, REFUSED),
+    (400, REFUSED, REFUSED, REFUSED),
+    (404, REFUSED, REFUSED, REFUSED),
+    (408, LATER, LATER, LATER),
+    (429, LATER, LATER, LATER),
+    (500, MAY_REPEAT, MAY_REPEAT, UNKNOWN),
+    # Without a time, whoever says 503 may be a proxy whose connection broke after the request.
+    (503, LATER, LATER, UNKNOWN),
+    (301, REFUSED, REFUSED, REFUSED),
+    (303, REFUSED, REFUSED, UNKNOWN),
+]
+
+
+@pytest.mark.parametrize(("code", "get", "put", "post"), STATUSES)
+async def test_a_status_says_what_has_happened(birds: HostedDocument, code: int, get: Any, put: Any, post: Any) -> None:
+    """Of reads, of what may be repeated, and of what is for once."""
+    assert [await status(birds, method, code) for method in METHODS] == [get, put, post]
+
+
+async def test_a_service_says_when_to_come_back(birds: HostedDocument) -> None:
+    """In seconds, also with 503, which is believed then; nonsense is a second."""
+    assert await status(birds, "post", 503, **{"retry-after": "7"}) == (False, "none", False, 7.0)
+    assert await status(birds, "post", 429, **{"retry-after": "soon"}) == (False, "none", False, 1.0)
 
 
 @pytest.mark.parametrize(
-    ("code", "get", "put", "post"),
+    ("tool", "code", "words"),
     [
-        # success, effect, whether a repeat may help, when to come back
-        (201, (True, None, False, None), (True, None, False, None), (True, None, False, None)),
-        (400, (False, "none", False, None), (False, "none", False, None), (False, "none", False, None)),
-        (404, (False, "none", False, None), (False, "none", False, None), (False, "none", False, None)),
-        (408, (False, "none", False, 1.0), (False, "none", False, 1.0), (False, "none", False, 1.0)),
-        (429, (False, "none", False, 1.0), (False, "none", False, 1.0), (False, "none", False, 1.0)),
-        (500, (False, "unknown", True, None), (False, "unknown", True, None), (False, "unknown", False, None)),
-        # Without a time, whoever says 503 may be a proxy whose connection broke after the request.
-        (503, (False, "none", False, 1.0), (False, "none", False, 1.0), (False, "unknown", False, None)),
-        (301, (False, "none", False, None), (False, "none", False, None), (False, "none", False, None)),
-        (303, (False, "none", False, None), (False, "none", False, None), (False, "unknown", False, None)),
+        ("get_status", 404, "birds.get_status has answered with status 404 (Not Found): You have said None."),
+        ("put_status", 307, "redirect (307) to /owls/, which is not followed"),
+        ("post_status", 304, "304 (Not Modified)"),  # nothing leads elsewhere
     ],
 )
-async def test_a_status_says_what_has_happened(
-    service: BirdService, tmp_path: Path, code: int, get: Any, put: Any, post: Any
-) -> None:
-    """Of reads, of what may be repeated, and of what is for once."""
-    async with hosted_document(tmp_path, document(PATHS), base=service.url) as birds:
-        assert [await status(birds, method, code) for method in METHODS] == [get, put, post]
+async def test_an_error_is_told_in_the_services_words(birds: HostedDocument, tool: str, code: int, words: str) -> None:
+    """With its status: a model reads it and does something else."""
+    failed = await birds.call(tool, code=code, **({"location": "/owls/"} if code == 307 else {}))
 
-
-async def test_a_service_says_when_to_come_back(service: BirdService, tmp_path: Path) -> None:
-    """In seconds, also with 503, which is believed then; nonsense is a second."""
-    async with hosted_document(tmp_path, document(PATHS), base=service.url) as birds:
-        assert await status(birds, "post", 503, **{"retry-after": "7"}) == (False, "none", False, 7.0)
-        assert await status(birds, "post", 429, **{"retry-after": "soon"}) == (False, "none", False, 1.0)
+    assert words in str(failed.error)
+    assert ("redirect" in str(failed.error)) is (code == 307)
 
 
 NAMED: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -150,21 +170,24 @@ TYPES: list[tuple[str, str, str, Any, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "media_type", "body", "result", "is_checked"), TYPES)
-async def test_an_answer_is_json_where_it_is_json(
-    tmp_path: Path, said: str, media_type: str, body: str, result: Any, *, is_checked: bool
-) -> None:
+async def test_an_answer_is_json_where_it_is_json(tmp_path: Path) -> None:
     """Whatever type it names, in its own encoding; else it is its text, which is not held against the schema."""
-    charset = media_type.partition("charset=")[2]
-    data = body.encode({"iso-8859-1": "latin-1", "utf-16": "utf-16"}.get(charset, "utf-8"))
+    paths: dict[str, Any] = {}
+    ends, wanted = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
     async with web_site() as site:
-        site.page("/say/200", data, *([f"Content-Type: {media_type}"] if media_type else []))
-        base = f"http://127.0.0.1:{site.port}"
-        async with hosted_document(tmp_path, saying(200, {"200": described(media_type=said)}), base=base) as birds:
-            reply = await told(birds, "")
+        for number, (said, media_type, body, result, is_checked) in enumerate(TYPES):
+            charset = media_type.partition("charset=")[2]
+            data = body.encode({"iso-8859-1": "latin-1", "utf-16": "utf-16"}.get(charset, "utf-8"))
+            site.page(f"/{number}", data, *([f"Content-Type: {media_type}"] if media_type else []))
+            paths[f"/{number}"] = {"get": operation(f"say{number}", responses={"200": described(media_type=said)})}
+            wanted.append((True, result, None if is_checked else "its body is not what the document says"))
+        async with hosted_document(tmp_path, document(paths), base=f"http://127.0.0.1:{site.port}") as birds:
+            for number in range(len(TYPES)):
+                asked = {"tool_name": f"birds.say{number}", "arguments": {}}
+                reply = (await birds.client.http.post("/execute", json=asked)).json()
+                ends.append((reply["success"], reply["result"], reply.get("unchecked")))
 
-    assert (reply["success"], reply["result"]) == (True, result)
-    assert reply.get("unchecked") == (None if is_checked else "its body is not what the document says")
+    assert ends == wanted
 
 
 @pytest.mark.parametrize(
@@ -224,38 +247,9 @@ async def test_a_service_that_turns_a_call_away_says_why(service: BirdService, t
     assert reply["error"].endswith(': {"error":"monthly quota of 100 calls is used up"}')
 
 
-@pytest.mark.parametrize(("method", "effect"), [("get", "none"), ("put", "none"), ("post", "none")])
-async def test_what_is_not_modified_is_no_redirect(
-    service: BirdService, tmp_path: Path, method: str, effect: str
-) -> None:
-    """As a service answers to `If-None-Match`: nothing has happened, and nothing leads elsewhere."""
-    async with hosted_document(tmp_path, document(PATHS), base=service.url) as birds:
-        done = await birds.call(f"{method}_status", code=304)
-
-        assert (done.success, done.effect_state) == (False, effect)
-        assert "304 (Not Modified)" in str(done.error)
-        assert "redirect" not in str(done.error)
-
-
-async def test_a_redirect_says_where_the_service_points(service: BirdService, tmp_path: Path) -> None:
-    """A caller may then call what is there."""
-    async with hosted_document(tmp_path, document(PATHS), base=service.url) as birds:
-        failed = await birds.call("put_status", code=307, location="/owls/")
-
-        assert "redirect (307) to /owls/, which is not followed" in str(failed.error)
-
-
-async def test_an_error_is_told_in_the_services_words(service: BirdService, tmp_path: Path) -> None:
-    """With its status: a model reads it and does something else."""
-    async with hosted_document(tmp_path, document(PATHS), base=service.url) as birds:
-        failed = await birds.call("get_status", code=404)
-
-        assert failed.error == "birds.get_status has answered with status 404 (Not Found): You have said None."
-
-
-async def test_a_redirect_is_followed_within_the_origin_only(service: BirdService, tmp_path: Path) -> None:
+async def test_a_redirect_is_followed_within_the_origin_only(birds: HostedDocument) -> None:
     """Of reads: another server is sent nothing."""
-    async with web_site() as other, hosted_document(tmp_path, document(PATHS), base=service.url) as birds:
+    async with web_site() as other:
         other.page("/owls", b"{}")
         within = await birds.call("get_status", code=302, location="/owls?day=3")
         elsewhere = await birds.call("get_status", code=302, location=f"http://127.0.0.1:{other.port}/owls")
@@ -283,7 +277,7 @@ async def test_a_service_that_takes_no_connection_was_sent_nothing(tmp_path: Pat
         stack.enter_context(socket.create_connection(full.getsockname()))  # and nobody takes it
         base = f"http://127.0.0.1:{full.getsockname()[1]}"
         async with hosted_document(tmp_path, document(PATHS), base=base) as birds:
-            failed = await birds.client.send("birds.post_slow", {}, seconds=0.5)
+            failed = await birds.client.send("birds.post_slow", {}, seconds=0.3)
 
     assert (failed.success, failed.effect_state, failed.retryable) == (False, "none", True)
 
@@ -296,7 +290,7 @@ async def test_a_connection_is_lost_after_the_request(tmp_path: Path) -> None:
         base = f"http://127.0.0.1:{site.port}"
         async with hosted_document(tmp_path, document(PATHS), base=base) as birds:
             lost = [await birds.call(f"{method}_slow") for method in METHODS]
-            late = await birds.client.send("birds.post_silent", {}, seconds=1)
+            late = await birds.client.send("birds.post_silent", {}, seconds=0.3)
             body = {"tool_name": "birds.post_slow", "arguments": {}}
             said = (await birds.client.http.post("/execute", json=body)).json()
 
@@ -309,30 +303,17 @@ async def test_a_connection_is_lost_after_the_request(tmp_path: Path) -> None:
         assert said["error_code"] == "outcome_unknown"  # which the fleet keeps a dead letter of
 
 
-async def test_a_call_that_is_given_up_ends_its_request(service: BirdService, tmp_path: Path) -> None:
+async def test_a_call_that_is_given_up_ends_its_request(birds: HostedDocument, service: BirdService) -> None:
     """The host waits for nothing that nobody wants."""
-    async with hosted_document(tmp_path, document(PATHS), base=service.url) as birds:
-        calling = asyncio.ensure_future(birds.client.send("birds.post_slow", {}, seconds=3))
-        await wait_until(lambda: "POST /slow" in service.asked(), "the request has come")
-        ended = await calling
+    calling = asyncio.ensure_future(birds.client.send("birds.post_slow", {}, seconds=1))
+    await wait_until(lambda: "POST /slow" in service.asked, "the request has come")
+    ended = await calling
 
-        assert (ended.success, ended.effect_state) == (False, "unknown")
-
-
-async def test_a_repeat_of_a_call_gets_what_the_first_came_to(service: BirdService, tmp_path: Path) -> None:
-    """A POST is sent once for each call id, however often the call comes."""
-    paths = {"/once": {"post": operation("post")}}
-    async with hosted_document(tmp_path, document(paths), base=service.url) as birds:
-        replies = [await birds.client.send("birds.post", {}, call_id="call-1") for _ in range(3)]
-
-        assert service.asked().count("POST /once") == 1
-        assert replies[0].result == replies[2].result
-        assert (await birds.client.reconcile("call-1"))["state"] == "done"
+    assert (ended.success, ended.effect_state) == (False, "unknown")
+    await wait_until(lambda: "POST /slow is gone" in service.asked, "the service knows")
 
 
-async def test_cookies_of_one_call_are_not_sent_with_another(service: BirdService, tmp_path: Path) -> None:
+async def test_cookies_of_one_call_are_not_sent_with_another(birds: HostedDocument) -> None:
     """Callers share connections, and nothing else."""
-    paths = {**PATHS, "/owls": {"get": operation("get")}}
-    async with hosted_document(tmp_path, document(paths), base=service.url) as birds:
-        assert (await birds.call("content", kind="cookie")).success
-        assert "cookie" not in (await birds.call("get")).result["headers"]
+    assert (await birds.call("content", kind="cookie")).success
+    assert "cookie" not in (await birds.call("owls")).result["headers"]

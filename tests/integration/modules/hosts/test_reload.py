@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from support.hosts.tool_folder import GREET, HEAD, HostedFolder, becomes, hosted
-from support.waiting import wait_until
+from support.hosts.tool_folder import GREET, HEAD, HostedFolder, hosted
+from support.waiting import wait_until, wait_until_answered
 
 pytestmark = pytest.mark.asyncio
 
@@ -27,12 +27,13 @@ def numbered(number: int) -> str:
     return (
         HEAD
         + f'''
-import asyncio, os
+import asyncio, os, pathlib
 
 @tool(effect="read")
-async def number(seconds: float = 0) -> list[int]:
-    """Say which this is."""
-    await asyncio.sleep(seconds)
+async def number(go: str = "") -> list[int]:
+    """Say which this is, once there is that file."""
+    while go and not pathlib.Path(go).exists():
+        await asyncio.sleep(0.01)
     return [{number}, os.getpid()]
 '''
     )
@@ -50,7 +51,7 @@ async def reaches(folder: HostedFolder, wanted: int) -> None:
     async def is_there() -> bool:
         return await number(folder) == wanted
 
-    await becomes(is_there, f"version {wanted} is served")
+    await wait_until_answered(is_there, f"version {wanted} is served")
 
 
 async def greeted(folder: HostedFolder, words: str) -> bool:
@@ -74,12 +75,14 @@ async def test_a_saved_file_is_served_a_moment_later(tmp_path: Path) -> None:
 async def test_running_calls_end_in_the_generation_that_they_began_in(tmp_path: Path) -> None:
     """Their process ends after them."""
     async with hosted(tmp_path, {"owls.py": numbered(1)}, security="off") as folder:
-        old = asyncio.ensure_future(folder.call("number", seconds=2))
+        old = asyncio.ensure_future(folder.call("number", go=str(tmp_path / "go")))
         before = (await folder.call("number")).result
         folder.write("owls.py", numbered(2))
         await wait_until(lambda: folder.host.tools["owls.number"].definition.version is not None, "served")
         await reaches(folder, 2)
         after = (await folder.call("number")).result
+        assert not old.done()
+        (tmp_path / "go").touch()
 
         assert (await old).result == before
         assert after[1] != before[1]
@@ -95,7 +98,7 @@ async def test_no_call_fails_over_fifty_saves(tmp_path: Path) -> None:
 
         async def calling() -> None:
             while not is_over:
-                result = await folder.call("number", seconds=0.01)
+                result = await folder.call("number")
                 results.append(result.result[0] if result.success else result)
 
         callers = [asyncio.ensure_future(calling()) for _ in range(5)]
@@ -125,7 +128,7 @@ async def test_a_file_that_breaks_keeps_its_version_before(tmp_path: Path) -> No
             assert await number(folder) == 1
         folder.write("crows.py", GREET.replace("hoot", "caw"))
         await wait_until(lambda: folder.host.tools["owls.greet"].definition.version is not None, "served")
-        await becomes(lambda: greeted(folder, "caw Ada"), "the other file is served")
+        await wait_until_answered(lambda: greeted(folder, "caw Ada"), "the other file is served")
         assert await number(folder) == 1
         folder.write("owls.py", numbered(6))
         await folder.wait_for_errors({})

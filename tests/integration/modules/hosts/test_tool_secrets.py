@@ -61,18 +61,13 @@ def shout(context: Context) -> str:
 )
 
 
-async def test_a_tool_gets_the_secrets_that_it_names(tmp_path: Path) -> None:
-    """And no others; its process has them with its calls only."""
-    async with hosted(tmp_path, {"owls.py": LEAKING}, security="off", secrets=SECRETS) as folder:
-        assert (await folder.call("take")).result == ["21", "TOKEN", "NUMBER"]
-        assert (await folder.call("nothing")).result == []
-
-
 async def test_a_value_is_hidden_in_whatever_a_tool_does_with_it(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Returned, raised, reported, printed, or in a traceback; what is returned is JSON all the same."""
+    """Returned, raised, reported, printed, or in a traceback. A tool gets the secrets that it names, with its call only."""
     async with hosted(tmp_path, {"owls.py": LEAKING}, security="off", secrets=SECRETS) as folder:
+        assert (await folder.call("take")).result == ["21", "TOKEN", "NUMBER"]
+        assert (await folder.call("nothing")).result == []
         given = await folder.call("give")
         failed = await folder.call("fail")
         reported = await folder.client.send("report", {}, log_level="info")
@@ -128,26 +123,25 @@ async def fail(how: str, context: Context) -> str:
 HIDDEN = "owls.fail failed inside the module ({}); its log says why."
 
 
-@pytest.mark.parametrize(
-    ("how", "hidden", "shown"),
-    [
-        ("text", HIDDEN.format("ValueError"), "owls.fail failed: ValueError: no such x: 3"),
-        ("exit", HIDDEN.format("SystemExit"), "owls.fail failed: SystemExit: over"),
-        ("group", HIDDEN.format("ExceptionGroup"), "owls.fail failed: LookupError: no owl"),
-        ("secret", HIDDEN.format("KeyError"), "owls.fail failed: KeyError: '[secret TOKEN]'"),
-        ("empty", HIDDEN.format("ValueError"), HIDDEN.format("ValueError")),
-        ("wordless", HIDDEN.format("Wordless"), HIDDEN.format("Wordless")),
-        ("word", "Say another.", "Say another."),
-    ],
-)
-async def test_the_text_of_an_exception_is_shown_where_its_host_says_so(
-    tmp_path: Path, how: str, hidden: str, shown: str
-) -> None:
+EXCEPTIONS = {
+    "text": (HIDDEN.format("ValueError"), "owls.fail failed: ValueError: no such x: 3"),
+    "exit": (HIDDEN.format("SystemExit"), "owls.fail failed: SystemExit: over"),
+    "group": (HIDDEN.format("ExceptionGroup"), "owls.fail failed: LookupError: no owl"),
+    "secret": (HIDDEN.format("KeyError"), "owls.fail failed: KeyError: '[secret TOKEN]'"),
+    "empty": (HIDDEN.format("ValueError"), HIDDEN.format("ValueError")),
+    "wordless": (HIDDEN.format("Wordless"), HIDDEN.format("Wordless")),
+    "word": ("Say another.", "Say another."),
+}
+
+
+@pytest.mark.parametrize("exception_text", [False, True])
+async def test_the_text_of_an_exception_is_shown_where_its_host_says_so(tmp_path: Path, exception_text: bool) -> None:
     """Without secrets. By default a model reads the kind only."""
-    for exception_text, expected in ((False, hidden), (True, shown)):
-        files = {"owls.py": RAISING}
-        async with hosted(tmp_path, files, security="off", secrets=SECRETS, exception_text=exception_text) as folder:
-            assert (await folder.call("fail", how=how)).error == expected
+    files = {"owls.py": RAISING}
+    async with hosted(tmp_path, files, security="off", secrets=SECRETS, exception_text=exception_text) as folder:
+        said = {how: (await folder.call("fail", how=how)).error for how in EXCEPTIONS}
+
+    assert said == {how: words[exception_text] for how, words in EXCEPTIONS.items()}
 
 
 async def test_the_guides_file_sends_its_secret(tmp_path: Path) -> None:

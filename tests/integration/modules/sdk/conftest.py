@@ -1,6 +1,7 @@
 """The stores of replies, each as it is."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -11,39 +12,32 @@ MakeReplies = Callable[[], Replies]
 """Another one over the same records, as another process has it; for a memory the same one."""
 
 
-@pytest.fixture(params=["memory", "sqlite", "redis"])
-async def make_replies(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MakeReplies]:
-    """Each kind in turn."""
+@asynccontextmanager
+async def stores(kind: str, request: pytest.FixtureRequest, folder: Path) -> AsyncGenerator[MakeReplies]:
     made: list[Replies] = []
     memory = MemoryReplies()
+    url = request.getfixturevalue("redis_url") if kind == "redis" else ""
 
     def make() -> Replies:
-        match request.param:
-            case "memory":
-                return memory
-            case "sqlite":
-                made.append(SQLiteReplies(tmp_path / "state" / "replies.db"))
-            case _:
-                made.append(RedisReplies(request.getfixturevalue("redis_url")))
+        if kind == "memory":
+            return memory
+        made.append(RedisReplies(url) if url else SQLiteReplies(folder / "state" / "replies.db"))
         return made[-1]
 
-    if request.param == "redis":
-        request.getfixturevalue("redis_url")
     yield make
     for replies in made:
         await replies.aclose()
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+async def make_replies(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MakeReplies]:
+    """Each kind in turn."""
+    async with stores(request.param, request, tmp_path) as make:
+        yield make
 
 
 @pytest.fixture(params=["sqlite", "redis"])
 async def make_durable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MakeReplies]:
     """Those that outlive a process."""
-    made: list[Replies] = []
-    url = request.getfixturevalue("redis_url") if request.param == "redis" else ""
-
-    def make() -> Replies:
-        made.append(RedisReplies(url) if url else SQLiteReplies(tmp_path / "replies.db"))
-        return made[-1]
-
-    yield make
-    for replies in made:
-        await replies.aclose()
+    async with stores(request.param, request, tmp_path) as make:
+        yield make

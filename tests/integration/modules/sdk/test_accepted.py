@@ -19,20 +19,19 @@ KEY = "a module's key of more than thirty-two characters"
 
 @dataclass
 class Hatchery:
-    """What a test says of the work: `answer` to a status, a wait before it, or what is raised. `begun` has the handles."""
+    """What a test says of the work: the `answer` to a status, none for ever, or what is raised. `begun` has the handles."""
 
-    answer: StatusAnswer | Exception | float = field(default_factory=lambda: StatusAnswer.running(0.25, "warming"))
+    answer: StatusAnswer | Exception | str | None = field(default_factory=lambda: StatusAnswer.running(0.25, "warming"))
     begun: list[str] = field(default_factory=list)
     asked: list[tuple[str, bool]] = field(default_factory=list)
 
     async def status(self, handle: str, *, cancel: bool) -> StatusAnswer:
         self.asked.append((handle, cancel))
-        if isinstance(self.answer, StatusAnswer):
-            return self.answer
         if isinstance(self.answer, Exception):
             raise self.answer
-        await asyncio.sleep(self.answer)
-        return StatusAnswer.running()
+        if self.answer is None:
+            await asyncio.Event().wait()
+        return self.answer  # type: ignore[return-value] # one is wrong on purpose
 
 
 def make_owls(
@@ -135,7 +134,7 @@ async def test_who_wants_it_no_more_says_so() -> None:
     assert hatchery.asked == [("egg-1", True)]
 
 
-@pytest.mark.parametrize("answer", [RuntimeError("a secret"), "no answer", 30.0], ids=["raises", "wrong type", "hangs"])
+@pytest.mark.parametrize("answer", [RuntimeError("a secret"), "no answer", None], ids=["raises", "wrong type", "hangs"])
 async def test_a_function_that_fails_says_nothing_of_the_call(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fleet is told to ask again, in time and without the function's words; a reconciliation says that it is at work."""
     monkeypatch.setattr("toolfleet_modules.once.accepted_calls.FOLLOW_SECONDS", 0.2)

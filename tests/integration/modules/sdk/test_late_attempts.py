@@ -192,7 +192,7 @@ async def test_a_function_is_not_called_too_late(monkeypatch: pytest.MonkeyPatch
     @module.tool(effect="once")
     def slow(number: int) -> int:
         called.append(number)
-        go.wait(20)
+        go.wait()
         return number
 
     async def ask(number: int, begin_by: str) -> Any:

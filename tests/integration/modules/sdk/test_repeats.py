@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from support.waiting import wait_until
-from toolfleet.sdk import Context, MemoryReplies, Module, ModuleBusy, Record, Replies, ToolError
+from support.waiting import wait_until, wait_until_answered
+from toolfleet.sdk import Context, MemoryReplies, Module, ModuleBusy, ModuleClient, Record, Replies, ToolError
 
 MakeReplies = Callable[[], Replies]
 
@@ -78,13 +78,13 @@ async def test_a_repeat_joins_the_call_that_runs(make_replies: MakeReplies, monk
         first = asyncio.create_task(here.send("once", {}, call_id="c"))
         await wait_until(lambda: runs.seen, "it runs")
         others = [asyncio.create_task(each.send("once", {}, call_id="c")) for each in (here, here, there)]
-        assert (await here.reconcile("c"))["state"] == "running"
+        assert [(await each.reconcile("c"))["state"] for each in (here, there)] == ["running", "running"]
         assert (await here.send("once", {"n": 1}, call_id="c")).status == 422
         late = await there.send("once", {}, call_id="c", seconds=0.1)
         assert (late.status, late.effect_state) == (200, "unknown")  # never "none": it does run
         await asyncio.sleep(0)
         first.cancel()
-        await asyncio.wait({first}, timeout=20)
+        await asyncio.wait({first})
         runs.go.set()
         assert [result.result for result in await asyncio.gather(*others)] == [1, 1, 1]
     assert len(runs.seen) == 1
@@ -141,11 +141,8 @@ async def test_a_call_that_was_stopped_is_run_again_only_if_that_is_harmless(
     """Nobody knows how far it came, and a reconciliation says so."""
     runs = Runs(script=["wait"])
     async with make_module(runs, make_replies()).client() as client:
-        assert (await client.send(effect, {}, call_id="c", seconds=0.5)).effect_state == "unknown"
-        async with asyncio.timeout(20):
-            while (state := (await client.reconcile("c"))["state"]) == "running":  # noqa: ASYNC110 - nothing announces its end
-                await asyncio.sleep(0.01)
-        assert state == "unknown"
+        assert (await client.send(effect, {}, call_id="c", seconds=0.1)).effect_state == "unknown"
+        await wait_until_answered(lambda: is_unknown(client), "nobody knows how far it came")
         second = await client.send(effect, {}, call_id="c")
     if effect in {"read", "idempotent"}:
         assert second.result == 2
@@ -153,6 +150,10 @@ async def test_a_call_that_was_stopped_is_run_again_only_if_that_is_harmless(
         assert "nobody knows how far it came; it was not run again" in str(second.error)
         assert second.effect_state == "unknown"
         assert len(runs.seen) == 1
+
+
+async def is_unknown(client: ModuleClient) -> bool:
+    return bool((await client.reconcile("c"))["state"] == "unknown")
 
 
 @pytest.mark.parametrize("effect", EFFECTS)
@@ -261,7 +262,7 @@ async def test_a_store_that_hangs_holds_a_call_for_seconds_only(monkeypatch: pyt
     """Every question has its end."""
     monkeypatch.setattr("toolfleet_modules.sdk.app.STORE_SECONDS", 0.05)
     runs = Runs()
-    async with make_module(runs, Away(after=0, how=asyncio.Event().wait)).client() as client, asyncio.timeout(20):
+    async with make_module(runs, Away(after=0, how=asyncio.Event().wait)).client() as client:
         assert (await client.send("read", {}, call_id="c")).success
         assert (await client.send("once", {}, call_id="c")).status == 503
 
@@ -279,10 +280,12 @@ async def test_a_lease_is_renewed_while_its_call_runs(
         await wait_until(lambda: runs.seen, "it runs")
         first = await store.get("c")
         assert first is not None
-        async with asyncio.timeout(20):
-            while (now := await store.get("c")) and now.until < first.until + 0.6:  # noqa: ASYNC110 - the store tells
-                await asyncio.sleep(0.02)
-        assert now is not None
+
+        async def is_renewed() -> bool:
+            now = await store.get("c")
+            return now is not None and now.until >= first.until + 0.6
+
+        await wait_until_answered(is_renewed, "the lease is renewed")
         assert (await client.reconcile("c"))["state"] == "running"
         runs.go.set()
         assert (await call).success
@@ -297,7 +300,7 @@ class Careless(MemoryReplies):
         self.swaps += 1
         if self.swaps == 2:
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
         return await super().swap(name, seen, record)
 
 
@@ -309,8 +312,7 @@ async def test_a_call_ends_though_its_store_loses_a_cancellation(monkeypatch: py
         call = asyncio.create_task(client.send("once", {}, call_id="c"))
         await wait_until(lambda: replies.swaps > 1, "the lease is being renewed")
         runs.go.set()
-        async with asyncio.timeout(20):
-            assert (await call).success
+        assert (await call).success
 
 
 async def test_a_flood_of_one_id_runs_once(make_replies: MakeReplies) -> None:

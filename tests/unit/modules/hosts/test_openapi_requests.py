@@ -474,6 +474,39 @@ def test_a_body_is_what_its_type_says(media_type: str, value: str, content_type:
     assert (request.headers["Content-Type"], request.body) == (content_type, body)
 
 
+NEST = {
+    "type": "object",
+    "properties": {"trees": {"type": "integer"}, "name": {"type": "string"}},
+    "required": ["name"],
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments", "content_type", "written"),
+    [
+        (json_body(NEST), {"name": "ü"}, "application/json", '{"name":"ü"}'),
+        (json_body({"type": "array"}), {"body": [1, None]}, "application/json", "[1,null]"),
+        (json_body({"properties": {"n": {}}}, required=False), {}, None, ""),
+        (json_body({"properties": {"n": {}}}), {}, "application/json", "{}"),
+        (
+            json_body({"type": "object", "additionalProperties": {"type": "integer"}}),
+            {"body": {"any": 1}},
+            "application/json",
+            '{"any":1}',
+        ),
+        (json_body(NEST, media_type=FORM), {"name": "a b&", "trees": 2}, FORM, "trees=2&name=a+b%26"),
+    ],
+    ids=["json", "json, no object", "optional", "all optional", "any members", "form"],
+)
+def test_a_body_is_written_as_the_document_says(
+    body: dict[str, Any], arguments: dict[str, Any], content_type: str | None, written: str
+) -> None:
+    """The properties of a plain object are arguments of their own; what is no plain object is the argument `body`."""
+    request = sent(one("/up", operation("op", requestBody=body), "post"), arguments)
+
+    assert (request.headers.get("Content-Type"), request.body.decode()) == (content_type, written)
+
+
 def test_a_header_that_only_the_host_sends_is_named() -> None:
     """Of those that every request has by itself nothing is said."""
     headers = [parameter(name, "header") for name in ("Authorization", "Accept", "Content-Type")]

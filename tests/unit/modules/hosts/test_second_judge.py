@@ -159,8 +159,8 @@ def test_each_disagreement_says_why() -> None:
     assert all(why.startswith("It ") and why.endswith(".") for *_, why in DISAGREEMENTS)
 
 
-def in_path(**more: Any) -> dict[str, Any]:
-    return operation("op", parameter("v", "path", {}, **more))
+def in_path(schema: Any = None, **more: Any) -> dict[str, Any]:
+    return operation("op", parameter("v", "path", schema, **more))
 
 
 REFUSED: dict[str, tuple[dict[str, Any], Any, str]] = {
@@ -172,6 +172,18 @@ REFUSED: dict[str, tuple[dict[str, Any], Any, str]] = {
     "a list without items in the path": (in_path(), [None], "v is empty, and is a part of the path."),
     "null in the path": (in_path(), None, "v is missing, and is a part of the path."),
     "text that is encoded too often": (in_path(), f"%{'25' * 20}2F", "percent-encoded too many times."),
+    "a list with a slash": (
+        in_path({"type": "array"}),
+        ["a", "b/c"],
+        "v has '/', which could lead to another operation.",
+    ),
+    "a member's name": (in_path({"type": "object"}), {"a/b": 1}, "v has '/', which could lead to another operation."),
+    "a label of a dot": (in_path(TEXT, style="label"), ".", "a segment would be '.' or '..'."),
+    "a matrix": (
+        in_path({"type": "object"}, style="matrix"),
+        {"a": "b%2fc"},
+        "v has '/', which could lead to another operation.",
+    ),
     "a line break in a header": (
         operation("op", parameter("v", "header")),
         "a\r\nX: b",

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.asyncio
 
 TEXT = {"Content-Type": "text/plain"}
 EVENTS = {"Content-Type": "text/event-stream"}
+CUT = {**JSON, "Content-Length": "1000", "Connection": "close"}
 
 
 def error(code: object, message: str = "the card was charged", number: str = "%d") -> str:
@@ -49,9 +50,11 @@ HTTP: dict[str, Answer | None] = {
     "other-events": Answer(200, f"data: {error(5, number='77')}\n\n", EVENTS),
     "elsewhere": Answer(302, "", {"Location": "/other"}),
     "compressed": Answer(200, error(5), {**JSON, "Content-Encoding": "gzip"}),
+    "cut": Answer(200, error(5), CUT),
+    "cut-at-500": Answer(500, error(5), CUT),
 }
 
-UNREAD = {"other-id", "other-events", "compressed"}
+UNREAD = {"other-id", "other-events", "compressed", "cut", "cut-at-500"}
 """Their words are another request's, or cannot be read."""
 
 LINES = {
@@ -142,7 +145,7 @@ async def test_a_server_that_was_started_anew_takes_the_second_call(tmp_path: Pa
             "hatch": Answer(200, error(1, "late")),
         }
     ) as (odd, server):
-        odd.before = lambda name: released.wait(20) if name == "hatch" else None
+        odd.before = lambda name: released.wait() if name == "hatch" else None
         async with hosted_server(server, tmp_path / "notes", scope=scope) as served:
             running = asyncio.ensure_future(served.call("hatch"))
             await wait_until(lambda: odd.executed["hatch"], "a call runs")
@@ -195,19 +198,13 @@ FORMS = {
 @pytest.mark.parametrize("transport", ["stdio", "http", "events"])
 async def test_an_id_that_is_ours_ends_its_call(tmp_path: Path, transport: str) -> None:
     """At once, whatever else the answer is: what can be read of it is shown."""
-    with odd_http(
-        {
-            name: Answer(
-                200, body if transport == "http" else f"data: {body}\n\n", JSON if transport == "http" else EVENTS
-            )
-            for name, (body, _) in FORMS.items()
-        }
-    ) as (_, web):
+    events = {name: Answer(200, f"data: {body}\n\n", EVENTS) for name, (body, _) in FORMS.items()}
+    bodies = {name: Answer(200, body) for name, (body, _) in FORMS.items()}
+    with odd_http(bodies if transport == "http" else events) as (_, web):
         program = odd_program(tmp_path, {name: body for name, (body, _) in FORMS.items()})
         async with hosted_server(program if transport == "stdio" else web, tmp_path / "notes") as served:
             for name, (_, shown) in FORMS.items():
-                async with asyncio.timeout(20):
-                    ended = await served.call(name)
+                ended = await served.call(name)
                 assert ended.status == 200, (name, ended)
                 assert shown in str(ended.result if ended.success else ended.error), (name, ended)
                 assert ended.success == (not shown.startswith(("nest.", NONE))), (name, ended)
@@ -237,24 +234,15 @@ async def test_an_answer_that_is_nested_too_deep_ends_its_own_call_only(tmp_path
     assert {name: executed[name] for name in lines if name != "fine"} == dict.fromkeys(lines.keys() - {"fine"}, 1)
 
 
-async def test_a_result_under_the_calls_own_id_is_its_end_whatever_the_status_says(tmp_path: Path) -> None:
-    """Also at 404, which would otherwise say that the session is gone."""
-    with odd_http({"lay": Answer(404, FINE)}) as (odd, server):
-        async with hosted_server(server, tmp_path / "notes") as served:
-            ended = [await served.call("lay"), await served.call("lay")]
-
-    assert [(each.success, each.result) for each in ended] == [(True, "fine")] * 2
-    assert (odd.executed["lay"], odd.session) == (2, 1)
-
-
-async def test_a_heartbeat_in_the_stream_of_a_call_is_not_its_answer(tmp_path: Path) -> None:
-    """It has neither a result nor an error."""
+async def test_a_result_under_the_calls_own_id_is_its_end_and_nothing_else_is(tmp_path: Path) -> None:
+    """Also at 404, which would otherwise say that the session is gone; a heartbeat has neither a result nor an error."""
     beats = "".join(f"data: {beat}\n\n" for beat in ("{}", '{"type": "ping"}', FINE))
-    with odd_http({"lay": Answer(200, beats, EVENTS)}) as (_, server):
+    with odd_http({"lay": Answer(404, FINE), "beating": Answer(200, beats, EVENTS)}) as (odd, server):
         async with hosted_server(server, tmp_path / "notes") as served:
-            ended = await served.call("lay")
+            ended = [await served.call(name) for name in ("lay", "lay", "beating")]
 
-    assert (ended.success, ended.result) == (True, "fine")
+    assert [(each.success, each.result) for each in ended] == [(True, "fine")] * 3
+    assert (odd.executed["lay"], odd.session) == (2, 1)
 
 
 @pytest.mark.parametrize("at", [0, 490, 980, 3980, 7980])

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from support.hosts.mcp_server import hosted_server
-from support.hosts.odd_server import odd_program, written
+from support.hosts.odd_server import odd_http
 from toolfleet_registry.formats.offers import convert
 from toolfleet_registry.manifests.definitions import definition_of, spec_of
+from toolfleet_registry.manifests.specs import ToolSpec
 
 pytestmark = pytest.mark.asyncio
 
@@ -27,18 +28,27 @@ TOOLS: Mapping[str, Mapping[str, Any]] = {
     "drawn": {"icons": [ICON, DRAWN]},
     "app": {"_meta": {"ui": {"resourceUri": "ui://owl/nest"}, "owls.test/n": [1, None]}},
 }
+FOREIGN_ICONS = {
+    "http": "http://owls.test/owl.png",
+    "script": "javascript:alert(1)",
+    "page": "data:text/html;base64,PGI+",
+    "file": "file:///owl.png",
+    "large": "data:image/png;base64," + "A" * 70_000,
+}
+
+
+async def kept(folder: Path, tools: Mapping[str, Mapping[str, Any]], **options: Any) -> dict[str, ToolSpec]:
+    """What the registry keeps, by the server's names."""
+    with odd_http(dict.fromkeys(tools), tools) as (_, server):
+        async with hosted_server(server, folder / "notes", **options) as served:
+            return {each.name.removeprefix("nest."): spec_of(each) for each in served.host.definitions}
 
 
 async def offered(folder: Path, tools: Mapping[str, Mapping[str, Any]], **options: Any) -> dict[str, dict[str, Any]]:
-    """What clients are shown after the registry has kept it, by the server's names."""
-    program = odd_program(folder, dict.fromkeys(tools, written(0, {})), tools)
-    async with hosted_server(program, folder / "notes", **options) as served:
-        kept = [definition_of(spec_of(each)) for each in served.host.definitions]
-    names = [each.name.removeprefix("nest.") for each in kept]
-    return {
-        name: {key: offer[key] for key in offer if key != "name"}
-        for name, offer in zip(names, convert(kept, "mcp"), strict=True)
-    }
+    """What clients are shown of it."""
+    found = await kept(folder, tools, **options)
+    shown = convert([definition_of(each) for each in found.values()], "mcp")
+    return {name: {key: offer[key] for key in offer if key != "name"} for name, offer in zip(found, shown, strict=True)}
 
 
 def as_listed(tools: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -56,21 +66,12 @@ async def test_without_trust_only_what_makes_a_client_careful_is_passed_on(tmp_p
     assert await offered(tmp_path, TOOLS) == as_listed({**TOOLS, "calm": {"annotations": {"title": "Look"}}})
 
 
-@pytest.mark.parametrize(
-    "src",
-    [
-        "http://owls.test/owl.png",
-        "javascript:alert(1)",
-        "data:text/html;base64,PGI+",
-        "file:///owl.png",
-        "data:image/png;base64," + "A" * 70_000,
-    ],
-)
-async def test_icons_of_other_addresses_are_left_out(tmp_path: Path, src: str) -> None:
+async def test_icons_of_other_addresses_are_left_out(tmp_path: Path) -> None:
     """The tool is served without them."""
-    found = await offered(tmp_path, {"drawn": {"icons": [{"src": src}, ICON]}})
+    found = await offered(tmp_path, {name: {"icons": [{"src": src}, ICON]} for name, src in FOREIGN_ICONS.items()})
 
-    assert found["drawn"]["icons"] == [ICON]
+    assert [name for name, each in found.items() if each["icons"] != [ICON]] == []
+    assert found.keys() == FOREIGN_ICONS.keys()
 
 
 async def test_a_digest_knows_all_that_clients_are_shown(tmp_path: Path) -> None:
@@ -83,9 +84,5 @@ async def test_a_digest_knows_all_that_clients_are_shown(tmp_path: Path) -> None
         {"annotations": {"openWorldHint": True}},
         {"annotations": {"title": "Look"}},
     ]
-    versions = set[str]()
-    for change in changes:
-        program = odd_program(tmp_path, {"lay": written(0, {})}, {"lay": change})
-        async with hosted_server(program, tmp_path / "notes") as served:
-            versions |= {str(spec_of(each).version) for each in served.host.definitions}
+    versions = {str((await kept(tmp_path, {"lay": change}))["lay"].version) for change in changes}
     assert len(versions) == len(changes)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.hosts.mcp_server import hosted_server
-from support.hosts.odd_server import Answer, OddServer, odd_http, odd_program, written
+from support.hosts.odd_server import Answer, OddServer, odd_http
 from toolfleet_modules.hosts.mcp.options import HttpServer
 
 pytestmark = pytest.mark.asyncio
@@ -90,10 +90,10 @@ async def test_a_member_that_is_null_is_absent(tmp_path: Path) -> None:
         "three": {"inputSchema": {"type": "object", "properties": {"n": {"type": "integer", "examples": "5"}}}},
         "four": {"inputSchema": {"type": "object", "properties": {"description": {"default": None, "const": 5}}}},
     }
-    program = odd_program(tmp_path, dict.fromkeys(NAMES, written(0, {})), tools)
-    async with hosted_server(program, tmp_path / "notes") as served:
-        assert served.faults() == {}
-        schemas = {tool.name.removeprefix("nest."): tool.input_schema for tool in served.host.definitions}
+    with odd_http(dict.fromkeys(NAMES, NOTHING), tools) as (_, server):
+        async with hosted_server(server, tmp_path / "notes") as served:
+            assert served.faults() == {}
+            schemas = {tool.name.removeprefix("nest."): tool.input_schema for tool in served.host.definitions}
 
     assert schemas["two"] == {"type": "object", "properties": {"n": {"type": "integer"}}}
     assert schemas["three"] == {"type": "object", "properties": {"n": {"type": "integer"}}}

@@ -2,38 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support.hosts.mcp_server import HostedServer, hosted_server, http_nest, stdio
+from support.hosts.mcp_server import KINDS, HostedServer, hosted_nest
 from support.waiting import wait_until
-from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.sdk.client import ModuleResult
 from toolfleet_registry.contracts.logs.log_message import LogLevel, LogMessage
 from toolfleet_registry.contracts.logs.log_sink import MOST_MESSAGES
 
 pytestmark = pytest.mark.asyncio
-
-KINDS = ["stdio", "stdio --old", "http", "http --old"]
-
-
-@asynccontextmanager
-async def nest(kind: str, folder: Path, egg: str = "egg", **options: Any) -> AsyncGenerator[HostedServer]:
-    """The nest, as the module `nest`."""
-    transport, *words = kind.split()
-    notes = folder / "notes"
-    async with AsyncExitStack() as stack:
-        server: StdioServer | HttpServer
-        if transport == "stdio":
-            server = stdio(notes, *words, EGG=egg)
-        else:
-            server, _ = await stack.enter_async_context(http_nest(notes, *words, EGG=egg))
-        yield await stack.enter_async_context(hosted_server(server, notes, **options))
 
 
 async def log(served: HostedServer, text: str, level: LogLevel | None, user_id: str | None = None) -> ModuleResult:
@@ -47,7 +27,7 @@ def wakes(text: str) -> LogMessage:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_caller_hears_what_it_wants_to_hear(tmp_path: Path, kind: str) -> None:
     """Whatever the server speaks: what is grave enough, and nothing unless it was asked for. Older ones are told the lowest level, once."""
-    async with nest(kind, tmp_path) as served:
+    async with hosted_nest(kind, tmp_path) as served:
         silent = await log(served, "ada", None)
         info = [await log(served, "ada", "info") for _ in range(2)]
         error = await log(served, "ada", "error")
@@ -63,13 +43,12 @@ async def test_a_caller_hears_what_it_wants_to_hear(tmp_path: Path, kind: str) -
     assert levels == (["level info", "level debug"] if "--old" in kind else [])
 
 
-@pytest.mark.parametrize("kind", ["stdio", "stdio --old"])
 async def test_two_callers_of_one_program_never_hear_each_other(
-    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While both are at work nobody hears anything: it is in the host's log."""
     caplog.set_level(logging.INFO, "toolfleet.host.server")
-    async with nest(kind, tmp_path) as served:
+    async with hosted_nest("stdio", tmp_path) as served:
         ada = asyncio.ensure_future(log(served, "ada!", "debug", "ada"))
         await wait_until(lambda: "log ada!" in served.noted(), "the first call runs")
         bob = asyncio.ensure_future(log(served, "bob!", "debug", "bob"))
@@ -89,7 +68,7 @@ async def test_two_callers_of_one_program_never_hear_each_other(
 @pytest.mark.parametrize("kind", ["http", "http --old"])
 async def test_over_http_each_caller_hears_its_own(tmp_path: Path, kind: str) -> None:
     """A message comes on the stream of its request: also with many at once."""
-    async with nest(kind, tmp_path) as served:
+    async with hosted_nest(kind, tmp_path) as served:
         names = [f"owl{number}!" for number in range(8)]
         calls = [asyncio.ensure_future(log(served, name, "info", name)) for name in names]
         await wait_until(lambda: all(f"log {name}" in served.noted() for name in names), "all calls run")
@@ -102,10 +81,9 @@ async def test_over_http_each_caller_hears_its_own(tmp_path: Path, kind: str) ->
         assert [message.data["owl"] for message in each.log[1:]] == [name]
 
 
-@pytest.mark.parametrize("kind", ["stdio", "http"])
-async def test_a_flood_is_bounded_and_counted(tmp_path: Path, kind: str) -> None:
+async def test_a_flood_is_bounded_and_counted(tmp_path: Path) -> None:
     """The first messages are passed on, the last one says how many were left out, and the call is none the worse."""
-    async with nest(kind, tmp_path) as served:
+    async with hosted_nest("http", tmp_path) as served:
         flooded = await served.client.send("nest.flood", {"text": "700"}, log_level="info")
 
     assert flooded.success
@@ -114,10 +92,10 @@ async def test_a_flood_is_bounded_and_counted(tmp_path: Path, kind: str) -> None
     assert flooded.log[-1].data.startswith("500 log messages were left out")
 
 
-@pytest.mark.parametrize("kind", ["stdio", "http --old"])
+@pytest.mark.parametrize("kind", ["http", "http --old"])
 async def test_secrets_are_hidden_in_what_a_server_logs(tmp_path: Path, kind: str) -> None:
     """As in its results."""
-    async with nest(kind, tmp_path, egg="s3cr3t-owl", secrets=Secrets({"EGG": "s3cr3t-owl"})) as served:
+    async with hosted_nest(kind, tmp_path, {"EGG": "s3cr3t-owl"}, secrets=Secrets({"EGG": "s3cr3t-owl"})) as served:
         heard = await log(served, "ada", "info")
 
     assert heard.log[-1].data["owl"] == "ada"

@@ -1,28 +1,14 @@
 """MCP servers of older versions ask in the middle of a call: it is held in their session until whoever called has answered."""
 
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from support.hosts.mcp_server import HostedServer, hosted_server, http_nest, stdio
-from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer
+from support.hosts.mcp_server import HostedServer, hosted_nest
 from toolfleet_modules.sdk.client import ModuleResult
 from toolfleet_registry.contracts.inputs.messages import CallInputs
 
 pytestmark = pytest.mark.asyncio
-
-
-@asynccontextmanager
-async def nest(folder: Path, *, transport: str = "http", **environment: str) -> AsyncGenerator[HostedServer]:
-    """An older nest, which may ask."""
-    notes = folder / "notes"
-    async with AsyncExitStack() as stack:
-        server: StdioServer | HttpServer = stdio(notes, "--old")
-        if transport == "http":
-            server, _ = await stack.enter_async_context(http_nest(notes, "--old", port=None, **environment))
-        yield await stack.enter_async_context(hosted_server(server, notes, asks=True))
 
 
 async def ask(served: HostedServer, call_id: str, text: str = "", **said: object) -> ModuleResult:
@@ -39,7 +25,7 @@ def answer(asked: ModuleResult, name: str, number: int = 1) -> CallInputs:
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 async def test_a_call_goes_on_with_the_answer(tmp_path: Path, transport: str) -> None:
     """The server is called once, however often it asks; a repeat of a question or of an answer changes nothing."""
-    async with nest(tmp_path, transport=transport) as served:
+    async with hosted_nest(f"{transport} --old", tmp_path, asks=True) as served:
         first = [await ask(served, "call-1", "2") for _ in range(2)]
         (request,) = first[0].requests.values()
         assert (request["method"], request["params"]["message"]) == ("elicitation/create", "Who?")
@@ -56,7 +42,7 @@ async def test_a_call_goes_on_with_the_answer(tmp_path: Path, transport: str) ->
 
 async def test_a_server_may_ask_beside_its_calls(tmp_path: Path) -> None:
     """On the stream of its own, and it drops what it asks before that is open: a call is sent afterwards."""
-    async with nest(tmp_path, ASIDE="1", STREAM_SECONDS="0.5") as served:
+    async with hosted_nest("http --old", tmp_path, {"ASIDE": "1", "STREAM_SECONDS": "0.5"}, asks=True) as served:
         asked = await ask(served, "call-1")
         told = await ask(served, "call-1", inputs=answer(asked, "Ada"))
 
@@ -65,7 +51,7 @@ async def test_a_server_may_ask_beside_its_calls(tmp_path: Path) -> None:
 
 async def test_a_caller_who_cannot_be_asked_is_not(tmp_path: Path) -> None:
     """The server is refused, and its tool fails as it words that; the next call that can be asked is."""
-    async with nest(tmp_path) as served:
+    async with hosted_nest("http --old", tmp_path, asks=True) as served:
         refused = await ask(served, "call-1", takes_input=False)
         assert (refused.success, "Nobody can be asked now." in str(refused.error)) == (False, True)
         assert (await ask(served, "call-2")).requests
@@ -73,7 +59,7 @@ async def test_a_caller_who_cannot_be_asked_is_not(tmp_path: Path) -> None:
 
 async def test_a_session_has_one_call_at_a_time(tmp_path: Path) -> None:
     """While a user's call waits for an answer their next one is told to come again; another user's runs."""
-    async with nest(tmp_path) as served:
+    async with hosted_nest("http --old", tmp_path, asks=True) as served:
         asked = await ask(served, "call-1")
         busy = await served.client.send("nest.echo", {"text": "x"}, user_id="ada")
         other = await served.client.send("nest.echo", {"text": "x"}, user_id="eve")
@@ -85,10 +71,10 @@ async def test_a_session_has_one_call_at_a_time(tmp_path: Path) -> None:
 
 async def test_a_question_that_nobody_answers_is_given_up(tmp_path: Path) -> None:
     """After the call's time its session is free; an answer that comes later ends the call as unknown."""
-    async with nest(tmp_path) as served:
+    async with hosted_nest("http --old", tmp_path, asks=True) as served:
         assert (await served.settled("echo", text="up")).success
-        asked = await ask(served, "call-1", "2", seconds=3)
-        again = await ask(served, "call-1", "2", inputs=answer(asked, "Ada"), seconds=3)
+        asked = await ask(served, "call-1", "2", seconds=1)
+        again = await ask(served, "call-1", "2", inputs=answer(asked, "Ada"), seconds=1)
         assert again.requests
         assert (await served.settled("echo", text="on")).success
         late = await ask(served, "call-1", "2", inputs=answer(again, "Bob", 2))
@@ -100,7 +86,7 @@ async def test_a_question_that_nobody_answers_is_given_up(tmp_path: Path) -> Non
 
 async def test_an_answer_is_for_its_own_call(tmp_path: Path) -> None:
     """Who has the state of another call can answer nothing with it."""
-    async with nest(tmp_path) as served:
+    async with hosted_nest("http --old", tmp_path, asks=True) as served:
         asked = await ask(served, "call-1")
         foreign = await ask(served, "call-2", inputs=answer(asked, "Eve"))
         told = await ask(served, "call-1", inputs=answer(asked, "Ada"))
@@ -111,7 +97,7 @@ async def test_an_answer_is_for_its_own_call(tmp_path: Path) -> None:
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 async def test_its_log_goes_on_after_an_answer(tmp_path: Path, transport: str) -> None:
     """What the server logs once it is answered is heard by whoever waits then, and by nobody who wants none."""
-    async with nest(tmp_path, transport=transport) as served:
+    async with hosted_nest(f"{transport} --old", tmp_path, asks=True) as served:
         first = await ask(served, "call-1", "2", log_level="info")
         second = await ask(served, "call-1", "2", log_level="info", inputs=answer(first, "Ada"))
         told = await ask(served, "call-1", "2", log_level="info", inputs=answer(second, "Bob", 2))

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from support.hosts.mcp_server import hosted_server
-from support.hosts.odd_server import Answer, odd_http, odd_program
+from support.hosts.odd_server import Answer, odd_http
 from toolfleet_gateway.mcp.calls.call_results import CALL_ID, ERROR, call_result
-from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.formats.results import from_result
 
@@ -114,28 +113,26 @@ READ: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
 RESULTS = {name: (said, said) for name, said in FIXED.items()} | dict(READ)
 
 
-@pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_a_result_arrives_as_the_server_made_it(tmp_path: Path, transport: str) -> None:
-    """Through the host and a gateway: text, media, links, resources, notes and structure, each once and in order."""
-    written = {
-        name: json.dumps({"jsonrpc": "2.0", "id": 0, "result": said}).replace('"id": 0', '"id": %d')
-        for name, (said, _) in RESULTS.items()
+def answers(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Answer]:
+    return {
+        name: Answer(200, json.dumps({"jsonrpc": "2.0", "id": 0, "result": said}).replace('"id": 0', '"id": %d'))
+        for name, said in results.items()
     }
-    with odd_http({name: Answer(200, body) for name, body in written.items()}) as (_, web):
-        server: StdioServer | HttpServer = web if transport == "http" else odd_program(tmp_path, written)
+
+
+async def test_a_result_arrives_as_the_server_made_it(tmp_path: Path) -> None:
+    """Through the host and a gateway: text, media, links, resources, notes and structure, each once and in order."""
+    with odd_http(answers({name: said for name, (said, _) in RESULTS.items()})) as (_, server):
         async with hosted_server(server, tmp_path / "notes") as served:
-            for name, (_, wanted) in RESULTS.items():
-                ended = await served.call(name)
-                assert ended.success, (name, ended)
-                shown = call_result(ToolResult.ok(ended.tool_name, ended.result, files=tuple(ended.files)), "c-1")
-                assert shown.pop("resultType") == "complete"
-                meta = shown.pop("_meta")
-                assert meta.pop(CALL_ID) == "c-1"
-                wanted_meta = wanted.get("_meta", {})
-                assert (shown, meta) == (
-                    {**{key: value for key, value in wanted.items() if key != "_meta"}, "isError": False},
-                    wanted_meta,
-                ), name
+            ends = {name: await served.call(name) for name in RESULTS}
+
+    assert {name for name, ended in ends.items() if not ended.success} == set()
+    for name, (_, wanted) in RESULTS.items():
+        shown = call_result(ToolResult.ok(f"nest.{name}", ends[name].result, files=tuple(ends[name].files)), "c-1")
+        expected = {key: value for key, value in wanted.items() if key != "_meta"}
+        meta = {CALL_ID: "c-1", **wanted.get("_meta", {})}
+        assert shown == {**expected, "isError": False, "resultType": "complete", "_meta": meta}, name
+    assert ends["order"].result["content"][1]["file"].startswith("image 1 (image/png")
 
 
 async def test_a_failure_keeps_its_words_and_what_stands_beside_them(tmp_path: Path) -> None:
@@ -145,14 +142,9 @@ async def test_a_failure_keeps_its_words_and_what_stands_beside_them(tmp_path: P
         "structure": {"content": [], "structuredContent": {"why": "no eggs"}},
         "silent": {"content": []},
     }
-    written = {
-        name: json.dumps({"jsonrpc": "2.0", "id": 0, "result": {**each, "isError": True}}).replace(
-            '"id": 0', '"id": %d'
-        )
-        for name, each in said.items()
-    }
-    async with hosted_server(odd_program(tmp_path, written), tmp_path / "notes") as served:
-        ends = {name: await served.call(name) for name in said}
+    with odd_http(answers({name: {**each, "isError": True} for name, each in said.items()})) as (_, server):
+        async with hosted_server(server, tmp_path / "notes") as served:
+            ends = {name: await served.call(name) for name in said}
 
     assert [end.error for end in ends.values()] == [
         "no\neggs",
@@ -168,13 +160,19 @@ async def test_a_failure_keeps_its_words_and_what_stands_beside_them(tmp_path: P
     assert shown["_meta"].keys() == {*META, CALL_ID, ERROR}
 
 
-@pytest.mark.parametrize("answer", [{}, {"said": "words"}, {"content": None, "structuredContent": None}])
-async def test_an_answer_without_anything_of_a_result_is_none(tmp_path: Path, answer: dict[str, Any]) -> None:
+async def test_an_answer_without_anything_of_a_result_is_none(tmp_path: Path) -> None:
     """It ends at once, in the server's words, and is no success."""
-    line = json.dumps({"jsonrpc": "2.0", "id": 0, "result": answer}).replace('"id": 0', '"id": %d')
-    async with hosted_server(odd_program(tmp_path, {"lay": line}), tmp_path / "notes") as served:
-        ended = await served.call("lay")
-    assert (ended.success, ended.effect_state, "none of the protocol" in str(ended.error)) == (False, "unknown", True)
+    nothing: dict[str, dict[str, Any]] = {
+        "empty": {},
+        "other": {"said": "words"},
+        "null": {"content": None, "structuredContent": None},
+    }
+    with odd_http(answers(nothing)) as (_, server):
+        async with hosted_server(server, tmp_path / "notes") as served:
+            for name in nothing:
+                ended = await served.call(name)
+                assert (ended.success, ended.effect_state) == (False, "unknown"), name
+                assert "none of the protocol" in str(ended.error)
 
 
 async def test_a_model_is_shown_the_servers_text() -> None:

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import sys
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -12,7 +13,7 @@ from unittest.mock import Mock
 import psutil
 import pytest
 
-from support.hosts.mcp_server import HostedServer, hosted_server, http_nest, stdio
+from support.hosts.mcp_server import HostedServer, hosted_nest, hosted_server, http_nest, stdio
 from support.waiting import wait_until
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer
@@ -32,19 +33,15 @@ async def who(served: HostedServer, user: str | None) -> str:
 
 async def test_an_argument_that_is_a_header_is_sent_as_one_in_each_users_session(tmp_path: Path) -> None:
     """A server that wants it there takes the call, whether all share a session or not."""
-    async with http_nest(tmp_path / "notes") as (server, _):
-        for scope in ("shared", "caller"):
-            async with hosted_server(server, tmp_path / "notes", scope=scope) as served:
-                labelled = await served.call("label", text="owl")
-                assert labelled.success, labelled
+    for scope in ("shared", "caller"):
+        async with hosted_nest("http", tmp_path, scope=scope) as served:
+            labelled = await served.call("label", text="owl")
+            assert labelled.success, labelled
 
 
 async def test_a_stream_that_does_not_open_holds_nobody_up(tmp_path: Path) -> None:
     """An older server may answer to it only when it has something to say: its calls are sent all the same."""
-    async with (
-        http_nest(tmp_path / "notes", "--old", STREAM_SECONDS="3600") as (server, _),
-        hosted_server(server, tmp_path / "notes") as served,
-    ):
+    async with hosted_nest("http --old", tmp_path, {"STREAM_SECONDS": "3600"}) as served:
         assert (await served.settled("echo", text="up")).success
 
 
@@ -95,23 +92,22 @@ async def test_idle_sessions_of_users_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-async def test_a_server_that_ends_costs_its_calls_and_nothing_else(tmp_path: Path, number: signal.Signals) -> None:
-    """They end as unknown, the manifest keeps the tools, and another server takes the next calls. Nothing is sent twice."""
-    notes = tmp_path / "notes"
-    async with hosted_server(stdio(notes), notes, stuck_seconds=0.5) as served:
+async def test_a_server_that_ends_costs_the_calls_that_wait_for_it(tmp_path: Path, number: signal.Signals) -> None:
+    """However many: each ends as unknown and is sent once; the manifest keeps the tools, and another server takes the next calls."""
+    async with hosted_nest("stdio", tmp_path, stuck_seconds=0.5) as served:
         tools = set(served.host.tools)
-        waiting = asyncio.ensure_future(served.client.send("nest.wait", {}, seconds=3))
-        await wait_until(lambda: "wait " in served.noted(), "it is at work")
+        waiting = [asyncio.ensure_future(served.client.send("nest.wait", {}, seconds=3)) for _ in range(40)]
+        await wait_until(lambda: served.noted().count("wait ") == 40, "they are at work")
+        assert (await served.call("echo", text="owl")).success
         os.kill(served.pids()[0], number)
 
-        lost = await waiting
-        assert (lost.success, lost.effect_state, lost.retryable) == (False, "unknown", False)
+        lost = await asyncio.gather(*waiting)
+        assert {(each.success, each.effect_state, each.retryable) for each in lost} == {(False, "unknown", False)}
         assert set(served.host.tools) == tools
         assert (await served.settled("echo", text="again")).success
         assert len(served.pids()) == 2
-        assert served.noted().count("wait ") == 1
-        repeated = await served.client.send("nest.wait", {}, seconds=1, call_id=lost.call_id)
-        assert (repeated.effect_state, served.noted().count("wait ")) == ("unknown", 1)
+        repeated = await served.client.send("nest.wait", {}, seconds=1, call_id=lost[0].call_id)
+        assert (repeated.effect_state, served.noted().count("wait ")) == ("unknown", 40)
 
 
 async def test_many_calls_side_by_side_get_their_own_answers(tmp_path: Path) -> None:
@@ -125,21 +121,6 @@ async def test_many_calls_side_by_side_get_their_own_answers(tmp_path: Path) -> 
         assert not waiting.done()
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-
-
-async def test_a_server_that_ends_costs_all_that_wait_for_it_their_answers(tmp_path: Path) -> None:
-    """However many they are: each ends as unknown, none is sent again, and those that were answered before have their results."""
-    notes = tmp_path / "notes"
-    async with hosted_server(stdio(notes), notes) as served:
-        waiting = [asyncio.ensure_future(served.client.send("nest.wait", {}, seconds=30)) for _ in range(40)]
-        await wait_until(lambda: served.noted().count("wait ") == 40, "they are at work")
-        assert (await served.call("echo", text="owl")).success
-        os.kill(served.pids()[0], signal.SIGKILL)
-
-        lost = await asyncio.gather(*waiting)
-        assert {(each.success, each.effect_state) for each in lost} == {(False, "unknown")}
-        assert (await served.settled("echo", text="again")).success
-        assert served.noted().count("wait ") == 40
 
 
 @pytest.mark.usual
@@ -162,43 +143,47 @@ async def test_secrets_reach_the_server_and_nobody_else(tmp_path: Path, caplog: 
 
 async def test_prompts_resources_and_completion_pass_through(tmp_path: Path) -> None:
     """By one route, with the protocol's own parameters and results; with a key, for the fleet only."""
-    notes = tmp_path / "notes"
-    async with hosted_server(stdio(notes), notes) as served:
+    async with hosted_nest("http", tmp_path) as served:
 
-        async def ask(method: str, **params: object) -> tuple[int, dict[str, object]]:
+        async def ask(method: str, **params: object) -> tuple[int, str]:
             response = await served.client.http.post(f"/mcp/{method}", json={"params": params, "user_id": "ada"})
-            return response.status_code, response.json()
+            return response.status_code, response.text
 
-        assert (await ask("prompts/list"))[1]["result"]["prompts"][0]["name"] == "greet"  # type: ignore[index]
-        status, prompt = await ask("prompts/get", name="greet")
-        assert (status, "Hoot greet" in str(prompt)) == (200, True)
-        assert "nest://egg" in str(await ask("resources/list"))
-        assert "egg" in str(await ask("resources/read", uri="nest://egg"))
         ref = {"type": "ref/prompt", "name": "greet"}
-        assert "owl" in str(await ask("completion/complete", ref=ref, argument={"name": "x", "value": "o"}))
+        for method, params, words in (
+            ("prompts/list", {}, '"name":"greet"'),
+            ("prompts/get", {"name": "greet"}, "Hoot greet"),
+            ("resources/list", {}, "nest://egg"),
+            ("resources/read", {"uri": "nest://egg"}, "egg"),
+            ("completion/complete", {"ref": ref, "argument": {"name": "x", "value": "o"}}, "owl"),
+        ):
+            status, answer = await ask(method, **params)
+            assert (status, words in answer) == (200, True), (method, answer)
         assert (await ask("tools/call", name="echo"))[0] == 404
         assert (await ask("prompts/get"))[0] == 422
         assert (await ask("resources/templates/list"))[0] == 502  # this server has none
-    async with hosted_server(stdio(notes), notes, key="k" * 32) as keyed:
+    async with hosted_nest("http", tmp_path, key="k" * 32) as keyed:
         assert (await keyed.client.http.post("/mcp/prompts/list", json={})).status_code == 403
 
 
 async def test_an_http_server_may_come_and_go(tmp_path: Path) -> None:
     """While it is away calls are turned away, and nothing is sent twice; when it is back, they are taken, in a new session."""
     notes, port = tmp_path / "notes", free_port()
-    async with http_nest(notes, "--old", port=port) as (server, process), hosted_server(server, notes) as served:
-        waiting = asyncio.ensure_future(served.client.send("nest.wait", {}, seconds=30))
-        await wait_until(lambda: "wait " in served.noted(), "it is at work")
-        process.kill()
+    async with AsyncExitStack() as first:
+        server = await first.enter_async_context(http_nest(notes, "--old", port=port))
+        async with hosted_server(server, notes) as served:
+            waiting = asyncio.ensure_future(served.client.send("nest.wait", {}, seconds=30))
+            await wait_until(lambda: "wait " in served.noted(), "it is at work")
+            await first.aclose()
 
-        lost = await waiting
-        assert (lost.success, lost.effect_state, lost.retryable) == (False, "unknown", False)
-        away = await served.call("echo")
-        assert (away.status, away.effect_state) == (503, "none"), away
-        assert served.host.tools
-        async with http_nest(notes, "--old", port=port):
-            assert (await served.settled("echo", text="back")).success
-            assert served.noted().count("wait ") == 1
+            lost = await waiting
+            assert (lost.success, lost.effect_state, lost.retryable) == (False, "unknown", False)
+            away = await served.call("echo")
+            assert (away.status, away.effect_state) == (503, "none"), away
+            assert served.host.tools
+            async with http_nest(notes, "--old", port=port):
+                assert (await served.settled("echo", text="back")).success
+                assert served.noted().count("wait ") == 1
 
 
 async def test_a_server_that_is_not_there_is_listed_with_the_reason(tmp_path: Path) -> None:
@@ -215,17 +200,19 @@ async def test_a_server_that_is_not_there_is_listed_with_the_reason(tmp_path: Pa
 
 
 async def test_a_list_that_cannot_be_served_is_an_error_and_the_next_one_is_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever is wrong with it, also what nobody has foreseen: a mock, as it is not known."""
+    """Whatever is wrong with it, also what nobody has foreseen: a mock, as it is not known. It is told of once."""
     offers = "toolfleet_modules.hosts.mcp.mcp_host.offer_of"
     with monkeypatch.context() as patched:
-        patched.setattr(offers, Mock(side_effect=RecursionError))
-        async with hosted_server(stdio(tmp_path / "notes"), tmp_path / "notes", refresh_seconds=0.1) as served:
+        broken = Mock(side_effect=RecursionError)
+        patched.setattr(offers, broken)
+        async with hosted_nest("http", tmp_path, refresh_seconds=0.1) as served:
             await wait_until(lambda: "RecursionError" in str(served.faults()), "it is listed")
+            await wait_until(lambda: broken.call_count > 2, "it is asked for again")
             patched.undo()
             await wait_until(lambda: served.host.tools, "the next list is served")
 
             assert not served.faults()
+            assert len([record for record in caplog.records if "RecursionError" in record.getMessage()]) == 1
             assert (await served.call("echo", text="hoot")).success
-            assert len(served.pids()) == 1

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from support.hosts.mcp_server import HostedServer, hosted_server, http_nest, stdio
+from support.hosts.mcp_server import HostedServer, hosted_nest, hosted_server, http_nest
 from toolfleet_modules.sdk.client import ModuleResult
 from toolfleet_registry.contracts.inputs.messages import CallInputs
 
@@ -15,25 +15,21 @@ pytestmark = pytest.mark.asyncio
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 async def test_a_task_is_followed_to_its_end(tmp_path: Path, transport: str) -> None:
     """It is running until the server says that it has completed, and then its result is the call's."""
-    notes = tmp_path / "notes"
-    async with http_nest(notes) as (http, _):
-        server = stdio(notes) if transport == "stdio" else http
-        async with hosted_server(server, notes) as served:
-            accepted = await served.call("brood")
-            assert (accepted.success, bool(accepted.handle)) == (False, True)
+    async with hosted_nest(transport, tmp_path) as served:
+        accepted = await served.call("brood")
+        assert (accepted.success, bool(accepted.handle)) == (False, True)
 
-            running = await served.client.status(accepted.call_id, accepted.handle)
-            assert (running["state"], running["message"], running["poll_after_seconds"]) == ("running", "warm", 0.1)
-            (tmp_path / "hatched").touch()
-            done = await served.client.status(accepted.call_id, accepted.handle)
-            assert (done["state"], done["success"], done["result"]) == ("done", True, "three chicks")
-            assert served.noted().count("brood ") == 1
+        running = await served.client.status(accepted.call_id, accepted.handle)
+        assert (running["state"], running["message"], running["poll_after_seconds"]) == ("running", "warm", 0.1)
+        (tmp_path / "hatched").touch()
+        done = await served.client.status(accepted.call_id, accepted.handle)
+        assert (done["state"], done["success"], done["result"]) == ("done", True, "three chicks")
+        assert served.noted().count("brood ") == 1
 
 
 async def test_a_task_that_nobody_wants_is_cancelled(tmp_path: Path) -> None:
     """And one that the server knows no more is unknown, never undone."""
-    notes = tmp_path / "notes"
-    async with hosted_server(stdio(notes), notes) as served:
+    async with hosted_nest("stdio", tmp_path) as served:
         first, second = await served.call("brood"), await served.call("brood")
         ended = await served.client.status(first.call_id, first.handle, cancel=True)
         assert (ended["state"], ended["success"], ended["effect_state"]) == ("done", False, "unknown")
@@ -45,8 +41,7 @@ async def test_a_task_that_nobody_wants_is_cancelled(tmp_path: Path) -> None:
 
 async def test_a_task_that_ends_as_it_is_cancelled_has_ended_by_itself(tmp_path: Path) -> None:
     """A server may refuse to cancel one that has ended, and still knows how."""
-    notes = tmp_path / "notes"
-    async with hosted_server(stdio(notes), notes) as served:
+    async with hosted_nest("http", tmp_path) as served:
         call = await served.call("brood")
         (tmp_path / "hatched").touch()
         ended = await served.client.status(call.call_id, call.handle, cancel=True)
@@ -57,8 +52,7 @@ async def test_a_task_that_ends_as_it_is_cancelled_has_ended_by_itself(tmp_path:
 
 async def test_an_older_server_makes_no_tasks(tmp_path: Path) -> None:
     """Its calls end as they always did."""
-    notes = tmp_path / "notes"
-    async with hosted_server(stdio(notes, "--old"), notes) as served:
+    async with hosted_nest("http --old", tmp_path) as served:
         assert (await served.call("brood")).success
 
 
@@ -82,27 +76,24 @@ def updates(served: HostedServer) -> list[str]:
     return [line for line in served.noted() if line.startswith(("tend", "update", "cancel"))]
 
 
-@pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_a_task_that_asks_gets_its_answers(tmp_path: Path, transport: str) -> None:
+async def test_a_task_that_asks_gets_its_answers(tmp_path: Path) -> None:
     """Each question comes once, and each answer is given once, however often both are heard; the tool is called once."""
-    notes = tmp_path / "notes"
-    async with http_nest(notes) as (http, _):
-        async with hosted_server(stdio(notes) if transport == "stdio" else http, notes) as served:
-            call = await tended(served, "2")
-            first = [await where(served, call) for _ in range(2)][-1]
-            (request,) = first["input_required"]["requests"].values()
-            assert (first["state"], request["method"], request["params"]["message"]) == (
-                "input_required",
-                "elicitation/create",
-                "Who?",
-            )
-            ada = answer(first, "Ada")
-            assert (await where(served, call, ada))["state"] == "running"
-            second = [await where(served, call, ada) for _ in range(2)][-1]
-            assert list(second["input_required"]["requests"]) == ["who-2"]
-            bob = answer(second, "Bob", 2)
-            assert (await where(served, call, bob))["state"] == "running"
-            done = [await where(served, call, bob) for _ in range(2)][-1]
+    async with hosted_nest("http", tmp_path) as served:
+        call = await tended(served, "2")
+        first = [await where(served, call) for _ in range(2)][-1]
+        (request,) = first["input_required"]["requests"].values()
+        assert (first["state"], request["method"], request["params"]["message"]) == (
+            "input_required",
+            "elicitation/create",
+            "Who?",
+        )
+        ada = answer(first, "Ada")
+        assert (await where(served, call, ada))["state"] == "running"
+        second = [await where(served, call, ada) for _ in range(2)][-1]
+        assert list(second["input_required"]["requests"]) == ["who-2"]
+        bob = answer(second, "Bob", 2)
+        assert (await where(served, call, bob))["state"] == "running"
+        done = [await where(served, call, bob) for _ in range(2)][-1]
 
         assert (done["state"], done["success"], done["result"]) == ("done", True, "Hello Ada and Bob")
         assert updates(served) == ["tend 2", "update task-0 who-1 Ada", "update task-0 who-2 Bob"]
@@ -111,7 +102,7 @@ async def test_a_task_that_asks_gets_its_answers(tmp_path: Path, transport: str)
 async def test_an_answer_outlives_the_host(tmp_path: Path) -> None:
     """The state names the task: another host delivers it, also where the call comes to it as if it were begun."""
     notes = tmp_path / "notes"
-    async with http_nest(notes) as (http, _):
+    async with http_nest(notes) as http:
         async with hosted_server(http, notes) as served:
             call = await tended(served)
             ada = answer(await where(served, call), "Ada")
@@ -127,8 +118,7 @@ async def test_an_answer_outlives_the_host(tmp_path: Path) -> None:
 
 async def test_an_answer_that_was_delivered_is_no_fault(tmp_path: Path) -> None:
     """A server that still shows the question is given the answer again, and may refuse it."""
-    notes = tmp_path / "notes"
-    async with hosted_server(stdio(notes), notes) as served:
+    async with hosted_nest("http", tmp_path) as served:
         call = await tended(served, "slow")
         ada = answer(await where(served, call), "Ada")
         assert (await where(served, call, ada))["state"] == "running"
@@ -140,8 +130,7 @@ async def test_an_answer_that_was_delivered_is_no_fault(tmp_path: Path) -> None:
 
 async def test_what_a_server_refuses_is_asked_anew(tmp_path: Path) -> None:
     """An answer that it does not take leaves its question open."""
-    notes = tmp_path / "notes"
-    async with hosted_server(stdio(notes), notes) as served:
+    async with hosted_nest("http", tmp_path) as served:
         call = await tended(served)
         refused = answer(await where(served, call), "nobody")
         again = await where(served, call, refused)
@@ -153,8 +142,7 @@ async def test_what_a_server_refuses_is_asked_anew(tmp_path: Path) -> None:
 
 async def test_a_task_that_asks_nobody_is_ended(tmp_path: Path) -> None:
     """Where whoever called takes no input; to ask what became of the call ends nothing."""
-    notes = tmp_path / "notes"
-    async with hosted_server(stdio(notes), notes) as served:
+    async with hosted_nest("http", tmp_path) as served:
         call = await tended(served)
         became = await served.client.reconcile(call.call_id)
         assert (became["state"], became["handle"], updates(served)) == ("running", call.handle, ["tend "])

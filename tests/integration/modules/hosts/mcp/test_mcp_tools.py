@@ -1,53 +1,31 @@
 """An MCP server's tools as a module's: real servers on the official SDK, both eras, standard streams and HTTP."""
 
-import asyncio
-import sys
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.hosts import mcp_server
-from support.hosts.bare_server import bare_server
-from support.hosts.mcp_server import HostedServer, hosted_server, http_nest, stdio
+from support.hosts.mcp_server import KINDS, hosted_nest, hosted_server
+from support.hosts.odd_server import Answer, odd_http, odd_program
 from support.waiting import wait_until
-from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer
 from toolfleet_registry.contracts.inputs.messages import CallInputs
 from toolfleet_registry.functions.passed_errors import PassedError, passed_error
 
 pytestmark = pytest.mark.asyncio
 
-MIRROR = Path(mcp_server.__file__).parent / "mirror_server.py"
-KINDS = ["stdio", "stdio --old", "http", "http --old"]
-
-
-@asynccontextmanager
-async def nest(kind: str, folder: Path, **options: Any) -> AsyncGenerator[HostedServer]:
-    """The nest, as the module `nest`."""
-    transport, *words = kind.split()
-    notes = folder / "notes"
-    async with AsyncExitStack() as stack:
-        server: StdioServer | HttpServer
-        if transport == "stdio":
-            server = stdio(notes, *words)
-        else:
-            server, _ = await stack.enter_async_context(http_nest(notes, *words))
-        yield await stack.enter_async_context(hosted_server(server, notes, **options))
-
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_server_is_a_module(tmp_path: Path, kind: str) -> None:
     """Its tools are called, report progress, change, and are told when a call is over, in whatever way it speaks."""
-    async with nest(kind, tmp_path) as served:
+    async with hosted_nest(kind, tmp_path) as served:
         assert (await served.call("echo", text="hoot")).result.startswith("echo: hoot")
 
         counted = await served.call("count")
         assert counted.success
         assert (0.25, "egg 1") in counted.progress
 
-        late = await served.client.send("nest.wait", {}, seconds=2)
+        late = await served.client.send("nest.wait", {}, seconds=1)
         assert (late.success, late.effect_state) == (False, "unknown")
         await wait_until(lambda: "cancelled" in served.noted(), "the server was told")
         assert (await served.settled("echo", text="on")).success
@@ -60,43 +38,49 @@ async def test_a_server_is_a_module(tmp_path: Path, kind: str) -> None:
         assert served.changes[-1] == set(served.host.tools)
 
 
-@pytest.mark.parametrize("words", [[], ["old"]])
-async def test_a_call_is_sent_as_the_protocol_has_it(tmp_path: Path, words: list[str]) -> None:
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_a_call_is_sent_as_the_protocol_has_it(tmp_path: Path, transport: str, is_new: bool) -> None:
     """With what the version asks of every request, and a number that no other request of the session has."""
-    server = StdioServer((sys.executable, str(MIRROR), *words))
-    async with hosted_server(server, tmp_path / "notes") as served:
-        assert (await served.call("mirror", text=None)).success
-        mirrored = await served.call("mirror", text="hoot")
-        assert mirrored.success
-        seen = mirrored.result["seen"]
+    kind = "complete" if is_new else "task"  # which is no word of older versions
+    body = f'{{"jsonrpc": "2.0", "id": %d, "result": {{"content": [], "resultType": "{kind}"}}}}'
+    with odd_http({"lay": Answer(200, body)}, is_new=is_new) as (odd, web):
+        server = web if transport == "http" else odd_program(tmp_path, {"lay": body}, is_new=is_new)
+        async with hosted_server(server, tmp_path / "notes") as served:
+            for takes_input in (False, True):
+                arguments = {"text": "hoot", "owl": None}
+                assert (await served.client.send("nest.lay", arguments, takes_input=takes_input)).success
+        seen = odd.messages if transport == "http" else json.loads((tmp_path / "messages").read_text())
 
-    (listed, *_), (*_, called) = (
+    (listed, *_), (called, asking) = (
         [each for each in seen if each["method"] == f"tools/{word}"] for word in ("list", "call")
     )
     meta = called["params"].pop("_meta")
     assert meta.pop("progressToken") == called["id"]
     assert meta == listed.get("params", {}).get("_meta", {})
-    assert bool(meta) == (not words)
-    assert called["params"] == {"name": "mirror", "arguments": {"text": "hoot"}}
+    assert bool(meta) == is_new
+    assert called["params"] == {"name": "lay", "arguments": {"text": "hoot", "owl": None}}
     numbers = [each["id"] for each in seen if "id" in each]
     assert len(set(numbers)) == len(numbers)
+    if is_new:  # whether the caller can be asked is declared with the call
+        key = "io.modelcontextprotocol/clientCapabilities"
+        assert set(asking["params"]["_meta"][key]) - set(meta[key]) == {"elicitation", "sampling", "roots"}
 
 
-@pytest.mark.parametrize("kind", ["stdio", "stdio --old"])
+@pytest.mark.parametrize("kind", ["http", "http --old"])
 async def test_a_server_that_asks_for_input_is_refused(tmp_path: Path, kind: str) -> None:
     """The call ends in a clear error, and nobody waits."""
-    async with nest(kind, tmp_path) as served:
+    async with hosted_nest(kind, tmp_path) as served:
         asked = await served.call("ask")
 
         assert (asked.success, asked.effect_state) == (False, "unknown")
         assert any(words in str(asked.error) for words in ("input", "not supported"))
 
 
-@pytest.mark.parametrize("kind", ["stdio", "http"])
-async def test_what_a_server_asks_is_passed_on_where_the_caller_can_be_asked(tmp_path: Path, kind: str) -> None:
+async def test_what_a_server_asks_is_passed_on_where_the_caller_can_be_asked(tmp_path: Path) -> None:
     """It is called again with the answer and its own state; a repeat of the question or of the answer calls it no more."""
     answer = {"who": {"action": "accept", "content": {"name": "Ada"}}}
-    async with nest(kind, tmp_path) as served:
+    async with hosted_nest("http", tmp_path) as served:
         asked = [await served.client.send("nest.ask", {}, call_id="call-1", takes_input=True) for _ in range(2)]
         request = asked[0].requests["who"]
         assert (request["method"], request["params"]["message"]) == ("elicitation/create", "Who?")
@@ -112,99 +96,53 @@ async def test_what_a_server_asks_is_passed_on_where_the_caller_can_be_asked(tmp
         assert (refused.success, refused.effect_state) == (False, "none")
 
 
-async def test_a_server_is_told_whether_the_caller_can_be_asked(tmp_path: Path) -> None:
-    """Its client declares it with the call."""
-    key, seen = "io.modelcontextprotocol/clientCapabilities", list[set[str]]()
-    async with hosted_server(StdioServer((sys.executable, str(MIRROR))), tmp_path / "notes") as served:
-        for takes_input in (False, True):
-            mirrored = await served.client.send("nest.mirror", {}, takes_input=takes_input)
-            seen.append(set(mirrored.result["seen"][-1]["params"]["_meta"][key]))
-    assert seen[1] - seen[0] == {"elicitation", "sampling", "roots"}
-
-
-async def test_results_keep_what_they_are(tmp_path: Path) -> None:
-    """Structured content stands beside the blocks, media are files that say their types, and an error is a failure in words."""
-    async with nest("stdio", tmp_path) as served:
-        weighed = await served.call("weigh")
-        assert (weighed.result["structured"], weighed.files[0].media_type) == ({"grams": 12}, "image/png")
-
-        drawn = await served.call("draw")
-        assert [part["type"] for part in drawn.result["content"]] == [
-            "text",
-            "image",
-            "audio",
-            "resource",
-            "resource_link",
-        ]
-        assert drawn.result["content"][1]["file"].startswith("image 1 (image/png")
-        assert drawn.result["content"][3] == {
-            "type": "resource",
-            "uri": "nest://egg",
-            "mimeType": "text/plain",
-            "text": "egg",
-        }
-        assert drawn.result["content"][4]["uri"] == "nest://owl"
-        assert [(file.kind, file.media_type) for file in drawn.files] == [
-            ("image", "image/png"),
-            ("audio", "audio/wav"),
-        ]
-
-        failed = await served.call("fail", text="eggs")
-        assert (failed.success, failed.error, failed.effect_state) == (False, "no eggs", "unknown")
-
-
-@pytest.mark.parametrize(("pin", "on_change"), [(False, "shown"), (True, "withheld")])
-async def test_a_server_that_changes_is_watched_or_pinned(tmp_path: Path, *, pin: bool, on_change: str) -> None:
-    """Its manifest says what the fleet does with changed definitions."""
-    async with nest("stdio", tmp_path, pin=pin) as served:
+@pytest.mark.parametrize(
+    ("trust", "on_change", "effects"),
+    [
+        (
+            {"trusted": True, "pin": True},
+            "withheld",
+            {"nest.echo": "read", "nest.wait": "idempotent", "nest.die": "once"},
+        ),
+        ({}, "shown", {"nest.echo": "once", "nest.wait": "once", "nest.die": "once"}),
+    ],
+    ids=["trusted and pinned", "neither"],
+)
+async def test_a_server_is_believed_as_far_as_it_is_trusted(
+    tmp_path: Path, trust: dict[str, Any], on_change: str, effects: dict[str, str]
+) -> None:
+    """In what a repeat does, else every tool is for once; its manifest says what the fleet does with changed definitions."""
+    async with hosted_nest("http", tmp_path, **trust) as served:
+        found = {tool.name: tool.effect for tool in served.host.definitions if tool.listed}
+        assert {name: found[name] for name in effects} == effects
+        assert trust or set(found.values()) == {"once"}
         assert (await served.client.manifest()).on_change == on_change
 
 
 async def test_names_that_are_not_admitted_are_mapped(tmp_path: Path) -> None:
     """Models see names that every provider takes, and the server its own."""
-    async with nest("stdio", tmp_path) as served:
+    async with hosted_nest("http", tmp_path) as served:
         (slash,) = (name for name in served.host.tools if name.startswith("nest.git_log_v2-"))
         assert (await served.call(slash)).result.startswith("git/log.v2:")
         assert {"nest.plain.dotted"} <= set(served.host.tools)
         assert (await served.client.manifest()).tools
 
 
-@pytest.mark.fleet
-async def test_only_servers_that_are_trusted_say_what_a_repeat_does(tmp_path: Path) -> None:
-    """Else every tool is for once."""
-    async with nest("stdio", tmp_path, trusted=True) as trusted:
-        effects = {tool.name: tool.effect for tool in trusted.host.definitions}
-        assert (effects["nest.echo"], effects["nest.wait"], effects["nest.die"]) == ("read", "idempotent", "once")
-    async with nest("stdio", tmp_path) as untrusted:
-        assert {tool.effect for tool in untrusted.host.definitions if tool.listed} == {"once"}
+async def test_what_an_answer_leaves_out_has_its_default(tmp_path: Path) -> None:
+    """A result without a type is complete. A server's error comes with the failure: clients of the protocol can be told the same."""
+    data: dict[str, Any] = {"requiredCapabilities": {"sampling": {}}}
+    answers: dict[str, dict[str, Any]] = {
+        "bare": {"result": {"content": [{"type": "text", "text": "hoot"}]}},
+        "wrong": {"error": {"code": -32021, "message": "it needs sampling", "data": data}},
+    }
+    bodies = {
+        name: Answer(200, json.dumps({"jsonrpc": "2.0", "id": 0, **said}).replace('"id": 0', '"id": %d'))
+        for name, said in answers.items()
+    }
+    with odd_http(bodies, is_new=True) as (_, server):
+        async with hosted_server(server, tmp_path / "notes") as served:
+            bare, wrong = await served.call("bare"), await served.call("wrong")
 
-
-async def test_calls_share_a_session(tmp_path: Path) -> None:
-    """Several at once, and one that hangs holds up none."""
-    async with nest("stdio", tmp_path) as served:
-        waiting = asyncio.ensure_future(served.client.send("nest.wait", {}, seconds=20))
-        results = await asyncio.gather(*(served.call("echo", text=str(n)) for n in range(50)))
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-
-        assert {result.result.rpartition(" ")[2] for result in results} == {str(served.pids()[0])}
-        assert [result.result.split()[1] for result in results] == [str(n) for n in range(50)]
-
-
-async def test_a_result_that_does_not_say_its_type_is_complete(tmp_path: Path) -> None:
-    """The protocol has clients assume so, and the call is a success."""
-    async with asyncio.timeout(30), bare_server() as server, hosted_server(server, tmp_path / "notes") as served:
-        called = await served.call("bare")
-
-    assert (called.success, called.result) == (True, "hoot")
-
-
-async def test_a_servers_error_comes_with_the_failure(tmp_path: Path) -> None:
-    """Whoever passes the call's end on to clients of the protocol can tell them the same."""
-    async with asyncio.timeout(30), bare_server() as server, hosted_server(server, tmp_path / "notes") as served:
-        called = await served.call("wrong")
-
-    assert (called.success, called.error) == (False, "nest.wrong failed: it needs sampling")
-    assert passed_error(called.result) == PassedError(
-        -32021, "it needs sampling", {"requiredCapabilities": {"sampling": {}}}
-    )
+    assert (bare.success, bare.result) == (True, "hoot")
+    assert (wrong.success, wrong.error) == (False, "nest.wrong failed: it needs sampling")
+    assert passed_error(wrong.result) == PassedError(-32021, "it needs sampling", data)

@@ -3,15 +3,19 @@
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.hosts.mcp_server import HostedServer, hosted_server
 from support.hosts.watched_fleet import SERVER, paths
+from support.hosts.watched_server import Watched, server_of
+from support.oauth.loopback_app import served
 from support.waiting import wait_until
-from toolfleet_modules.hosts.mcp.options import StdioServer
+from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer
 from toolfleet_modules.hosts.mcp.watches import server_watch
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_registry.errors import FleetUnavailable
@@ -51,50 +55,58 @@ class KeptWatches:
             raise FleetUnavailable("Nobody answers.")
 
 
-def watched_server(notes: Path, *words: str) -> StdioServer:
-    environment = {"NOTES": str(notes), "PYTHONPATH": paths()}
-    return StdioServer((sys.executable, str(SERVER), "stdio", *words), environment=environment)
+@asynccontextmanager
+async def watched(
+    folder: Path, watches: KeptWatches | None, *, is_old: bool = True, **options: Any
+) -> AsyncGenerator[HostedServer]:
+    """The watched server as the module `nest`."""
+    notes = folder / "notes"
+    server = server_of(Watched({"NOTES": str(notes)}), is_old=is_old)
+    async with (
+        served(server.streamable_http_app()) as url,
+        hosted_server(HttpServer(f"{url}/mcp"), notes, watches=watches, **options) as hosted,
+    ):
+        yield hosted
 
 
-async def lay(served: HostedServer, uri: str = ONE) -> None:
-    assert (await served.settled("lay", uri=uri)).success
+async def lay(nest: HostedServer, uri: str = ONE) -> None:
+    assert (await nest.settled("lay", uri=uri)).success
 
 
 async def test_what_is_found_watched_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a call: another host may have taken that. What nobody watches any more is given up, and never told of."""
     monkeypatch.setattr(server_watch, "_GRACE_SECONDS", 0.5)
-    watches, notes = KeptWatches(ONE), tmp_path / "notes"
-    async with hosted_server(watched_server(notes, "--old"), notes, watches=watches) as served:
-        await wait_until(lambda: f"subscribe {ONE}" in served.noted(), "it is asked for")
-        await lay(served)
+    watches = KeptWatches(ONE)
+    async with watched(tmp_path, watches) as nest:
+        await wait_until(lambda: f"subscribe {ONE}" in nest.noted(), "it is asked for")
+        await lay(nest)
         await wait_until(lambda: watches.told == [EGG], "the change is told")
         watches.uris = {TWO}
-        await wait_until(lambda: f"unsubscribe {ONE}" in served.noted(), "it is given up")
-        await lay(served)
-        await lay(served, TWO)
+        await wait_until(lambda: f"unsubscribe {ONE}" in nest.noted(), "it is given up")
+        await lay(nest)
+        await lay(nest, TWO)
         await wait_until(lambda: len(watches.told) > 1, "the other change is told")
 
     assert watches.told == [EGG, ServerChange("resource", TWO)]
-    assert served.noted().count(f"subscribe {ONE}") == 1
+    assert nest.noted().count(f"subscribe {ONE}") == 1
     assert watches.is_closed
 
 
-@pytest.mark.parametrize("era", ["--old", "new"])
+@pytest.mark.parametrize("era", ["old", "new"])
 async def test_a_call_returns_when_the_server_tells(tmp_path: Path, era: str) -> None:
     """What changes right after it is told; what the server refuses is an error in its words."""
-    watches, notes = KeptWatches(ONE), tmp_path / "notes"
-    server = watched_server(notes, *([era] if era == "--old" else []))
-    async with hosted_server(server, notes, watches=watches) as served:
+    watches = KeptWatches(ONE)
+    async with watched(tmp_path, watches, is_old=era == "old") as nest:
         watches.uris = {ONE, TWO}
-        taken = await served.client.send(WATCH, {"uri": TWO})
+        taken = await nest.client.send(WATCH, {"uri": TWO})
         assert (taken.success, taken.result) == (True, {"result": {}})
-        await lay(served, TWO)
+        await lay(nest, TWO)
         await wait_until(lambda: ServerChange("resource", TWO) in watches.told, "the change is told")
-        if era == "--old":
-            refused = await served.client.send(WATCH, {"uri": "eggs://forbidden"})
+        if era == "old":
+            refused = await nest.client.send(WATCH, {"uri": "eggs://forbidden"})
             assert refused.result == {"error": {"code": -32602, "message": "it is forbidden to watch it"}}
         for wrong in ({}, {"uri": 7}, {"uri": ""}, {"uri": "x" * 2001}):
-            answer = await served.client.send(WATCH, wrong)
+            answer = await nest.client.send(WATCH, wrong)
             assert isinstance(answer.result, dict)
             assert answer.result["error"]["code"] == -32602
 
@@ -102,47 +114,47 @@ async def test_a_call_returns_when_the_server_tells(tmp_path: Path, era: str) ->
 async def test_a_new_session_watches_again(tmp_path: Path) -> None:
     """Whoever watches is told of all that may have changed while there was no server."""
     watches, notes = KeptWatches(ONE), tmp_path / "notes"
-    async with hosted_server(watched_server(notes, "--old"), notes, watches=watches) as served:
-        await wait_until(lambda: f"subscribe {ONE}" in served.noted(), "it is asked for")
+    environment = {"NOTES": str(notes), "PYTHONPATH": paths()}
+    server = StdioServer((sys.executable, str(SERVER), "stdio", "--old"), environment=environment)
+    async with hosted_server(server, notes, watches=watches) as nest:
+        await wait_until(lambda: f"subscribe {ONE}" in nest.noted(), "it is asked for")
         assert watches.told == []
-        os.kill(served.pids()[0], signal.SIGKILL)
-        await wait_until(lambda: served.noted().count(f"subscribe {ONE}") == 2, "it is asked for again", seconds=60)
+        os.kill(nest.pids()[0], signal.SIGKILL)
+        await wait_until(lambda: nest.noted().count(f"subscribe {ONE}") == 2, "it is asked for again")
         everything = {ServerChange("prompts"), ServerChange("resources"), EGG}
         await wait_until(lambda: {*watches.told} == everything, "all may have changed")
 
 
 async def test_who_is_away_hears_of_it_later(tmp_path: Path) -> None:
     """What is watched stays watched meanwhile, also where that was lost for a moment, and each change is told once."""
-    watches, notes = KeptWatches(ONE), tmp_path / "notes"
-    async with hosted_server(watched_server(notes, "--old"), notes, watches=watches) as served:
-        await wait_until(lambda: f"subscribe {ONE}" in served.noted(), "it is asked for")
+    watches = KeptWatches(ONE)
+    async with watched(tmp_path, watches) as nest:
+        await wait_until(lambda: f"subscribe {ONE}" in nest.noted(), "it is asked for")
         watches.is_away = True
         for _ in range(3):
-            await lay(served)
+            await lay(nest)
         watches.is_away, asked = False, watches.asked
         watches.uris = set()
         await wait_until(lambda: watches.told == [EGG] and watches.asked > asked + 1, "it is told")
-        assert f"unsubscribe {ONE}" not in served.noted()
+        assert f"unsubscribe {ONE}" not in nest.noted()
 
 
 async def test_what_lies_below_is_told_as_what_is_watched(tmp_path: Path) -> None:
     """Who watches a folder is told that something in it has changed, and not which of the addresses that others watch."""
-    watches, notes = KeptWatches("eggs://nest", "eggs://nest/one", "eggs://nestling"), tmp_path / "notes"
-    async with hosted_server(watched_server(notes, "--old"), notes, watches=watches) as served:
-        await wait_until(lambda: "subscribe eggs://nestling" in served.noted(), "they are asked for")
-        await lay(served, "eggs://nest/one")
+    watches = KeptWatches("eggs://nest", "eggs://nest/one", "eggs://nestling")
+    async with watched(tmp_path, watches) as nest:
+        await wait_until(lambda: "subscribe eggs://nestling" in nest.noted(), "they are asked for")
+        await lay(nest, "eggs://nest/one")
         expected = {ServerChange("resource", uri) for uri in ("eggs://nest", "eggs://nest/one")}
         await wait_until(lambda: {*watches.told} == expected, "both are told")
 
 
 async def test_a_secret_in_an_address_is_not_told(tmp_path: Path) -> None:
     """Neither is anything of it: nobody watches what is told in its place."""
-    watches, notes = KeptWatches("eggs://Zq3.8817200934"), tmp_path / "notes"
-    secrets = Secrets({"TOKEN": "Zq3.8817200934"})
-    server = watched_server(notes, "--old")
-    async with hosted_server(server, notes, watches=watches, secrets=secrets) as served:
-        await wait_until(lambda: any(line.startswith("subscribe") for line in served.noted()), "it is asked for")
-        await lay(served, "eggs://Zq3.8817200934")
+    watches = KeptWatches("eggs://Zq3.8817200934")
+    async with watched(tmp_path, watches, secrets=Secrets({"TOKEN": "Zq3.8817200934"})) as nest:
+        await wait_until(lambda: any(line.startswith("subscribe") for line in nest.noted()), "it is asked for")
+        await lay(nest, "eggs://Zq3.8817200934")
         await wait_until(lambda: watches.told, "something is told")
 
     assert "8817200934" not in str(watches.told)
@@ -150,9 +162,7 @@ async def test_a_secret_in_an_address_is_not_told(tmp_path: Path) -> None:
 
 async def test_nobody_can_watch_where_nobody_could_be_told(tmp_path: Path) -> None:
     """A server with a session for each user, and a host that has nowhere to tell it, offer no such tool."""
-    notes = tmp_path / "notes"
-    async with hosted_server(watched_server(notes, "--old"), notes) as served:
-        assert WATCH not in served.host.tools
-    watches = KeptWatches(ONE)
-    async with hosted_server(watched_server(notes, "--old"), notes, watches=watches, scope="caller") as served:
-        assert WATCH not in served.host.tools
+    async with watched(tmp_path, None) as nest:
+        assert WATCH not in nest.host.tools
+    async with watched(tmp_path, KeptWatches(ONE), scope="caller") as nest:
+        assert WATCH not in nest.host.tools

@@ -59,18 +59,18 @@ def test_a_host_that_starts_removes_what_no_process_uses(tmp_path: Path) -> None
         return folder_host_process(folder, "--port", "0", "--no-announce", env=env)
 
     with serving("first", "talons") as first:
-        wait_until_sync(lambda: len(environments(kept)) == 1, f"installed\n{first.said()}", seconds=60)
+        wait_until_sync(lambda: len(environments(kept)) == 1, f"installed\n{first.said()}")
         (talons,) = environments(kept)
         grow_old(talons)
         with serving("second", "feathers") as second:
-            wait_until_sync(lambda: len(environments(kept)) == 2, f"installed\n{second.said()}", seconds=60)
+            wait_until_sync(lambda: len(environments(kept)) == 2, f"installed\n{second.said()}")
         assert talons in environments(kept)
         first.process.send_signal(signal.SIGKILL)
-        first.process.wait(20)
+        first.process.wait()
     (feathers,) = [each for each in environments(kept) if each != talons]
     grow_old(talons)
     with serving("second", "feathers"):
-        wait_until_sync(lambda: environments(kept) == [feathers], "what nobody uses is removed", seconds=60)
+        wait_until_sync(lambda: environments(kept) == [feathers], "what nobody uses is removed")
 
 
 def made(folder: Path, name: str) -> Path:

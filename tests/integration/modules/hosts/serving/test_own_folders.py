@@ -33,10 +33,10 @@ def found(folder: Path) -> set[Path]:
 async def test_a_killed_host_leaves_its_folders_to_the_next_one(tmp_path: Path, temporary: Path) -> None:
     """Of whatever kind that is; a third host that lives keeps its own."""
     with folder_host_process(tmp_path / "owls", env={}) as killed:
-        await wait_until(lambda: len(found(temporary)) == 2, "its process and the spare one have theirs", seconds=30)
+        await wait_until(lambda: len(found(temporary)) == 2, "its process and the spare one have theirs")
         left = found(temporary)
         with folder_host_process(tmp_path / "larks", env={}, name="larks"):
-            await wait_until(lambda: len(found(temporary)) == 4, "those of the other one, too", seconds=30)
+            await wait_until(lambda: len(found(temporary)) == 4, "those of the other one, too")
             living = found(temporary) - left
             os.kill(killed.process.pid, signal.SIGKILL)
             killed.process.wait()
