@@ -73,7 +73,7 @@ async def test_a_worker_that_is_killed_leaves_an_honest_end(
 ) -> None:
     """What changes nothing is run again by another one; of what may have changed something nobody knows."""
     unknown, reading = [await submit(fleet, name, journal) for name in ("local.hold", "local.hold_reading")]
-    await wait_until(lambda: words(journal) == ["began"] * 2, "both run", seconds=30)
+    await wait_until(lambda: words(journal) == ["began"] * 2, "both run")
     worker.send_signal(signal.SIGKILL)
     go(journal)
     with bed.worker(env=ENV):
@@ -94,7 +94,7 @@ async def test_a_deadline_ends_a_call_whose_function_goes_on(
     assert (await call(fleet, "local.quick")).result == "here"
     assert words(journal) == ["began"]
 
-    await wait_until(lambda: "local_tool_left_behind" in worker.said(), "it is left behind", seconds=30)
+    await wait_until(lambda: "local_tool_left_behind" in worker.said(), "it is left behind")
     worker.send_signal(signal.SIGTERM)
     assert await asyncio.to_thread(worker.wait) == 0
     assert "local_tool_left_behind" in worker.said()
@@ -103,18 +103,18 @@ async def test_a_deadline_ends_a_call_whose_function_goes_on(
 async def test_a_function_hears_that_its_call_was_cancelled(fleet: ToolFleet, journal: Path) -> None:
     """As one in a module does."""
     handle = await submit(fleet, "local.watch", journal)
-    await wait_until(lambda: words(journal) == ["began"], "it runs", seconds=30)
+    await wait_until(lambda: words(journal) == ["began"], "it runs")
     await handle.cancel()
     result = await handle.result(30)
 
     assert (result.error_code, result.effect_state) == ("cancelled", "unknown")
-    await wait_until(lambda: words(journal) == ["began", "cancelled"], "it has noticed", seconds=30)
+    await wait_until(lambda: words(journal) == ["began", "cancelled"], "it has noticed")
 
 
 async def test_more_calls_than_threads_wait_within_their_time(fleet: ToolFleet, journal: Path) -> None:
     """Who gets none in time has done nothing, and may try again."""
     running = [await submit(fleet, "local.hold", journal) for _ in range(THREADS)]
-    await wait_until(lambda: words(journal) == ["began"] * THREADS, "all threads are taken", seconds=30)
+    await wait_until(lambda: words(journal) == ["began"] * THREADS, "all threads are taken")
     late = await submit(fleet, "local.hold", journal, timeout=4)
     waiting = [await submit(fleet, "local.hold", journal) for _ in range(THREADS)]
     result = await late.result(30)

@@ -26,10 +26,8 @@ FORGED: dict[str, Any] = {
     "groups": {"raw_arg": "x"},
 }
 MODES: dict[str, dict[str, object]] = {
-    "fast": {"fast_transport": True},
-    "fast signed": {"fast_transport": True, "signing_key": SIGNING_KEY},
-    "stock": {"fast_transport": False},
-    "stock signed": {"fast_transport": False, "signing_key": SIGNING_KEY},
+    "fast, signed": {"fast_transport": True, "signing_key": SIGNING_KEY},
+    "stock, not signed": {"fast_transport": False},
 }
 
 
@@ -84,14 +82,13 @@ async def test_a_model_writes_a_tags_groups_and_nothing_else(fleet: ToolFleet) -
     assert told(result) == {**KNOWN.model_dump(), "raw_arg": "factual owls see", "user": "@ada", "groups": arguments}
 
 
-@pytest.mark.parametrize("name", FORGED)
-async def test_a_context_among_the_arguments_is_refused(fleet: ToolFleet, name: str) -> None:
+async def test_a_context_among_the_arguments_is_refused(fleet: ToolFleet) -> None:
     """Before the call is published."""
-    forged = ToolCall(tool_name="local.told", arguments={"raw_arg": "owls", name: FORGED[name]})
-    result = await fleet.call(forged, ADA, context=KNOWN)
-
-    assert (result.error_code, result.effect_state) == ("invalid_arguments", "none")
-    assert name in (result.error or "")
+    for name, value in FORGED.items():
+        forged = ToolCall(tool_name="local.told", arguments={"raw_arg": "owls", name: value})
+        result = await fleet.call(forged, ADA, context=KNOWN)
+        assert (result.error_code, result.effect_state) == ("invalid_arguments", "none"), name
+        assert name in (result.error or "")
 
 
 async def test_without_a_context_a_function_is_told_who_asks(fleet: ToolFleet) -> None:

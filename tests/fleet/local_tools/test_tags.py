@@ -1,23 +1,17 @@
 """From a model's text to what its tags have done: a real Redis, a real worker, and functions that run in it."""
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from support.fleet import TestBed, local_tools_known, local_tools_offered
+from support.fleet import TestBed, local_tools_offered
 from support.local_tools.tag_tools import echo_tag, explode_tag, learning_tag, refuse_tag, research_tag, tag, tools
 from support.module_server import ModuleServer
-from support.waiting import wait_until
 from support.worker_process import TESTS, WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet.tags import TagRegistry, TagResult, ToolContext, ToolDef, ToolNotFound, ToolRateLimited, parse_response
-from toolfleet_cli.local.child_processes import spawn, stop
-from toolfleet_cli.local.commands import worker_command
-from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.errors import SettingsError
 from toolfleet_tasks.calls.eval_gate import GateDecision
@@ -222,48 +216,6 @@ async def test_a_caller_may_be_said(fleet: ToolFleet) -> None:
     result = await registry.execute("research", said_by("@ida"))
     assert not result.success
     assert result.message == "Module 'local' is not among the caller's modules."
-
-
-async def test_a_worker_that_dies_leaves_an_unknown_end(bed: TestBed, worker: WorkerProcess) -> None:
-    """Nobody knows what a function did that was lost; nothing waits for ever, and another worker goes on."""
-    own = bed.settings.model_copy(update={"key_prefix": "dying:", "visibility_timeout": 3, "fast_transport": True})
-    own_bed = TestBed(bed.redis_url, bed.modules, bed.folder, {"local_tools": "support.local_tools.tag_journal:tools"})
-    journal = bed.folder / "journal"
-    env = {**environment_of(own), "PYTHONPATH": str(TESTS), "OWL_JOURNAL": str(journal)}
-    env["TOOLFLEET_LOCAL_TOOLS"] = str(own_bed.settings.local_tools)
-    owner = Caller(user_id="ada", permission="owner", allowed_modules="*")
-    settings = own.model_copy(update={"local_tools": own_bed.settings.local_tools})
-    with (bed.folder / "dying.log").open("wb") as output:
-        first = spawn(worker_command("all"), env=env, output=output)
-        second = None
-        try:
-            async with ToolFleet(settings=settings) as fleet:
-                await local_tools_known(fleet)
-                running = asyncio.create_task(fleet.call(ToolCall(tool_name="local.work"), owner, timeout=60))
-                await wait_until(lambda: journal.exists() and journal.read_text(), "the function has begun", seconds=30)
-                os.kill(first.pid, signal.SIGKILL)
-                second = spawn(worker_command("all"), env=env, output=output)
-                result = await asyncio.wait_for(running, 60)
-        finally:
-            for process in (first, second):
-                if process is not None:
-                    stop(process, patience_seconds=10)
-
-    assert (result.error_code, result.effect_state) == ("outcome_unknown", "unknown")
-    assert journal.read_text() == "began\n"  # once
-
-
-def test_a_worker_with_a_wrong_setting_does_not_start(bed: TestBed) -> None:
-    """It says what is wrong, and ends."""
-    env = {**environment_of(bed.settings), "TOOLFLEET_LOCAL_TOOLS": "support.nowhere", "PYTHONPATH": str(TESTS)}
-    log = bed.folder / "broken.log"
-    with log.open("wb") as output:
-        process = spawn(worker_command("all"), env=env, output=output)
-        assert process.wait(60) == 1
-
-    said = log.read_text()
-    assert said.startswith("TOOLFLEET_LOCAL_TOOLS: 'support.nowhere' must have the form 'package.module:name'")
-    assert "Traceback" not in said
 
 
 def test_a_list_may_have_more_than_local_tools() -> None:

@@ -44,7 +44,7 @@ class Talker:
         for number, (fraction, message) in enumerate(self._steps):
             yield json.dumps({"progress": fraction, "message": message}).encode() + b"\n"
             self.said += 1
-            await wait_until(functools.partial(self._may_say, number + 1), "the test wants the next step", seconds=60)
+            await wait_until(functools.partial(self._may_say, number + 1), "the test wants the next step")
         yield self._end(request)
 
 
