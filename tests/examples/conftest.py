@@ -1,6 +1,6 @@
-"""The example modules as real servers, each started once."""
+"""The example modules over real HTTP, each served once from this process."""
 
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ from support.core.core_bot import SECRET, Bot, Open
 from support.core.reciting_model import Line, RecitingModel
 from support.fleet import TestBed
 from support.module_server import ModuleServer
-from support.modules.example_modules import Module, running
+from support.modules.example_modules import Module, serving_here
+from support.modules.workshop import end, processes_of
 from support.servers.postgres import PostgresServer, find_postgres, postgres_server
+from support.waiting import wait_until_sync
 from toolfleet_registry.settings import Settings
 
 MODULES = (
@@ -33,14 +35,14 @@ MODULES = (
 
 @pytest.fixture(scope="session")
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Generator[Callable[[str], Module]]:
-    """Starts a module at the first use; all share one root for users' files."""
+    """Serves a module from its first use on; all share one root for users' files."""
     folder = tmp_path_factory.mktemp("modules")
     started: dict[str, Module] = {}
     with ExitStack() as stack:
 
         def start(name: str) -> Module:
             if name not in started:
-                started[name] = stack.enter_context(running(name, folder))
+                started[name] = stack.enter_context(serving_here(name, folder))
             return started[name]
 
         yield start
@@ -75,6 +77,16 @@ def report_builder(serve: Callable[[str], Module]) -> Module:
 @pytest.fixture
 def knowledge(serve: Callable[[str], Module]) -> Module:
     return serve("knowledge")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A test's own; when the test ends, nothing runs in it any more."""
+    yield tmp_path
+    try:
+        wait_until_sync(lambda: not processes_of(tmp_path), "nothing is left running")
+    finally:
+        end(processes_of(tmp_path))
 
 
 @pytest.fixture(scope="session")

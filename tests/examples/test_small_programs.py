@@ -28,7 +28,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 def test_a_small_program_runs_as_it_stands(program: str, running: Up) -> None:
     """In a process of its own, beside the fleet that it names."""
     command = [sys.executable, str(EXAMPLES / program)]
-    ended = subprocess.run(command, cwd=running.folder, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, cwd=running.folder, capture_output=True, text=True, check=False)
 
     assert ended.stdout == PRINTED[program], ended.stderr
 

@@ -164,9 +164,10 @@ async def test_a_model_that_is_away_leaves_the_wake_up_for_later(opened: Open) -
 @pytest.mark.fleet
 async def test_a_turn_that_takes_too_long_is_left_for_later(opened: Open, owls: ModuleServer) -> None:
     """Its time is bounded; what it had begun is found by the next delivery."""
-    async with opened("hi", [("owls.nap_once", {"seconds": 2.0})], turn_seconds=1.5) as bot:
+    async with opened("hi", [("owls.nap_once", {"seconds": 0})], turn_seconds=1) as bot:
         conversation_id = await bot.begin()
-        late = await bot.wake(conversation_id)
+        with holding(owls, "nap_once"):
+            late = await bot.wake(conversation_id)
     async with opened("done") as bot:
         there = await bot.wake(conversation_id)
 

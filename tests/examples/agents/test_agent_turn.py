@@ -63,18 +63,6 @@ def nap() -> Line:
     return [("owls.nap_once", {"seconds": 0})]
 
 
-async def test_the_model_is_offered_what_its_user_may_use(stage: Stage) -> None:
-    """A user's model does not see an administrator's tools; an administrator's does."""
-    model = RecitingModel("hi", "hi")
-    await stage.run(model)
-    stage.settings = AgentSettings(permission="admin")
-    await stage.run(model, source_id="m2")
-
-    assert "owls.echo" in model.offered[0]
-    assert "owls.admin_only" not in model.offered[0]
-    assert "owls.admin_only" in model.offered[1]
-
-
 async def test_calls_of_one_answer_run_side_by_side_and_come_back_in_order(stage: Stage, owls: ModuleServer) -> None:
     """Their results stand behind the answer in its order, and the model speaks again."""
     naps = [("owls.nap", {"seconds": 1}), ("owls.nap", {"seconds": 0})]
@@ -186,15 +174,6 @@ async def test_a_wake_up_counts_as_done_when_it_was_acted_on(stage: Stage, owls:
     assert len(marks) == 1
     assert [body["content"] for body in model.asked[0]] == ["the site is ready"]
     assert len(owls.calls("echo")) == 1
-
-
-async def test_a_message_with_the_id_of_a_wake_up_is_another(stage: Stage) -> None:
-    """The wake-up is acted on, though a bot has used its id."""
-    await stage.run(RecitingModel("hi"), source_id="j1")
-    wake = Said("wake", {"role": "user", "content": "woken"}, source_id="j1")
-    answer = await stage.turns(RecitingModel("done")).run(stage.talk, wake, naming=str)
-
-    assert answer == "done"
 
 
 async def test_one_answer_makes_only_so_many_calls(stage: Stage, owls: ModuleServer) -> None:

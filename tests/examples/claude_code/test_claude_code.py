@@ -15,28 +15,16 @@ from modules.claude_code.workspace_files import list_files
 from support.modules.example_modules import Module
 from support.modules.workshop import (
     agent,
-    claude_code,
     claude_code_here,
-    end,
     finished,
     processes_of,
     refusal,
     result,
     until,
 )
-from support.waiting import wait_until, wait_until_sync
+from support.waiting import wait_until
 
 FOREVER = "import time\nwhile True: time.sleep(1)"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A test's own; when the test ends, nothing runs in it any more."""
-    yield tmp_path
-    try:
-        wait_until_sync(lambda: not processes_of(tmp_path), "nothing is left running", seconds=30)
-    finally:
-        end(processes_of(tmp_path))
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +158,8 @@ async def test_a_cancellation_races_an_end(module: Module) -> None:
 
     async def race(number: int) -> None:
         task = await result(module, "run_task", prompt=f"Race {number}\nagent: seconds 0.05")
-        await asyncio.sleep(0.05 * number)
+        for _ in range(2 * number):  # the later ones look for a while, and cancel at or after its end
+            await result(module, "task_status", task_id=task["task_id"])
         said = await result(module, "cancel_task", task_id=task["task_id"])
         assert said["status"] in {"completed", "cancelled"}
         assert (await result(module, "task_status", task_id=task["task_id"]))["status"] == said["status"]
@@ -207,7 +196,7 @@ async def test_an_agent_knows_nothing_of_the_modules_environment(folder: Path, m
         "print(json.dumps({'env': dict(os.environ), 'argv': sys.argv[1:], 'stdin': sys.stdin.read(), 'cwd': os.getcwd()}))"
     )
     command = agent(code, "--in={workspace}", "{prompt_file}", "; $(id)")
-    with claude_code(folder, command=command, pass_env='["API_TOKEN"]') as module:
+    with claude_code_here(folder, command=command, pass_env='["API_TOKEN"]') as module:
         task = await result(module, "run_task", prompt="Eule 🦉")
         assert (await finished(module, task["task_id"]))["status"] == "completed"
         said = json.loads((await result(module, "task_logs", task_id=task["task_id"]))["text"])

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +18,7 @@ from modules.claude_code.settings import ClaudeCodeSettings
 from modules.claude_code.task import Task
 from modules.claude_code.task_store import TaskStore
 from modules.kept_commands import Job, KeptCommand
-from support.modules.example_modules import Module
-from support.modules.workshop import agent, claude_code, commands_in, end, finished, processes_of, result, until
+from support.modules.workshop import agent, claude_code, commands_in, finished, kill, processes_of, result, until
 from support.waiting import wait_until, wait_until_sync
 
 # Says that it has begun, and goes on when it is told to.
@@ -30,22 +28,6 @@ PATIENT = (
     "while not pathlib.Path('go').exists(): time.sleep(0.02)\n"
     "print('went')"
 )
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A test's own; when the test ends, nothing runs in it any more."""
-    yield tmp_path
-    try:
-        wait_until_sync(lambda: not processes_of(tmp_path), "nothing is left running", seconds=10)
-    finally:
-        end(processes_of(tmp_path))
-
-
-def kill(module: Module) -> None:
-    assert module.process is not None
-    os.killpg(module.process.pid, signal.SIGKILL)
-    module.process.wait()
 
 
 def begun(workspace: str) -> list[int]:
@@ -226,7 +208,7 @@ def test_a_command_is_never_started_twice(folder: Path, job: Job) -> None:
     keeper = command.start(job)
     assert keeper is not None
     assert command.start(job) is None
-    keeper.wait(10)
+    keeper.wait()
     assert (command.state(), command.start(job)) == ("ended", None)
 
     lost = KeptCommand(folder / "two")
@@ -268,7 +250,7 @@ def test_a_keeper_at_rest_does_next_to_nothing(folder: Path, job: Job) -> None:
         wait_until_sync(rests, "it looks ten times a second at most")
     finally:
         keeper.stdin.close()
-        keeper.wait(10)
+        keeper.wait()
 
 
 async def test_who_looks_does_not_disturb(folder: Path, job: Job) -> None:

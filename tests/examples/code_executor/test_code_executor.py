@@ -4,8 +4,6 @@ Where a test and its program meet in a folder, the program runs without a sandbo
 """
 
 import asyncio
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +13,15 @@ from modules.code_executor import programs
 from modules.code_executor.limits import Limits
 from modules.code_executor.manifest import module_for
 from modules.files import FileSettings, open_pipeline
-from support.modules.example_modules import Module, in_process, running
-from support.modules.workshop import processes_of
+from support.modules.example_modules import Module, running, serving_here
+from support.modules.workshop import executor, processes_of
 from support.processes import is_gone
-from support.waiting import wait_until
+from support.waiting import wait_until, wait_until_answered
 
 FOREVER = "import time\nwhile True: time.sleep(1)"
 
 
-@pytest.fixture(autouse=True)
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where working folders are made: none outlives its program, in any of these tests."""
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setenv("TMPDIR", str(scratch))
-    monkeypatch.setattr(tempfile, "tempdir", None)  # it remembers the first answer
-    yield scratch
-    assert list(scratch.iterdir()) == []
-
-
-def executor(tmp_path: Path, **limits: Any) -> Module:
-    """The module in this process, with limits of the test's own."""
-    files = open_pipeline(FileSettings(root=tmp_path / "files"))
-    return in_process("code_executor", module_for(Limits(**limits), files).app)
+pytestmark = pytest.mark.usefixtures("scratch")
 
 
 async def save(tmp_path: Path, user_id: str, name: str, content: bytes) -> None:
@@ -115,10 +99,10 @@ async def test_a_program_gets_no_other_files(tmp_path: Path, user_id: str | None
     assert told in reply["error"]
 
 
-async def test_our_environment_stays_ours(tmp_path: Path) -> None:
+async def test_our_environment_stays_ours(code_executor: Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program sees none of the module's environment variables, where secrets are kept."""
-    with running("code_executor", tmp_path, MY_SECRET="hunter2") as module:
-        reply = await module("run_python", code="import os; print(sorted(os.environ), 'hunter2' in str(os.environ))")
+    monkeypatch.setenv("MY_SECRET", "hunter2")
+    reply = await code_executor("run_python", code="import os; print(sorted(os.environ), 'hunter2' in str(os.environ))")
     names = ["HOME", "LANG", "PATH", "PYTHONPATH", "TMPDIR"]
     assert reply["result"]["stdout"] == f"{names} False\n"
 
@@ -141,8 +125,8 @@ os.chmod("deep", 0)
 
 async def test_a_program_that_sleeps_for_ever_is_ended(tmp_path: Path) -> None:
     """After its wall time; the model is told what it had printed."""
-    reply = await executor(tmp_path, wall_seconds=2)("run_python", code=f"print('so far')\n{FOREVER}")
-    assert reply["error"] == "The program was ended: it ran longer than 2 s. Its stdout ended in: so far\n"
+    reply = await executor(tmp_path, wall_seconds=0.5)("run_python", code=f"print('so far')\n{FOREVER}")
+    assert reply["error"] == "The program was ended: it ran longer than 0.5 s. Its stdout ended in: so far\n"
 
 
 @pytest.mark.parametrize(
@@ -238,17 +222,19 @@ print(subprocess.Popen(["sleep", "3600"], start_new_session=True).pid)
 async def test_a_client_that_hangs_up_ends_its_program(tmp_path: Path) -> None:
     """Nobody waits for it any more; the module counts it."""
     noted = tmp_path / "pids"
-    with running("code_executor", tmp_path, CODE_EXECUTOR_ISOLATION="none") as module:
+    with serving_here("code_executor", tmp_path, CODE_EXECUTOR_ISOLATION="none") as module:
         async with module.client() as client:
             call = asyncio.create_task(client.post("/execute", json=_noting(noted)))
             await wait_until(lambda: pids(noted), "the program runs")
             call.cancel()
             await asyncio.wait({call})
         await wait_until(lambda: is_gone(pids(noted)[0]), "the program has ended")
-        async with asyncio.timeout(20):
-            while (await module.get("/health"))["running"]:  # noqa: ASYNC110 - it is another process that tells
-                await asyncio.sleep(0.01)
+        await wait_until_answered(lambda: at_rest(module), "nothing runs in the module")
         assert (await module.get("/health"))["cancelled"] == 1
+
+
+async def at_rest(module: Module) -> bool:
+    return not (await module.get("/health"))["running"]
 
 
 async def test_a_module_that_is_killed_takes_its_programs_along(tmp_path: Path, scratch: Path) -> None:
@@ -259,7 +245,7 @@ async def test_a_module_that_is_killed_takes_its_programs_along(tmp_path: Path, 
         await wait_until(lambda: pids(noted), "the program runs")
         assert module.process is not None
         module.process.kill()
-        await asyncio.wait({call}, timeout=20)
+        await asyncio.wait({call})
         assert call.exception() is not None
     await wait_until(lambda: is_gone(pids(noted)[0]), "the program has ended")
     await wait_until(lambda: not any(scratch.iterdir()), "its folder is gone")

@@ -14,9 +14,8 @@ import pytest
 
 from modules.code_executor.isolation import isolation_for
 from modules.code_executor.limits import Limits
-from modules.code_executor.manifest import module_for
-from modules.files import FileSettings, open_pipeline
-from support.modules.example_modules import EXAMPLES, Module, in_process, running
+from support.modules.example_modules import EXAMPLES, Module, running
+from support.modules.workshop import executor
 from support.processes import is_gone, python_program
 from support.programs.escapes import outcomes
 from support.programs.launchers import as_marked, marked
@@ -29,21 +28,11 @@ pytestmark = pytest.mark.skipif(
 SLEEP = "print('ready', flush=True); import time; time.sleep(600)"
 
 
-def executor(tmp_path: Path, **limits: Any) -> Module:
-    files = open_pipeline(FileSettings(root=tmp_path / "files"))
-    return in_process("code_executor", module_for(Limits(**limits), files).app)
-
-
 async def tell(module: Module, code: str) -> Any:
     """What the program prints, as JSON."""
     result = (await module("run_python", code=code))["result"]
     assert result["exit_code"] == 0, result
     return json.loads(result["stdout"])
-
-
-@pytest.fixture
-def mark() -> str:
-    return f"mark-{secrets.token_hex(8)}"
 
 
 async def test_a_program_sees_no_files_of_others(tmp_path: Path) -> None:
@@ -302,7 +291,7 @@ async def test_a_killed_module_leaves_nothing(tmp_path: Path, mark: str) -> None
         await wait_until(lambda: marked(mark), "the program runs")
         assert module.process is not None
         module.process.kill()
-        await asyncio.wait({call}, timeout=20)
+        await asyncio.wait({call})
         assert call.exception() is not None
     await wait_until(lambda: not marked(mark), "the program has ended")
 

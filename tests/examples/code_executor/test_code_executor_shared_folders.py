@@ -3,21 +3,17 @@
 import asyncio
 import json
 import os
-import secrets
 import tempfile
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from modules.code_executor.isolation import ALONE, Isolation, isolation_for
 from modules.code_executor.leftovers import SHARED
 from modules.code_executor.limits import Limits
-from modules.code_executor.manifest import module_for
-from modules.files import FileSettings, open_pipeline
-from support.modules.example_modules import Module, in_process
+from support.modules.workshop import executor
 from support.processes import is_gone, python_program
 from support.programs.escapes import outcomes
 from support.programs.launchers import SYSTEMS_PYTHON, WITHOUT_LANDLOCK, as_marked, launched, marked, ran
@@ -39,11 +35,6 @@ takes_landlock = pytest.mark.skipif(not has_landlock(), reason="this kernel has 
 
 
 @pytest.fixture
-def mark() -> str:
-    return f"mark-{secrets.token_hex(8)}"
-
-
-@pytest.fixture
 def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where programs' folders are made, and none is left; every user finds the way there."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="scratch-") as folder:
@@ -53,11 +44,6 @@ def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setattr(tempfile, "tempdir", None)  # it remembers the first answer
         yield scratch
         assert list(scratch.iterdir()) == []
-
-
-def executor(folder: Path, **limits: Any) -> Module:
-    files = open_pipeline(FileSettings(root=folder / "files"))
-    return in_process("code_executor", module_for(Limits(**limits), files).app)
 
 
 def left(mark: str) -> list[str]:

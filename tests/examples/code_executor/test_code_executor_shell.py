@@ -10,18 +10,13 @@ from modules.code_executor.languages import SHELL
 from modules.code_executor.limits import Limits
 from modules.code_executor.manifest import module_for
 from modules.files import FileSettings, open_pipeline
-from support.modules.example_modules import Module, in_process
+from support.modules.example_modules import Module
+from support.modules.workshop import executor
 
 ISOLATION = isolation_for(Limits(isolation="best"))
 in_namespaces = pytest.mark.skipif(
     ISOLATION != "namespaces", reason="this kernel or container gives no user namespaces"
 )
-
-
-def executor(tmp_path: Path, **limits: Any) -> Module:
-    """The module in this process, with limits of the test's own."""
-    files = open_pipeline(FileSettings(root=tmp_path / "files"))
-    return in_process("code_executor", module_for(Limits(**limits), files).app)
 
 
 @pytest.mark.parametrize("isolation", ["best", "none"])
@@ -70,30 +65,6 @@ async def test_files_go_in_and_come_out(tmp_path: Path) -> None:
         assert refused["error"] == "There is no file 'owls.csv'; list the files to see which there are."
 
 
-@pytest.mark.parametrize(
-    ("limits", "commands", "error"),
-    [
-        ({"wall_seconds": 0.5}, "echo began; sleep 600", "it ran longer than 0.5 s"),
-        ({"cpu_seconds": 1}, "while :; do :; done", "it used more than 1 s of processor time"),
-        ({"processes": 8}, "bomb() { bomb | bomb & }; bomb; sleep 600", "it had more than 8 processes at once"),
-    ],
-)
-async def test_the_limits_hold(tmp_path: Path, limits: dict[str, Any], commands: str, error: str) -> None:
-    """Those of every program: of time, of processor time, of processes."""
-    reply = await executor(tmp_path, **{"wall_seconds": 60, **limits})("run_shell", commands=commands)
-
-    assert error in reply["error"]
-
-
-async def test_output_is_cut(tmp_path: Path) -> None:
-    """Its beginning and its end are kept."""
-    reply = await executor(tmp_path, output_bytes=100)("run_shell", commands="echo first; seq 10000; echo last")
-
-    assert reply["result"]["stdout"].startswith("first\n")
-    assert reply["result"]["stdout"].endswith("last\n")
-    assert "bytes left out" in reply["result"]["stdout"]
-
-
 async def test_the_environment_is_a_programs(code_executor: Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no variable of the module's; no file of the module's user is read at its start."""
     monkeypatch.setenv("BASH_ENV", "/etc/passwd")
@@ -119,17 +90,6 @@ async def test_commands_are_in_the_sandbox(tmp_path: Path) -> None:
     assert "Read-only file system" in result["stderr"]
     assert (folders, devices, int(rights, 16)) == ("1", "1", 0)
     assert int(processes) <= 4  # the sandbox's own, the shell and ls
-
-
-@in_namespaces
-async def test_what_is_saved_in_tmp_is_the_users_as_well(tmp_path: Path) -> None:
-    """And leaves with the program."""
-    module = executor(tmp_path)
-    told = (await module("run_shell", commands="echo 7 > /tmp/owls.txt", user_id="ada"))["result"]
-    seen = (await module("run_shell", commands="cat /tmp/owls.txt", user_id="bob"))["result"]
-
-    assert told["saved_files"] == [{"name": "owls.txt", "bytes": 2}]
-    assert seen["exit_code"] == 1
 
 
 @pytest.mark.parametrize("isolation", ["namespaces", "user with landlock", "none"])

@@ -3,8 +3,6 @@
 import asyncio
 import base64
 import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +21,7 @@ IN_NAMESPACES = pytest.mark.skipif(
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices")
 
 
-@pytest.fixture(autouse=True)
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where working folders are made: none outlives its program."""
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setenv("TMPDIR", str(scratch))
-    monkeypatch.setattr(tempfile, "tempdir", None)  # it remembers the first answer
-    yield scratch
-    assert list(scratch.iterdir()) == []
+pytestmark = pytest.mark.usefixtures("scratch")
 
 
 @pytest.fixture
@@ -96,42 +86,57 @@ async def test_a_program_that_fails_keeps_what_it_had_saved(module: Module, file
     assert [record.name for record in await files.list("ada")] == ["a"]
 
 
-@pytest.mark.parametrize(
-    ("code", "name", "reason"),
-    [
-        ("os.symlink('/etc/passwd', 'output/x')", "x", "links, folders"),
-        ("os.symlink('nowhere', 'output/x')", "x", "links, folders"),
-        ("os.mkfifo('output/x')", "x", "links, folders"),  # to open it would take for ever
-        ("import socket; socket.socket(socket.AF_UNIX).bind('output/x')", "x", "links, folders"),
-        ("os.makedirs('output/x/y'); open('output/x/y/z', 'w')", "x", "links, folders"),
-        pytest.param("os.mknod('output/x', 0o600 | 0o020000, os.makedev(1, 5))", "x", "links", marks=ROOT_ONLY),
-        ("open('a', 'w'); os.link('a', 'output/x')", "x", "a hard link"),
-        ("open('output/.x', 'w')", ".x", "must not start with a dot"),
-        ("open('output/x\\\\y', 'w')", "x\\y", "there are no folders"),
-        ("open('output/x\\u200b', 'w')", "x\u200b", "cannot be printed"),
-        ("open(b'output/x\\xff', 'w')", "x\\xff", "cannot be printed"),
-        ("open('output/x\\n', 'w')", "x\n", "cannot be printed"),
-        ("open('output/' + 'x' * 201, 'w')", "x" * 201, "1 to 200 bytes"),
-        ("open('output/x', 'w').truncate(1001)", "x", "1001 bytes; 1000 a file may have"),
-        ("open('output/x', 'w').truncate(15 * 2**20)", "x", "1000 a file may have"),  # all of it a hole
-        ("os.rmdir('output'); open('output', 'w')", "output", "no folder any more"),
-        ("os.rmdir('output'); os.symlink('/etc', 'output')", "output", "no folder any more"),
-        ("os.rmdir('output'); os.symlink('.', 'output')", "output", "no folder any more"),
-    ],
-)
-async def test_what_is_no_plain_file_is_left_out(
-    module: Module, files: FilePipeline, code: str, name: str, reason: str
-) -> None:
+ODD = {
+    # name: how it is made, and why it is not saved
+    "link": ("os.symlink('/etc/passwd', 'output/link')", "links, folders"),
+    "dangling": ("os.symlink('nowhere', 'output/dangling')", "links, folders"),
+    "pipe": ("os.mkfifo('output/pipe')", "links, folders"),  # to open it would take for ever
+    "socket": ("socket.socket(socket.AF_UNIX).bind('output/socket')", "links, folders"),
+    "folder": ("os.makedirs('output/folder/y'); open('output/folder/y/z', 'w')", "links, folders"),
+    "hard": ("open('a', 'w'); os.link('a', 'output/hard')", "a hard link"),
+    ".x": ("open('output/.x', 'w')", "must not start with a dot"),
+    "x\\y": ("open('output/x\\\\y', 'w')", "there are no folders"),
+    "x\u200b": ("open('output/x\\u200b', 'w')", "cannot be printed"),
+    "x\\xff": ("open(b'output/x\\xff', 'w')", "cannot be printed"),
+    "x\n": ("open('output/x\\n', 'w')", "cannot be printed"),
+    "x" * 201: ("open('output/' + 'x' * 201, 'w')", "1 to 200 bytes"),
+    "large": ("open('output/large', 'w').truncate(1001)", "1001 bytes; 1000 a file may have"),
+    "hole": ("open('output/hole', 'w').truncate(15 * 2**20)", "1000 a file may have"),
+}
+
+
+async def test_what_is_no_plain_file_is_left_out(module: Module, files: FilePipeline) -> None:
     """With the reason; what lies beside it is saved."""
-    beside = "if os.path.isdir('output') and not os.path.islink('output'): open('output/beside', 'w').write('x')"
-    if "mknod" in code:  # in a sandbox nobody makes devices
-        module = _module(files, isolation="none")
-    reply = await module("run_python", user_id="ada", code=f"import os\n{code}\n{beside}")
+    code = "\n".join(
+        ["import os, socket", *(code for code, _ in ODD.values()), "open('output/beside', 'w').write('x')"]
+    )
+    reply = await module("run_python", user_id="ada", code=code)
+
+    told = {left_out["name"]: left_out["reason"] for left_out in reply["result"]["not_saved"]}
+    assert told.keys() == ODD.keys()
+    assert [name for name, (_, reason) in ODD.items() if reason not in told[name]] == []
+    assert [record.name for record in await files.list("ada")] == ["beside"]
+
+
+@ROOT_ONLY
+async def test_a_device_is_left_out(files: FilePipeline) -> None:
+    """In a sandbox nobody makes one."""
+    code = "import os\nos.mknod('output/x', 0o600 | 0o020000, os.makedev(1, 5))"
+    reply = await _module(files, isolation="none")("run_python", user_id="ada", code=code)
+    assert [left_out["name"] for left_out in reply["result"]["not_saved"]] == ["x"]
+
+
+@pytest.mark.parametrize(
+    "instead", ["open('output', 'w')", "os.symlink('/etc', 'output')", "os.symlink('.', 'output')"]
+)
+async def test_what_stands_in_place_of_the_output_folder_is_not_followed(
+    module: Module, files: FilePipeline, instead: str
+) -> None:
+    """Nothing is saved then."""
+    reply = await module("run_python", user_id="ada", code=f"import os\nos.rmdir('output')\n{instead}")
     (left_out,) = reply["result"]["not_saved"]
-    assert left_out["name"] == name
-    assert reason in left_out["reason"]
-    kept = [] if name == "output" else ["beside"]
-    assert [record.name for record in await files.list("ada")] == kept
+    assert (left_out["name"], "no folder any more" in left_out["reason"]) == ("output", True)
+    assert await files.list("ada") == []
 
 
 async def test_a_link_in_place_of_the_working_folder_leads_nowhere(files: FilePipeline, tmp_path: Path) -> None:
@@ -286,31 +291,28 @@ async def test_both_folders_share_one_limit(module: Module) -> None:
     assert result["not_saved"] == [{"name": "4 more in /tmp", "reason": "16 files are saved at most"}]
 
 
+ODD_IN_TMP = {
+    "link": ("os.symlink('/etc/passwd', '/tmp/link')", "links, folders"),
+    "own": ("os.symlink(os.getcwd() + '/output/beside', '/tmp/own')", "links, folders"),
+    "pipe": ("os.mkfifo('/tmp/pipe')", "links, folders"),
+    "socket": ("socket.socket(socket.AF_UNIX).bind('/tmp/socket')", "links, folders"),
+    "hard": (
+        "open('/tmp/y', 'w'); os.link('/tmp/y', '/tmp/hard'); os.mkdir('/tmp/z'); os.rename('/tmp/y', '/tmp/z/y')",
+        "a hard link",
+    ),
+    "large": ("open('/tmp/large', 'w').truncate(1001)", "1001 bytes; 1000 a file may have"),
+}
+
+
 @IN_NAMESPACES
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        ("os.symlink('/etc/passwd', '/tmp/x')", "links, folders"),
-        ("os.symlink(os.getcwd() + '/output/beside', '/tmp/x')", "links, folders"),
-        ("os.mkfifo('/tmp/x')", "links, folders"),
-        ("import socket; socket.socket(socket.AF_UNIX).bind('/tmp/x')", "links, folders"),
-        (
-            "open('/tmp/y', 'w'); os.link('/tmp/y', '/tmp/x'); os.mkdir('/tmp/z'); os.rename('/tmp/y', '/tmp/z/y')",
-            "a hard link",
-        ),
-        ("open('/tmp/x', 'w').truncate(1001)", "1001 bytes; 1000 a file may have"),
-        ("open('/tmp/x', 'w'); os.chmod('/tmp/x', 0)", None),  # what its owner may not read, it may make readable
-    ],
-)
-async def test_what_is_no_plain_file_in_tmp_is_left_out(
-    module: Module, files: FilePipeline, code: str, reason: str | None
-) -> None:
-    """With the reason; what lies in the output folder is saved."""
-    code = f"import os\nopen('output/beside', 'w')\n{code}"
-    result = (await module("run_python", user_id="ada", code=code))["result"]
-    told = {left_out["name"]: left_out["reason"] for left_out in result.get("not_saved", [])}
-    if reason:
-        assert reason in told["/tmp/x"]
+async def test_what_is_no_plain_file_in_tmp_is_left_out(module: Module, files: FilePipeline) -> None:
+    """With the reason; what lies in the output folder is saved. What its owner may not read, it may make readable."""
+    closed = "open('/tmp/closed', 'w'); os.chmod('/tmp/closed', 0)"
+    codes = ["import os, socket", "open('output/beside', 'w')", *(code for code, _ in ODD_IN_TMP.values()), closed]
+    result = (await module("run_python", user_id="ada", code="\n".join(codes)))["result"]
+
+    told = {left_out["name"]: left_out["reason"] for left_out in result["not_saved"]}
+    assert [name for name, (_, reason) in ODD_IN_TMP.items() if reason not in told[f"/tmp/{name}"]] == []
     assert "beside" in [record.name for record in await files.list("ada")]
 
 

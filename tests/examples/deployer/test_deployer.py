@@ -13,9 +13,7 @@ import pytest
 from support.modules.example_modules import Module
 from support.modules.workshop import (
     commands_in,
-    deployer,
     deployer_here,
-    end,
     make_workspace,
     printed,
     processes_of,
@@ -25,7 +23,7 @@ from support.modules.workshop import (
     until,
 )
 from support.servers.plain_http import PLAIN
-from support.waiting import wait_until, wait_until_sync
+from support.waiting import wait_until
 
 # An HTTP server that says who it is, and answers /health as the file `health` in its data folder says: a status, or `hang`.
 SERVER = """
@@ -53,16 +51,6 @@ http.server.ThreadingHTTPServer((os.environ["HOST"], int(os.environ["PORT"])), H
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A test's own; when the test ends, nothing runs in it any more."""
-    yield tmp_path
-    try:
-        wait_until_sync(lambda: not processes_of(tmp_path), "nothing is left running", seconds=30)
-    finally:
-        end(processes_of(tmp_path))
-
-
-@pytest.fixture
 def module(folder: Path) -> Iterator[Module]:
     with deployer_here(folder, health_seconds=1, restart_seconds=0.02) as running:
         yield running
@@ -80,18 +68,17 @@ def program(folder: Path, name: str, *words: str) -> str:
 
 
 async def get(url: str, path: str = "") -> httpx.Response:
-    async with httpx.AsyncClient(trust_env=False, timeout=10, verify=PLAIN) as client:
+    async with httpx.AsyncClient(trust_env=False, verify=PLAIN) as client:
         return await client.get(url + path)
 
 
 async def status_of(url: str, target: str) -> int:
     """What a site says to a target that is sent as it stands: a client would resolve its dots first."""
     there = httpx.URL(url)
-    async with asyncio.timeout(10):
-        reader, writer = await asyncio.open_connection(there.host, there.port)
-        writer.write(f"GET {target} HTTP/1.1\r\nHost: {there.host}\r\nConnection: close\r\n\r\n".encode())
-        answer = await reader.read()
-        writer.close()
+    reader, writer = await asyncio.open_connection(there.host, there.port)
+    writer.write(f"GET {target} HTTP/1.1\r\nHost: {there.host}\r\nConnection: close\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
     return int(answer.split()[1])
 
 
@@ -155,7 +142,7 @@ async def test_a_new_release_takes_over_and_goes_back(folder: Path, module: Modu
 async def test_a_process_gets_a_port_and_little_else(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its environment is its own, its output is kept, and the module's end is its end."""
     monkeypatch.setenv("DATABASE_PASSWORD", "kept back")
-    with deployer(folder) as module:
+    with deployer_here(folder) as module:
         deployed = await result(module, "deploy", project_path=program(folder, "t1", "owls"))
         environment = (await get(deployed["url"], "env")).text
         log = await printed(module, deployed["deployment_id"])
@@ -249,7 +236,7 @@ async def test_a_process_that_ends_again_and_again_is_given_up(folder: Path, mod
     (Path(path) / "server.py").write_text(code)
     deployed = await result(module, "deploy", project_path=path, name="owls")
     os.kill(commands_in(folder, "server.py")[0], 9)
-    failed = await until(module, "deployment_status", {"failed"}, deployment_id=deployed["deployment_id"], seconds=40)
+    failed = await until(module, "deployment_status", {"failed"}, deployment_id=deployed["deployment_id"])
 
     assert "again and again in vain. It ended with exit code 3." in failed["error"]
     assert (await get(deployed["url"])).status_code == httpx.codes.SERVICE_UNAVAILABLE

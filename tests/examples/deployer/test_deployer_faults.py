@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,11 @@ from modules.deployer.releases import take_release
 from modules.deployer.settings import DeployerSettings
 from modules.kept_commands import KeptCommand
 from modules.workspaces import find_project
-from support.modules.example_modules import Module
 from support.modules.workshop import (
     commands_in,
     deployer,
     deployer_here,
-    end,
+    kill,
     make_workspace,
     processes_of,
     refusal,
@@ -43,7 +42,7 @@ from support.modules.workshop import (
 from support.processes import is_gone
 from support.servers.plain_http import PLAIN
 from support.streams.stream_server import stream_server
-from support.waiting import wait_until, wait_until_sync
+from support.waiting import wait_until
 
 SERVER = """
 import http.server, os
@@ -59,16 +58,6 @@ OLD_RUNS = ("0", "1")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A test's own; when the test ends, nothing runs in it any more."""
-    yield tmp_path
-    try:
-        wait_until_sync(lambda: not processes_of(tmp_path), "nothing is left running", seconds=15)
-    finally:
-        end(processes_of(tmp_path))
-
-
-@pytest.fixture
 def outside(folder: Path) -> Path:
     """What lies beside the workspaces, and is nobody's to deploy."""
     outside = folder / "outside"
@@ -77,14 +66,8 @@ def outside(folder: Path) -> Path:
     return outside
 
 
-def kill(module: Module) -> None:
-    assert module.process is not None
-    os.killpg(module.process.pid, signal.SIGKILL)
-    module.process.wait()
-
-
 async def text(url: str) -> str:
-    async with httpx.AsyncClient(trust_env=False, timeout=10, verify=PLAIN) as client:
+    async with httpx.AsyncClient(trust_env=False, verify=PLAIN) as client:
         return (await client.get(url)).raise_for_status().text
 
 
@@ -349,7 +332,7 @@ async def test_a_start_that_is_cancelled_leaves_no_process(folder: Path, monkeyp
     def slow(command: KeptCommand, *args: Any) -> "subprocess.Popen[bytes] | None":
         keeper = start(command, *args)
         begun.set()
-        go.wait(20)
+        go.wait()
         return keeper
 
     monkeypatch.setattr(KeptCommand, "start", slow)
@@ -358,7 +341,7 @@ async def test_a_start_that_is_cancelled_leaves_no_process(folder: Path, monkeyp
     declared = Declaration(command=["sleep", "600"])
     backend = ProcessBackend(declared, folder / "release", folder / "run", folder / "data", settings)
     starting = asyncio.create_task(backend.start())
-    assert await asyncio.to_thread(begun.wait, 20)
+    await asyncio.to_thread(begun.wait)
     starting.cancel()
     stopping = asyncio.create_task(backend.stop())
     await asyncio.sleep(0)
@@ -435,8 +418,8 @@ async def test_who_says_nothing_takes_nobodys_place() -> None:
         while data := await reader.read(100):
             writer.write(data)
 
-    async with stream_server(answer) as behind, asyncio.timeout(10):
-        front = Front(connections=1, first_byte_seconds=1, idle_seconds=1)
+    async with stream_server(answer) as behind:
+        front = Front(connections=1, first_byte_seconds=0.2, idle_seconds=0.2)
         front.backend = Port(behind)
         port = await front.open(None)
         for words in (b"", b"hello"):

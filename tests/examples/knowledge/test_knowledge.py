@@ -70,30 +70,6 @@ async def test_a_call_without_a_user_is_refused(knowledge: Module) -> None:
     assert reply["error"] == "Notes belong to a user, and this call has no user_id."
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        'owls" OR "x',
-        "owls AND",
-        "NEAR(owls",
-        "title:owls NOT",
-        "owls*) OR (owner:ada",
-        "'owls' & | ! <-> :*",
-        "owls\\",
-        "owls; DROP TABLE knowledge_notes",
-        "(((owls",
-        "-owls ^ { } [ ] % _",
-        "owls\u0000\u0301",
-        " ".join(["owls"] * 200),
-    ],
-)
-async def test_no_query_is_a_mistake_of_syntax(knowledge: Module, query: str) -> None:
-    """Whatever a model writes, its words are looked for."""
-    await knowledge("save", user_id="syntax", title="owls", text="seven")
-    reply = await knowledge("search", user_id="syntax", query=query)
-    assert [note["title"] for note in reply["result"]["results"]] == ["owls"]
-
-
 @pytest.mark.parametrize("query", ["", '"', "*", "— …", "\u0301"])
 async def test_a_query_without_a_word_says_so(knowledge: Module, query: str) -> None:
     """The model is told; nothing is found by nothing."""
@@ -114,14 +90,6 @@ async def test_notes_are_listed_in_parts(knowledge: Module) -> None:
     assert all(note.keys() == {"title", "tags", "updated"} for note in first["notes"])
     assert (first["total"], "next" in rest) == (5, False)
     assert [note["title"] for note in even["notes"]] == ["note 0", "note 2", "note 4"]
-
-
-async def test_deleting_twice_does_nothing_more(knowledge: Module) -> None:
-    """The tool is idempotent, as it says; the note is not found any more."""
-    await knowledge("save", user_id="twice", title="owls", text="seven")
-    replies = [await knowledge("delete", user_id="twice", title="owls") for _ in range(2)]
-    assert [reply["result"]["deleted"] for reply in replies] == [True, False]
-    assert (await knowledge("search", user_id="twice", query="owls"))["result"]["results"] == []
 
 
 @pytest.mark.parametrize(
@@ -146,12 +114,11 @@ async def test_what_cannot_be_a_note_is_refused(knowledge: Module, arguments: di
 
 
 async def test_calls_at_the_same_time_do_not_disturb_each_other(knowledge: Module) -> None:
-    """Twenty notes at once are twenty notes; of one title saved by many, one is left, and one of them has made it."""
-    await asyncio.gather(
-        *(knowledge("save", user_id="many", title=f"{n:02}", text=f"owl {n}") for n in range(20)),
-    )
+    """Of one title saved by many, one is left, and one of them has made it; deleting it twice does nothing more."""
     same = await asyncio.gather(*(knowledge("save", user_id="many", title="same", text=str(n)) for n in range(8)))
     listed = (await knowledge("list", user_id="many"))["result"]
+    deleted = [(await knowledge("delete", user_id="many", title="same"))["result"]["deleted"] for _ in range(2)]
 
-    assert [note["title"] for note in listed["notes"]] == [*(f"{n:02}" for n in range(20)), "same"]
+    assert [note["title"] for note in listed["notes"]] == ["same"]
     assert [reply["result"]["created"] for reply in same].count(True) == 1
+    assert deleted == [True, False]

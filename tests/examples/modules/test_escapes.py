@@ -17,31 +17,26 @@ import pytest
 from modules import command_isolation
 from modules.claude_code.manifest import module_for as claude_code_module
 from modules.claude_code.settings import ClaudeCodeSettings
-from modules.code_executor.limits import Limits
-from modules.code_executor.manifest import module_for as code_executor_module
 from modules.command_isolation import isolation_for
 from modules.deployer.manifest import module_for as deployer_module
 from modules.deployer.settings import DeployerSettings
-from modules.files import FileSettings, open_pipeline
 from modules.kept_commands import KeptCommand
-from support.modules.example_modules import in_process
 from support.modules.workshop import (
     agent,
     call,
     claude_code_here,
     commands_in,
     deployer_here,
-    end,
+    executor,
     finished,
     make_workspace,
     printed,
-    processes_of,
     result,
 )
 from support.processes import is_gone, python_program
 from support.programs.escapes import outcomes
 from support.servers.plain_http import PLAIN
-from support.waiting import wait_until, wait_until_sync
+from support.waiting import wait_until
 
 SANDBOXED = isolation_for("best", network=False, module="tests") == "namespaces"
 in_namespaces = pytest.mark.skipif(not SANDBOXED, reason="this kernel or container gives no user namespaces")
@@ -63,16 +58,6 @@ Run = Callable[[str], Coroutine[Any, Any, str]]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A test's own; when the test ends, nothing runs in it any more."""
-    yield tmp_path
-    try:
-        wait_until_sync(lambda: not processes_of(tmp_path), "nothing is left running", seconds=15)
-    finally:
-        end(processes_of(tmp_path))
-
-
-@pytest.fixture
 def worker() -> Iterator[subprocess.Popen[str]]:
     """A process of the fleet's user with a worker's secrets in its environment."""
     with python_program(WORKER, env={"TOOLFLEET_SIGNING_KEY": SECRET}) as process:
@@ -88,9 +73,7 @@ def run(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Monkey
     with ExitStack() as stack:
 
         async def in_executor(code: str) -> str:
-            files = open_pipeline(FileSettings(root=folder / "files"))
-            module = in_process("code_executor", code_executor_module(Limits(), files).app)
-            return str((await module("run_python", user_id="ada", code=code))["result"]["stdout"])
+            return str((await executor(folder)("run_python", user_id="ada", code=code))["result"]["stdout"])
 
         async def in_agent(code: str) -> str:
             module = stack.enter_context(claude_code_here(folder, command=agent(code)))
@@ -113,7 +96,7 @@ def project(folder: Path, name: str, code: str) -> str:
 
 
 async def served(url: str) -> str:
-    async with httpx.AsyncClient(trust_env=False, timeout=10, verify=PLAIN) as client:
+    async with httpx.AsyncClient(trust_env=False, verify=PLAIN) as client:
         return (await client.get(url)).raise_for_status().text
 
 
@@ -271,9 +254,7 @@ def test_a_command_that_wants_a_sandbox_never_runs_without(folder: Path) -> None
     plan = {"owner": "", "readable": [], "writable": [str(folder)], "network": False, "memory_disk_mb": 8}
     (folder / "run" / "job.json").write_text(json.dumps({**job, "sandbox": plan}))
     keeper = Path(isolation_for.__code__.co_filename).with_name("keeper.py")
-    subprocess.run(
-        [*place, "python3", "-I", "-S", str(keeper), str(folder / "run" / "job.json")], check=True, timeout=30
-    )
+    subprocess.run([*place, "python3", "-I", "-S", str(keeper), str(folder / "run" / "job.json")], check=True)
 
     ending = command.ending()
     assert ending is not None

@@ -15,7 +15,7 @@ from modules.location.manifest import module_for
 from modules.location.settings import LocationSettings
 from support.fleet import TestBed
 from support.module_server import ModuleServer
-from support.modules.example_modules import running
+from support.modules.example_modules import serving_here
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, Conversation, ToolCall, ToolFleet, ToolResult
 from toolfleet.sdk import ModuleClient, ModuleResult
@@ -142,7 +142,7 @@ def test_the_globe_is_round(end: Point, kilometres_away: float, way: str) -> Non
 @pytest.fixture
 def bed(redis_url: str, tmp_path: Path) -> Iterator[TestBed]:
     (tmp_path / "logs").mkdir()
-    with running("location", tmp_path) as server:
+    with serving_here("location", tmp_path) as server:
         yield TestBed(redis_url, (ModuleServer("location", url=server.url),), tmp_path / "logs")
 
 

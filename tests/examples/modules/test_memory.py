@@ -38,7 +38,7 @@ async def test_a_program_that_takes_all_memory_goes_before_its_module(tmp_path: 
         assert after["result"]["stdout"] == "well\n"
         assert module.process.poll() is None
         module.process.terminate()
-        module.process.wait(10)
+        module.process.wait()
 
 
 @pytest.mark.slow
@@ -55,4 +55,4 @@ async def test_an_agent_that_takes_all_memory_goes_before_its_module(tmp_path: P
         assert (done["status"], done["exit_code"]) in {("failed", -9), ("failed", 9)}
         assert module.process.poll() is None
         module.process.terminate()
-        module.process.wait(10)
+        module.process.wait()

@@ -11,6 +11,7 @@ from modules.files import FilePipeline, FileSettings, open_pipeline
 from modules.report_builder.manifest import module_for
 from modules.report_builder.tools import ReportSettings
 from support.modules.example_modules import Module, in_process
+from support.waiting import wait_until_answered
 
 
 @pytest.fixture
@@ -86,6 +87,8 @@ async def test_a_slow_report_delays_nobody(report_builder: Module) -> None:
 
 async def _running(module: Module, number: int) -> None:
     """Wait until so many calls run in the module."""
-    async with asyncio.timeout(20):
-        while (await module.get("/health"))["running"] != number:  # noqa: ASYNC110 - it is another process that tells
-            await asyncio.sleep(0.01)
+
+    async def is_so() -> bool:
+        return bool((await module.get("/health"))["running"] == number)
+
+    await wait_until_answered(is_so, f"{number} calls run")

@@ -9,7 +9,6 @@ import pytest
 
 from modules.research.fetch import PageFetcher
 from modules.research.tools import Research
-from support.modules.example_modules import Module
 from support.servers.web_site import WebSite, web_site
 from toolfleet import url_poll
 from toolfleet.sdk import ToolError
@@ -78,13 +77,6 @@ async def test_where_nobody_answers_is_no_failure(tools: Research) -> None:
     told = await tools.check_url("http://127.0.0.1:1/")
     assert told["status"] == 0
     assert "cannot be fetched" in told["error"]
-
-
-async def test_the_module_refuses_this_machine(research: Module, site: WebSite) -> None:
-    """Over real HTTP, as it is started by default: a job that polls it fails with these words."""
-    reply = await research("check_url", url=at(site, "/state"))
-    assert reply["error"] == "'127.0.0.1' is not a public host; only pages of the public internet can be fetched."
-    assert site.asked == []
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from modules.research.addresses import Address, is_public
 from modules.research.fetch import PageFetcher, Resolve, Unreached
 from modules.research.fetch import resolve as system_resolve
 from modules.research.page import readable
-from support.modules.example_modules import Module, running
+from support.modules.example_modules import Module, serving_here
 from support.servers.web_site import WebSite, web_site
 from support.streams.stream_server import stream_server
 from toolfleet.sdk import ToolError
@@ -342,6 +342,6 @@ async def test_the_module_refuses_this_machine(research: Module, site: WebSite) 
 async def test_the_module_can_be_allowed_private_networks(site: WebSite, tmp_path: Any) -> None:
     """`RESEARCH_ALLOW_PRIVATE=1`, for an intranet; `max_chars` cuts the text."""
     site.page("/", b"<title>Owls</title><body>" + b"owl " * 100, HTML)
-    with running("research", tmp_path, RESEARCH_ALLOW_PRIVATE=1) as module:
+    with serving_here("research", tmp_path, RESEARCH_ALLOW_PRIVATE=1) as module:
         reply = await module("fetch_webpage", url=url(site, "/"), max_chars=7)
     assert reply["result"] == {"url": url(site, "/"), "title": "Owls", "text": "owl owl", "truncated": True}

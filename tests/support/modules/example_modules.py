@@ -1,6 +1,7 @@
 """The example modules, as apps in this process and as real servers."""
 
 import re
+import runpy
 import socket
 import sys
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import uvicorn
 from starlette.applications import Starlette
 
@@ -58,20 +60,32 @@ def in_process(name: str, app: Starlette) -> Module:
 @contextmanager
 def serving(name: str, app: Starlette) -> Generator[Module]:
     """Serve the app from a thread, over HTTP as any other: it is there at once, for tests that need no process of its own."""
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=5))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, log_level="critical", timeout_graceful_shutdown=5))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         port = listener.getsockname()[1]
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
         try:
-            wait_until_sync(lambda: server.started or not thread.is_alive(), f"{name} runs", seconds=60)
+            wait_until_sync(lambda: server.started or not thread.is_alive(), f"{name} runs")
             assert server.started
             yield Module(name, f"http://127.0.0.1:{port}")
         finally:
             server.should_exit = True
             thread.join(30)
             assert not thread.is_alive()
+
+
+@contextmanager
+def serving_here(name: str, folder: Path, **env: object) -> Generator[Module]:
+    """Serve the module as its `main` makes it, with its data in `folder`, from this process: it is not hidden from others."""
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, value in {**data_environment(folder), **env}.items():
+            patch.setenv(variable, str(value))
+        patch.setattr("toolfleet.sdk.hide_process", lambda: None)
+        app = runpy.run_module(f"modules.{name}.main")["app"]
+    with serving(name, app) as module:
+        yield module
 
 
 @contextmanager

@@ -188,7 +188,7 @@ def running(
             said = log.read_text()
             return said.count("Application startup complete.") >= workers and bool(_ADDRESS.search(said))
 
-        wait_until_sync(lambda: is_up() or process.poll() is not None, "the module runs", seconds=60)
+        wait_until_sync(lambda: is_up() or process.poll() is not None, "the module runs")
         said = log.read_text()
         assert process.poll() is None, said
         address = _ADDRESS.search(said)

@@ -1,13 +1,11 @@
-"""`claude_code` and `deployer` on folders of a test's own, and the processes that they leave."""
+"""Modules that start programs, on folders of a test's own, and the processes that they leave."""
 
-import asyncio
 import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,14 +14,12 @@ from uuid import uuid4
 
 import pytest
 
-from modules.claude_code.manifest import module_for as claude_code_module
-from modules.claude_code.settings import ClaudeCodeSettings
-from modules.deployer.manifest import module_for as deployer_module
-from modules.deployer.settings import DeployerSettings
+from modules.code_executor.limits import Limits
+from modules.code_executor.manifest import module_for as code_executor_module
+from modules.files import FileSettings, open_pipeline
 from modules.kept_commands import KeptCommand
-from support.modules.example_modules import Module, running, serving
+from support.modules.example_modules import Module, in_process, running, serving_here
 from support.waiting import wait_until_answered
-from toolfleet_cli.local.examples import data_environment
 
 ENDED = {"completed", "failed", "cancelled", "timed_out"}
 
@@ -42,9 +38,7 @@ def claude_code(folder: Path, **env: object) -> Generator[Module]:
 @contextmanager
 def claude_code_here(folder: Path, **env: object) -> Generator[Module]:
     """The same from this process, which takes no time to start."""
-    with _environment(folder, _named("CLAUDE_CODE", {**_CLAUDE_CODE, **env})):
-        app = claude_code_module(ClaudeCodeSettings()).app
-    with _buried(), serving("claude_code", app) as module:
+    with _buried(), serving_here("claude_code", folder, **_named("CLAUDE_CODE", {**_CLAUDE_CODE, **env})) as module:
         yield module
 
 
@@ -58,10 +52,14 @@ def deployer(folder: Path, **env: object) -> Generator[Module]:
 @contextmanager
 def deployer_here(folder: Path, **env: object) -> Generator[Module]:
     """The same from this process, which takes no time to start."""
-    with _environment(folder, _named("DEPLOYER", {**_DEPLOYER, **env})):
-        app = deployer_module(DeployerSettings()).app
-    with _buried(), serving("deployer", app) as module:
+    with _buried(), serving_here("deployer", folder, **_named("DEPLOYER", {**_DEPLOYER, **env})) as module:
         yield module
+
+
+def executor(folder: Path, **limits: Any) -> Module:
+    """`code_executor` in this process, without HTTP, with limits of the test's own."""
+    files = open_pipeline(FileSettings(root=folder / "files"))
+    return in_process("code_executor", code_executor_module(Limits(**limits), files).app)
 
 
 @contextmanager
@@ -84,14 +82,6 @@ def _buried() -> Generator[None]:
 
 def _named(prefix: str, env: dict[str, object]) -> dict[str, object]:
     return {f"{prefix}_{name.upper()}": value for name, value in env.items()}
-
-
-@contextmanager
-def _environment(folder: Path, env: dict[str, object]) -> Generator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**data_environment(folder), **env}.items():
-            patch.setenv(name, str(value))
-        yield
 
 
 def agent(code: str, *args: str) -> str:
@@ -124,28 +114,33 @@ async def refusal(module: Module, tool: str, **arguments: Any) -> str:
     return str(reply["error"])
 
 
-async def until(module: Module, tool: str, wanted: set[str], *, seconds: float = 20, **arguments: Any) -> Any:
+async def until(module: Module, tool: str, wanted: set[str], **arguments: Any) -> Any:
     """Ask until the status is one of those that are wanted."""
-    give_up_at = time.monotonic() + seconds
-    while (found := await result(module, tool, **arguments))["status"] not in wanted:
-        assert time.monotonic() < give_up_at, f"waited {seconds} s in vain for {wanted}: {found}"
-        await asyncio.sleep(0.05)
-    return found
+    found: list[dict[str, Any]] = []
+
+    async def is_there() -> bool:
+        found.append(await result(module, tool, **arguments))
+        return found[-1]["status"] in wanted
+
+    await wait_until_answered(is_there, f"{tool} says one of {wanted}")
+    return found[-1]
 
 
-async def finished(module: Module, task_id: str, *, seconds: float = 20) -> Any:
+async def finished(module: Module, task_id: str) -> Any:
     """A task's status after its end."""
-    return await until(module, "task_status", ENDED, seconds=seconds, task_id=task_id)
+    return await until(module, "task_status", ENDED, task_id=task_id)
 
 
 async def restarted(module: Module, times: int, deployment_id: str) -> dict[str, Any]:
     """A deployment's status when it runs again after that many restarts."""
-    async with asyncio.timeout(20):
-        while True:
-            status = await until(module, "deployment_status", {"running"}, deployment_id=deployment_id)
-            if status["restarts"] == times:
-                return dict(status)
-            await asyncio.sleep(0.05)
+    status: dict[str, Any] = {}
+
+    async def is_there() -> bool:
+        status.update(await result(module, "deployment_status", deployment_id=deployment_id))
+        return (status["status"], status["restarts"]) == ("running", times)
+
+    await wait_until_answered(is_there, f"it runs after {times} restarts")
+    return status
 
 
 async def printed(module: Module, deployment_id: str) -> str:
@@ -190,6 +185,13 @@ def processes_of(folder: Path) -> dict[int, str]:
 def commands_in(folder: Path, words: str) -> list[int]:
     """The ids, as the machine has them, of the living processes of the folder with these words in their command."""
     return [pid for pid, command in processes_of(folder).items() if words in command]
+
+
+def kill(module: Module) -> None:
+    """Kill the module's process, and all in its group."""
+    assert module.process is not None
+    os.killpg(module.process.pid, signal.SIGKILL)
+    module.process.wait()
 
 
 def end(processes: dict[int, str]) -> None:
