@@ -58,8 +58,8 @@ class World:
 
 def test_what_it_has_heard_can_be_forgotten() -> None:
     """Then it is as it was at first, whatever the machine shows."""
-    world = World(wall_ahead=-30)
-    world.grow_up()
+    world = World.grown()
+    world.wall_ahead = -30
 
     world.clock.forget()
 
