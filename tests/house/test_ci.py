@@ -112,11 +112,7 @@ def test_hooks_are_the_linters() -> None:
 
 
 def test_pre_commit_can_read_its_hooks() -> None:
-    """It says so itself."""
-    argv = [sys.executable, "-m", "pre_commit", "validate-config", str(HOOKS)]
-    ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
-
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert subprocess.run([sys.executable, "-m", "pre_commit", "validate-config", HOOKS], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda path: path.name)
@@ -155,7 +151,6 @@ CRASHING = ONCE.format(count=1, fault="os._exit(1)") + USED
     [
         ("def test_it(): pass", 1, False, 0),
         (FAILING, 1, False, 1),
-        (FAILING, 2, False, 1),
         (ONCE.format(count=5, fault="assert False") + USED, 2, False, 5),
         (ONCE.format(count=6, fault="assert False") + USED, 1, True, 0),
         (FAILING + "\ndef test_wrong(): assert False", 1, True, 0),

@@ -25,17 +25,9 @@ from toolfleet_tasks.queues import lane_of
 ROOT = Path(__file__).parents[2]
 OURS = ("worker-fast", "worker-slow", "beat", "flower", "gateway")
 MODULES = (
-    "file-manager",
-    "code-executor",
-    "research",
-    "knowledge",
-    "location",
-    "report-builder",
-    "claude-code",
-    "deployer",
+    *("file-manager", "code-executor", "research", "knowledge"),
+    *("location", "report-builder", "claude-code", "deployer"),
 )
-
-
 VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
 """What is told from outside, and stands in for nothing where it is not told."""
 IF_SET = re.compile(r"\$\{(\w+):\+((?:[^${}]|\$\{\w+\})*)\}")
@@ -184,38 +176,24 @@ def test_code_that_a_model_wrote_reaches_neither_redis_nor_the_world() -> None:
     assert COMPOSE["networks"]["queues"] == {"internal": True}
 
 
-@pytest.mark.parametrize("worker", ["worker-fast", "worker-slow"])
-def test_a_stopping_worker_has_time_for_its_calls(worker: str) -> None:
-    """The grace period exceeds the drain time, which exceeds the longest hard limit of any lane."""
-    settings = settings_of(worker)
-    hard_limit = max(settings.default_timeout, settings.tool_execution_timeout) + HARD_LIMIT_MARGIN
-
-    assert hard_limit < settings.drain_seconds < seconds(SERVICES[worker]["stop_grace_period"])
-
-
-def test_a_stopping_module_has_time_for_its_calls() -> None:
-    """A slow module may take as long as its calls may."""
-    settings = settings_of("worker-slow")
-
+def test_a_stopping_process_has_time_for_its_calls() -> None:
+    """The grace period exceeds the drain time, which exceeds the longest hard limit of any lane; a slow module has as long."""
+    for worker in ("worker-fast", "worker-slow"):
+        settings = settings_of(worker)
+        hard_limit = max(settings.default_timeout, settings.tool_execution_timeout) + HARD_LIMIT_MARGIN
+        assert hard_limit < settings.drain_seconds < seconds(SERVICES[worker]["stop_grace_period"])
     for slow in ("report-builder", "deployer"):
         assert seconds(SERVICES[slow]["stop_grace_period"]) > settings.tool_execution_timeout
     assert seconds(SERVICES["file-manager"]["stop_grace_period"]) >= settings.default_timeout
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_every_service_comes_back_and_shows_its_health(name: str) -> None:
-    """Restarted whenever it ends, unless somebody stopped it; and checked."""
+def test_every_service_comes_back_shows_its_health_and_has_no_more_rights_than_it_needs(name: str) -> None:
+    """Not root, nothing to write to but its volume, no capabilities, and no way to get any."""
     service = SERVICES[name]
 
     assert service["restart"] == "unless-stopped"
     assert service["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
-
-
-@pytest.mark.parametrize("name", SERVICES)
-def test_no_service_has_more_rights_than_it_needs(name: str) -> None:
-    """Not root, nothing to write to but its volume, no capabilities, and no way to get any."""
-    service = SERVICES[name]
-
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
@@ -249,18 +227,20 @@ def test_both_lanes_are_served() -> None:
     assert settings.slow_modules == SLOW_EXAMPLES
 
 
-def test_there_is_one_beat() -> None:
-    """A second one would find nothing to do."""
+def test_there_is_one_beat_and_flower_shows_and_does_nothing() -> None:
+    """A second beat would find nothing to do; a user of Flower may not revoke, publish or stop."""
     beats = [service for service in SERVICES.values() if "beat" in service.get("command", ())]
 
     assert [beat["deploy"]["replicas"] for beat in beats] == [1]
+    assert SERVICES["flower"]["environment"]["FLOWER_READ_ONLY"] == "true"
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_all_have_the_same_settings(name: str) -> None:
+def test_all_are_built_here_and_have_the_same_settings(name: str) -> None:
     """Lanes, queues and modules are the same in every process, and wait where they are said to."""
     settings = settings_of(name)
 
+    assert (SERVICES[name]["build"], SERVICES[name]["pull_policy"]) == (".", "build"), "a stranger's image would run"
     assert settings == settings_of("worker-fast")
     assert settings.redis_url == "redis://redis:6379/0"
     for module, url in settings.module_services.items():
@@ -270,7 +250,6 @@ def test_all_have_the_same_settings(name: str) -> None:
 
 
 def test_there_is_no_secret_in_the_file() -> None:
-    """Passwords and keys come from outside."""
     named = {
         (name, value)
         for service in SERVICES.values()
@@ -342,7 +321,6 @@ REFUSED = "FILES_PASSWORD is not set, or has fewer than 16 characters.\n"
 
 @pytest.mark.parametrize(("password", "code"), [("", 1), ("minioadmin", 1), ("owls0123456789abcdef", 0)])
 def test_minio_does_not_start_without_a_password_of_ours(password: str, code: int, tmp_path: Path) -> None:
-    """It would take one that everybody knows."""
     (tmp_path / "minio").write_text("#!/bin/sh\n")
     (tmp_path / "minio").chmod(0o755)
     service = SERVICES["minio"]
@@ -353,7 +331,6 @@ def test_minio_does_not_start_without_a_password_of_ours(password: str, code: in
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
     )
 
     assert (ended.returncode, ended.stderr) == (code, REFUSED if code else "")
@@ -397,34 +374,17 @@ def _check_host(host: dict[str, Any]) -> None:
         assert context.params["announce_url"] == f"http://tools:{context.params['port']}"
 
 
-def test_flower_shows_and_does_nothing() -> None:
-    """Whoever may look may not revoke, publish or stop."""
-    assert SERVICES["flower"]["environment"]["FLOWER_READ_ONLY"] == "true"
-
-
-def test_images_are_built_and_never_pulled() -> None:
-    """A stranger's image of this name would run with our settings."""
-    for name in OURS:
-        assert (SERVICES[name]["build"], SERVICES[name]["pull_policy"]) == (".", "build")
-
-
 @pytest.mark.parametrize("name", MODULES)
 def test_a_modules_container_is_its_own_image(name: str) -> None:
-    """Built from the module's own Dockerfile, under a name of its own, and started by nothing but that image's command."""
+    """Built from the module's own Dockerfile and started by that image's command; its volumes are where that keeps its data."""
     service = SERVICES[name]
 
     assert service["build"] == {"context": ".", "dockerfile": str(dockerfile_of(name).relative_to(ROOT))}
     assert (service["image"], service["pull_policy"]) == (f"toolfleet-{name}", "build")
     assert {"command", "entrypoint", "working_dir"} & service.keys() == set()
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_a_modules_volumes_are_where_it_keeps_its_data(name: str) -> None:
-    """What a container mounts under /data its image has made, as its user's own; and it mounts all of that."""
     image = read_stages(dockerfile_of(name))[-1]
     made = {word for run in image.all("RUN") for word in run.split() if word.startswith("/data/")}
-
-    assert {volume.split(":")[1] for volume in SERVICES[name].get("volumes", ())} == made
+    assert {volume.split(":")[1] for volume in service.get("volumes", ())} == made
     assert made <= {path for value in image.environment().values() for path in re.findall(r"/data/\w+", value)}
 
 
@@ -449,34 +409,22 @@ def test_the_image_installs_what_is_locked() -> None:
     assert {"--no-deps", "--no-index"} <= set(project)
 
 
-def test_the_image_is_compiled() -> None:
-    """A container does not compile at each of its starts: it could not keep the result."""
-    assert any("-m compileall" in run and "/venv" in run for run in instructions("RUN"))
+def test_the_image_is_small_and_nobodys_and_ends_in_good_order() -> None:
+    """Two stages on a slim Python, compiled, with a user that is not root; no shell stands between SIGTERM and our process.
 
-
-def test_the_image_is_small_and_nobodys() -> None:
-    """Two stages on a slim Python; it runs as a user with a number that is not root's."""
+    It checks that a worker is alive, whichever lane the environment names, and asks no Redis.
+    """
     users = instructions("USER")
+    command, _ = parse(json.loads(instructions("CMD")[0]))
+    checked, options = parse(json.loads(instructions("HEALTHCHECK")[0].partition("CMD ")[2]))
 
+    assert any("-m compileall" in run and "/venv" in run for run in instructions("RUN"))
     assert [base.split()[0] for base in instructions("FROM")] == ["python:3.12-slim"] * 2
     assert len(users) == 1
     assert all(int(number) > 0 for number in users[0].split(":"))
-
-
-def test_the_image_checks_its_own_command() -> None:
-    """That a worker is alive, whichever lane the environment names; it asks no Redis."""
-    _, _, check = instructions("HEALTHCHECK")[0].partition("CMD ")
-    name, options = parse(json.loads(check))
-
-    assert name == parse(json.loads(instructions("CMD")[0]))[0]
+    assert (instructions("STOPSIGNAL"), instructions("ENTRYPOINT")) == (["SIGTERM"], [])
+    assert (command, checked) == ("worker", "worker")
     assert (options["check"], options["live"], options["lane"]) == (True, True, None)
-
-
-def test_the_image_ends_in_good_order() -> None:
-    """SIGTERM reaches our process itself: no shell stands between."""
-    assert instructions("STOPSIGNAL") == ["SIGTERM"]
-    assert parse(json.loads(instructions("CMD")[0]))[0] == "worker"
-    assert instructions("ENTRYPOINT") == []
 
 
 def test_the_image_is_built_from_what_is_named() -> None:

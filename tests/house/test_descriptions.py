@@ -70,12 +70,10 @@ def described(model: type) -> set[str]:
 
 @pytest.mark.parametrize("model", public_models(), ids=lambda model: model.__name__)
 def test_every_field_of_a_public_model_has_a_description(model: type) -> None:
-    """And so has the model."""
     assert fields_of(model) - described(model) == set()
     assert inspect.getdoc(model)
 
 
 def test_the_models_that_everybody_meets_are_among_them() -> None:
-    """Those of a call, and what is in them."""
     names = {model.__name__ for model in public_models()}
     assert names >= {"Caller", "ToolCall", "ToolResult", "Audit", "ToolDefinition", "ToolParameter", "Settings"}

@@ -29,7 +29,6 @@ def test_every_program_has_a_name() -> None:
 
 
 def test_every_program_is_run() -> None:
-    """Some test names it."""
     tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
 
     assert [

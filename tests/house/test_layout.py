@@ -51,7 +51,6 @@ def test_each_room_has_a_readme_of_a_screen(room: str) -> None:
 
 
 def test_there_are_no_rooms_for_strangers() -> None:
-    """No file collects what belongs nowhere."""
     assert {path.stem for path in SOURCES}.isdisjoint({"utils", "util", "helpers", "common", "misc", "base"})
 
 

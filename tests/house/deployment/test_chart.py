@@ -37,7 +37,6 @@ def test_its_version_is_the_projects() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_fit_the_schema(example: Path) -> None:
-    """With what the chart's own values add."""
     values = merged(VALUES, yaml.safe_load(example.read_text()))
     found = jsonschema_rs.validator_for(SCHEMA).iter_errors(values)
 

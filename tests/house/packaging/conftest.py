@@ -19,6 +19,5 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
             cwd=folder,
             check=True,
             capture_output=True,
-            timeout=120,
         )
     return out

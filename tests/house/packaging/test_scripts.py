@@ -43,7 +43,6 @@ def test_installed_wheels_find_their_scripts(built: Path, tmp_path: Path) -> Non
         env={"PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
         check=True,
     )
     found = json.loads(ended.stdout)

