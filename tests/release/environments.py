@@ -13,8 +13,6 @@ from release.artefacts import ROOT, Distribution
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.child_processes import spawn, stop
 
-_INSTALL_SECONDS = 600  # packages that nobody has fetched yet
-_RUN_SECONDS = 60
 _STOP_SECONDS = 20
 _NO_MORE: Mapping[str, str] = MappingProxyType({})
 
@@ -34,7 +32,6 @@ class Environment:
             env={**_clean_variables(), **env},
             capture_output=True,
             text=True,
-            timeout=_RUN_SECONDS,
             check=False,
         )
         assert ended.returncode == 0, f"{program} {' '.join(words)}\n{ended.stdout}\n{ended.stderr}"
@@ -60,9 +57,7 @@ class Environment:
                 output=output,
             )
         try:
-            wait_until_sync(
-                lambda: ready in log.read_text() or process.poll() is not None, f"{program} says {ready!r}", seconds=60
-            )
+            wait_until_sync(lambda: ready in log.read_text() or process.poll() is not None, f"{program} says {ready!r}")
             assert process.poll() is None
             yield
         except BaseException:
@@ -92,7 +87,7 @@ def install(requirement: str, distributions: Mapping[str, Distribution], path: P
 
 
 def _uv(argv: list[str]) -> None:
-    ended = subprocess.run(argv, capture_output=True, text=True, timeout=_INSTALL_SECONDS, check=False)
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
 
 
