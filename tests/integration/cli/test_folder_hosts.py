@@ -41,7 +41,6 @@ async def test_functions_are_named_without_any_folder(home: Path) -> None:
 
 
 def test_a_host_needs_a_folder_or_tools(home: Path) -> None:
-    """And the folder must be there."""
     (home / "toolfleet.toml").write_text("[hosts.owls]\ntools = []\n")
     with pytest.raises(SettingsError, match="a folder, tools, or both"):
         load_settings()

@@ -1,6 +1,5 @@
 """A host that listens for requests to read its files anew: also after Redis was away, and whatever its reload does."""
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.servers.redis_faults import faulty_redis
-from support.waiting import wait_until
+from support.waiting import wait_until, wait_until_answered
 from toolfleet_cli.hosting import reload_listener
 from toolfleet_cli.hosting.reload_listener import _AWAY_SECONDS, _LISTEN_SECONDS, ReloadListener
 from toolfleet_registry.contracts import ModuleManifest
@@ -51,12 +50,8 @@ async def _answered(requests: ReloadRequests, number: int) -> ReloadAnswer:
         answers[:] = await requests.answers(number)
         return any(each.is_done for each in answers)
 
-    for _ in range(200):
-        if await look():
-            return answers[0]
-        with suppress(AssertionError):
-            await wait_until(lambda: False, "", seconds=0.05)
-    raise AssertionError("nobody has answered")
+    await wait_until_answered(look, "the host has answered")
+    return answers[0]
 
 
 @pytest.mark.parametrize("is_broken", [False, True], ids=["it works", "it raises"])
@@ -110,9 +105,12 @@ async def test_who_asks_when_redis_is_back_hears_of_each_host(
 
 async def _until_it_listens(host: Reloaded, requests: ReloadRequests) -> None:
     """It hears of those that are asked since."""
-    number = await requests.latest()
-    while not host.reloads:
+    number = 0
+
+    async def hears() -> object:
+        nonlocal number
         number = await requests.ask()
-        with suppress(AssertionError):
-            await wait_until(lambda: host.reloads, "", seconds=0.2)
+        return host.reloads
+
+    await wait_until_answered(hears, "it listens")
     await _answered(requests, number)

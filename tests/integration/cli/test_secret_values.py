@@ -1,6 +1,5 @@
 """The values of a host's secrets: read from where the settings say, or refused in one sentence that shows none."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,8 @@ from toolfleet_registry.errors import SettingsError
 VALUE = "planted-0123456789"
 
 
-def printing(code: str) -> SecretSource:
-    return SecretSource(command=(sys.executable, "-c", code))
+def printing(script: str) -> SecretSource:
+    return SecretSource(command=("/bin/sh", "-c", script))
 
 
 def test_a_value_comes_from_a_variable_a_file_or_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,7 +24,7 @@ def test_a_value_comes_from_a_variable_a_file_or_a_program(tmp_path: Path, monke
     sources = {
         "RENAMED": SecretSource(variable="OTHER"),
         "FILED": SecretSource(file=Path("token")),
-        "PRINTED": printing(f"import os; print({VALUE!r} + os.path.basename(os.getcwd()))"),
+        "PRINTED": printing(f'echo {VALUE}$(basename "$PWD")'),
     }
 
     read = read_secrets(["OWN", "RENAMED", "FILED", "PRINTED"], sources, folder=tmp_path)
@@ -44,10 +43,10 @@ def test_a_value_comes_from_a_variable_a_file_or_a_program(tmp_path: Path, monke
         (None, "the variable TOKEN is not set"),
         (SecretSource(file=Path("missing")), "cannot be read from"),
         (SecretSource(command=("/no/such/program",)), "cannot be run: No such file"),
-        (printing(f"import sys; sys.exit('{VALUE}')"), "ended with 1"),
-        (printing("print('short')"), "less than 8 characters"),
-        (printing("print('x' * 100_000)"), "more than 65536 bytes"),
-        (printing(r"import sys; sys.stdout.buffer.write(b'\xff' * 20)"), "no text in UTF-8"),
+        (printing(f"echo {VALUE} >&2; exit 1"), "ended with 1"),
+        (printing("echo short"), "less than 8 characters"),
+        (printing("head -c 100000 /dev/zero | tr '\\0' x"), "more than 65536 bytes"),
+        (printing(r"printf '\377\377\377\377\377\377\377\377\377'"), "no text in UTF-8"),
     ],
     ids=["no variable", "no file", "no program", "it fails", "too short", "too long", "no text"],
 )

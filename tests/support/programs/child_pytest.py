@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PYTEST = str(Path(sys.executable).with_name("pytest"))
-_SECONDS = 110
 _WITHOUT = ("-p", "no:hypothesispytest", "-p", "no:xdist")  # of our own tests, and slow to import
 
 
@@ -29,7 +28,6 @@ def run_pytest(folder: Path, *options: str) -> Outcome:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=_SECONDS,
         check=False,
     )
     summary = ended.stdout.splitlines()[-1]

@@ -27,7 +27,6 @@ def folder(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("folder")
 def test_its_classes_are_made() -> None:
-    """With the parameters of its settings."""
     settings = load_settings()
     OwnClasses(settings, runs_in="worker").check(settings)
     OwnClasses(settings, runs_in="agent").check(settings)

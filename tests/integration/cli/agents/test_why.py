@@ -59,7 +59,7 @@ def test_one_caller_has_one_answer(why: Run, run: Run, bed: TestBed, permission:
     caller = Caller.model_validate({"permission": permission, **allowed})
     with ToolFleet.sync(settings=bed.settings) as fleet:
         in_python = fleet.modules.explain("owls.echo", caller).is_allowed
-        called = fleet.call(ToolCall(tool_name="owls.echo"), caller, timeout=30)
+        called = fleet.call(ToolCall(tool_name="owls.echo"), caller)
     options = ("--permission", permission, *(() if modules is None else ("--modules", modules)))
     said = run("call", "owls.echo", "--timeout", "30", "--json", *options).out
     by_command = json.loads(

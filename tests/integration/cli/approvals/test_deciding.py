@@ -308,14 +308,17 @@ async def dave(gateway: KeyedGateway, bed: TestBed) -> AsyncIterator[Callable[[s
                 clients = [
                     await stack.enter_async_context(
                         httpx.AsyncClient(
-                            base_url=gateway.url, headers={"authorization": f"Bearer {each.text}"}, trust_env=False
+                            base_url=gateway.url,
+                            headers={"authorization": f"Bearer {each.text}"},
+                            timeout=httpx.Timeout(None),
+                            trust_env=False,
                         )
                     )
                     for each in made
                 ]
 
                 async def post(path: str, body: Any, *, key: int = 0) -> httpx.Response:
-                    return await clients[key].post(path, json=body, timeout=30)
+                    return await clients[key].post(path, json=body)
 
                 yield post
         finally:

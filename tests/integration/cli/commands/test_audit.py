@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
 
@@ -53,23 +52,15 @@ def test_a_call_is_a_line(tail: Run, write: Write) -> None:
         2, outcome="failed", error_code="busy", attempts=2, user_id="eve [b]\n\x1b[2J", decisions={"limits": "denied"}
     )
     ended = tail()
-    first, second = ended.out.splitlines()
 
     assert (ended.code, ended.err) == (0, "")
-    assert first.split("  ")[1:] == ["success", "owls.echo", "ada", "12.5 ms", "call-1"]
-    assert second.split("  ")[1:] == [
-        "failed (busy)",
-        "owls.echo",
-        "eve [b] [2J",
-        "12.5 ms",
-        "attempts 2",
-        "limits=denied",
-        "call-2",
+    assert [line.partition("  ")[2] for line in ended.out.splitlines()] == [
+        "success  owls.echo  ada  12.5 ms  call-1",
+        "failed (busy)  owls.echo  eve [b] [2J  12.5 ms  attempts 2  limits=denied  call-2",
     ]
 
 
 def test_the_last_ones_of_those_that_are_wanted(tail: Run, write: Write) -> None:
-    """By tool, user, outcome, and how many."""
     for number in range(5):
         write(number, user_id="ada" if number % 2 else "bob")
     ended = tail("-n", "2", "--user", "bob", "--tool", "owls", "--outcome", "success", "--json")
@@ -83,56 +74,27 @@ def test_a_misspelt_outcome_is_an_error(tail: Run) -> None:
     said = " ".join(ended.err.replace("│", " ").split())
 
     assert (ended.code, ended.out) == (2, "")
-    assert (
-        "there is no 'nonsense'; there are the outcomes success, failed, refused, unknown and the error codes" in said
-    )
-    assert "rate_limited" in said
+    there = "there is no 'nonsense'; there are the outcomes success, failed, refused, unknown and the error codes"
+    assert (there in said, "rate_limited" in said) == (True, True)
     assert tail("--outcome", "rate_limited").code == 0
 
 
 def test_an_empty_audit_is_said_on_stderr(tail: Run) -> None:
-    """Nothing for a pipe."""
     ended = tail("--user", "nobody")
 
     assert (ended.code, ended.out, ended.err) == (0, "", "There are no such lines.\n")
 
 
-def test_a_redis_that_is_away_is_one_sentence(tail: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also for who wants to follow: there is nothing yet to go on with."""
-    monkeypatch.setenv("TOOLFLEET_REDIS_URL", "redis://127.0.0.1:1")
-    ended = tail("--follow")
-
-    assert ended.code == 2
-    assert ended.err.startswith("Redis at 127.0.0.1:1 does not answer")
-
-
-def test_following_prints_what_comes_until_it_is_interrupted(write: Write, redis_url: str) -> None:
-    """Each line at once, into a pipe as well; ^C is no error message."""
+def test_following_prints_what_comes_until_nobody_reads_it(write: Write, redis_url: str) -> None:
+    """Each line at once, into a pipe as well; a reader may stop, as `head` does, and nothing is said of that."""
     write(1)
-    env = {**os.environ, "TOOLFLEET_REDIS_URL": redis_url}
-    with subprocess.Popen(
-        [*COMMAND, "audit", "tail", "-f", "--json"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    command, env = [*COMMAND, "audit", "tail", "-f", "--json"], {**os.environ, "TOOLFLEET_REDIS_URL": redis_url}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
+        assert process.stderr is not None
         assert json.loads(process.stdout.readline())["call_id"] == "call-1"
         write(2)
         assert json.loads(process.stdout.readline())["call_id"] == "call-2"
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
-
-    assert (process.returncode, err) == (130, "")
-
-
-def test_whoever_reads_may_stop(write: Write, redis_url: str) -> None:
-    """As `head` does: following ends with the next line, and says nothing."""
-    write(1)
-    env = {**os.environ, "TOOLFLEET_REDIS_URL": redis_url}
-    with subprocess.Popen(
-        [*COMMAND, "audit", "tail", "-f"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.readline()
         process.stdout.close()
 
         def has_ended() -> bool:

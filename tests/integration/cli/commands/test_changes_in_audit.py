@@ -44,13 +44,3 @@ def test_each_change_has_its_line(run: Run, redis_url: str, monkeypatch: pytest.
         ("job_cancelled", "job-4", "ada", "refused"),
         ("jobs_cancelled", "-", "ada", "success"),
     ]
-
-
-@pytest.mark.parametrize("name", ["", "a\nb", "x" * 300])
-def test_a_name_that_is_none_is_refused(run: Run, redis_url: str, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Before anything is changed."""
-    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
-    ended = run("tools", "disable", "owls.echo", "--as", name)
-
-    assert ended.code == 2
-    assert "printable characters" in " ".join(ended.err.replace("│", " ").split())

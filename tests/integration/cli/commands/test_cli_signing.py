@@ -1,14 +1,12 @@
 """The signing key and the command: what derives from it is printed when asked for, and the key itself never."""
 
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import structlog
 
+from support.command import Run
 from support.programs.closed_port import closed_port
-from support.up import toolfleet
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.programs import beat_program, flower_program, worker_program
 from toolfleet_registry.directory.announcements import announce_key
@@ -25,27 +23,22 @@ def settings() -> Settings:
     return Settings(signing_key=KEY, redis_url="redis://127.0.0.1:1/0")
 
 
-def test_modules_key_prints_a_modules_key_and_nothing_else(elsewhere: Path) -> None:
-    """So that it can be put into a variable."""
-    ended = toolfleet("modules", "key", "owls", cwd=elsewhere, env=SIGNED)
+@pytest.mark.parametrize(
+    ("words", "key", "noted"),
+    [
+        (["owls"], module_key(KEY, "owls"), ""),
+        (["owls", "--announce"], announce_key(KEY, "owls"), ""),
+        (["cats"], module_key(KEY, "cats"), "no module 'cats'"),
+    ],
+    ids=["its own", "its hosts'", "of a module that is not known here"],
+)
+def test_modules_key_prints_a_key_and_nothing_else(run: Run, words: list[str], key: str, noted: str) -> None:
+    """So that it can be put into a variable; an unknown module may be one of another machine's settings, or a slip."""
+    ended = run("modules", "key", *words, env=SIGNED)
 
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"{module_key(KEY, 'owls')}\n", "")
-
-
-def test_modules_key_prints_what_its_hosts_announce_it_with(elsewhere: Path) -> None:
-    """Another key than the module's own: whoever verifies callers announces nothing."""
-    ended = toolfleet("modules", "key", "owls", "--announce", cwd=elsewhere, env=SIGNED)
-
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"{announce_key(KEY, 'owls')}\n", "")
+    assert (ended.code, ended.out) == (0, f"{key}\n")
+    assert (noted in ended.err, bool(ended.err)) == (True, bool(noted))
     assert announce_key(KEY, "owls") != module_key(KEY, "owls")
-
-
-def test_modules_key_notes_a_module_that_it_does_not_know(elsewhere: Path) -> None:
-    """It may be one of another machine's settings, or a slip."""
-    ended = toolfleet("modules", "key", "cats", cwd=elsewhere, env=SIGNED)
-
-    assert (ended.returncode, ended.stdout) == (0, f"{module_key(KEY, 'cats')}\n")
-    assert "no module 'cats'" in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -57,28 +50,27 @@ def test_modules_key_notes_a_module_that_it_does_not_know(elsewhere: Path) -> No
     ],
 )
 def test_modules_key_without_a_key_or_a_module_fails(
-    elsewhere: Path, words: list[str], env: dict[str, str], told: str
+    run: Run, words: list[str], env: dict[str, str], told: str
 ) -> None:
     """One sentence, and the exit code of wrong settings; what is too short is not shown for that."""
-    ended = toolfleet("modules", "key", *words, cwd=elsewhere, env=env)
+    ended = run("modules", "key", *words, env=env)
 
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert told in ended.stderr
-    assert "too short" not in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert (told in ended.err, "too short" in ended.err) == (True, False)
 
 
-@pytest.mark.fleet
-@pytest.mark.parametrize("command", [["up"], ["worker"], ["beat"]])
+@pytest.mark.parametrize("command", ["up", "worker", "beat"])
 @pytest.mark.parametrize("library", ["jwt", "cryptography"])
-def test_a_key_without_its_libraries_is_one_sentence(elsewhere: Path, command: list[str], library: str) -> None:
-    """Before anything is started."""
-    (elsewhere / "sitecustomize.py").write_text(f"import sys\nsys.modules[{library!r}] = None\n")
-    env = {**SIGNED, "PYTHONPATH": str(elsewhere), "TOOLFLEET_REDIS_URL": f"redis://127.0.0.1:{closed_port()}/0"}
-    ended = toolfleet(*command, cwd=elsewhere, env=env)
+def test_a_key_without_its_libraries_is_one_sentence(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: str, library: str
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    ended = run(command, env={**SIGNED, "TOOLFLEET_REDIS_URL": f"redis://127.0.0.1:{closed_port()}/0"})
 
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == "TOOLFLEET_SIGNING_KEY needs PyJWT and cryptography: pip install 'toolfleet[signing]'.\n"
+    said = "TOOLFLEET_SIGNING_KEY needs PyJWT and cryptography: pip install 'toolfleet[signing]'.\n"
+    assert (ended.code, ended.out, ended.err) == (2, "", said)
 
 
 def test_the_key_reaches_a_child_by_its_environment(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,10 +90,3 @@ def test_nothing_that_is_printed_holds_the_key(settings: Settings, capsys: pytes
     shown = [repr(settings), str(settings), repr(app), str(app.conf), app.conf.humanize(), str(app.conf.table())]
 
     assert all(KEY not in text for text in (*shown, *capsys.readouterr()))
-
-
-def test_without_a_key_no_library_for_signing_is_loaded() -> None:
-    """What takes a fifth of a second is for those who sign."""
-    look = "import sys, toolfleet, toolfleet_tasks.messages.signing as s; s.Seal(None); sys.exit('jwt' in sys.modules)"
-
-    assert subprocess.run([sys.executable, "-c", look], check=False, timeout=60).returncode == 0

@@ -76,58 +76,6 @@ def test_one_is_shown_whole(dead: Run, make: Make) -> None:
     assert '"type": "registry.disabled"' in dead("show", EVENT).out
 
 
-def test_dead_news_are_replayed(dead: Run, run: Run, make: Make) -> None:
-    """By id, or all of a kind; who is not there is named."""
-    for number in range(3):
-        make(f"job-{number}")
-    make(EVENT, kind="registry")
-
-    assert dead("replay", "job-7").err.startswith("There is no dead letter 'job-7'")
-    assert dead("replay", "job-0").err == "Due again: 1.\n"
-    assert dead("replay", "job-1", "a=1").code == 2
-    assert dead("replay", "--all", "--kind", "wakeup").err == "Due again: 2.\n"
-    assert len(json.loads(run("wakes", "list", "--json").out)) == 3
-    assert ids(dead) == [EVENT]
-    assert dead("replay", "--all", "--kind", "webhook").err == "Due again: 1.\n"
-    assert ids(dead) == []
-
-
-def test_what_cannot_be_replayed_holds_up_no_others(dead: Run, make: Make) -> None:
-    """All that can be are, whatever stands before them; what cannot is named, with the reason."""
-    make("job-0")
-    make("job-1.then.0", kind="call")
-    assert "it can be dropped only" in dead("show", "job-1.then.0").out
-    ended = dead("replay", "--all", "--kind", "wakeup")
-
-    assert ended.code == 1
-    assert "Due again: 1." in ended.err
-    assert "'job-1.then.0' are a call with sensitive arguments" in ended.err
-    (left,) = json.loads(dead("list", "--json").out)
-    assert (left["id"], left["kind"], left["subject"], left["replayable"]) == (
-        "job-1.then.0",
-        "wakeup",
-        "owls.echo",
-        False,
-    )
-    assert dead("replay", "job-1.then.0").code == 1
-
-
-def test_dead_news_are_dropped(dead: Run, make: Make, redis_url: str) -> None:
-    """By id, or all of a kind; those of other kinds stay."""
-    for number in range(3):
-        make(f"job-{number}")
-    make(EVENT, kind="registry")
-    bury_call(redis_url, "call-1", ago=10)
-
-    assert dead("drop", "job-0").code == 0
-    assert dead("drop", "job-0").code == 1
-    assert dead("drop", "job-1", "--kind", "call").code == 1
-    assert dead("drop", "--all", "--kind", "wakeup").err == "Dropped: 2.\n"
-    assert ids(dead) == [EVENT, "call-1"]
-    assert dead("drop", "--all").err == "Dropped: 2.\n"
-    assert ids(dead) == []
-
-
 def test_an_id_of_two_letters_needs_a_kind(dead: Run, make: Make, redis_url: str) -> None:
     """A wake-up that is a call has the id of the call that it makes."""
     make("job-1.then.0", kind="call")

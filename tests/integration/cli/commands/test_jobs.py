@@ -102,8 +102,6 @@ def test_a_users_jobs_are_cancelled_together(jobs: Run, make: Make) -> None:
 
     assert (ended.code, ended.err.strip()) == (0, "Cancelled: 2.")
     assert [row.split()[3] for row in jobs("list").out.splitlines()[1:]] == ["bob"]
-    assert jobs("cancel").code == 2
-    assert jobs("cancel", "a", "--user", "ada").code == 2
 
 
 def test_a_workflow_is_listed_and_cancelled_together(jobs: Run, make: Make) -> None:
@@ -124,12 +122,10 @@ def test_a_workflow_is_listed_and_cancelled_together(jobs: Run, make: Make) -> N
     assert jobs("cancel", "--workflow", "nothing").err.strip() == "Cancelled: 0."
     assert {job["job_id"] for job in json.loads(jobs("list", "--json").out)} == {other.job_id, alone.job_id}
     assert len(json.loads(jobs("list", "--workflow", "release", "--ended", "--json").out)) == 2
-    assert jobs("cancel", "a", "--workflow", "release").code == 2
 
 
 @pytest.mark.parametrize("command", ["show", "cancel"])
 def test_a_job_that_is_not_there_is_said(jobs: Run, command: str) -> None:
-    """In one sentence, with exit code 1."""
     ended = jobs(command, "nothing")
     assert ended.code == 1
     assert "There is no job 'nothing'" in ended.err

@@ -29,7 +29,6 @@ def test_its_commands_work(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url:
 
 
 def test_its_settings_are_read(elsewhere: Path) -> None:
-    """As they stand in `toolfleet.toml`."""
     (elsewhere / "toolfleet.toml").write_text(programs(GUIDE)["oauth"])
     settings = load_settings()
 

@@ -47,20 +47,13 @@ def test_each_address_has_its_numbers(run: Run, hosts: str) -> None:
     ]
     reason = "serves other tools than http://a.test, which is there longer"
     assert owls["refused_hosts"] == [{"id": "host-c", "url": "http://c.test", "reason": reason}]
-
-
-def test_people_see_a_row_for_each_address(run: Run, hosts: str) -> None:
-    """Who is left alone, and for how long."""
-    shown = run("modules", "list").out.splitlines()
-    rows = [" ".join(line.split()) for line in shown if line.startswith("owls") and ".test" in line]
-
-    assert "owls http://a.test serves 3 0" in rows
-    assert "owls http://b.test left alone for 12 s 1 7" in rows
-    assert any(row.startswith("owls http://c.test refused - - serves other tools") for row in rows)
+    shown = " ".join(run("modules", "list").out.split())
+    assert "owls http://a.test serves 3 0" in shown
+    assert "owls http://b.test left alone for 12 s 1 7" in shown
+    assert "owls http://c.test refused - - serves other tools" in shown
 
 
 def test_a_module_whose_hosts_are_all_gone_is_away(run: Run, hosts: str) -> None:
-    """It is listed at its last address."""
     asyncio.run(_announce(hosts, leaves=True))
     (owls,) = json.loads(run("modules", "list", "--json").out)
 

@@ -72,7 +72,6 @@ def test_a_module_of_the_settings_here_is_added_to_a_fleet_that_does_not_have_it
     ],
 )
 def test_what_cannot_be_added_is_a_sentence(run: Run, owls: ModuleServer, words: list[str], reason: str) -> None:
-    """And nothing is stored."""
     ended = run("modules", "add", *words)
 
     assert ended.code == 2
@@ -81,33 +80,43 @@ def test_what_cannot_be_added_is_a_sentence(run: Run, owls: ModuleServer, words:
 
 
 def test_an_address_that_answers_is_not_unreachable(run: Run, owls: ModuleServer) -> None:
-    """The list says what it answers."""
     run("modules", "add", "nests", f"{owls.url}/nowhere")
     found = listed(run, "refresh")["nests"]
 
     assert (found["state"], found["error"]) == ("answers 404", "answered with status 404")
 
 
-def test_the_list_knows_what_calls_have_seen(run: Run, owls: ModuleServer, redis_url: str) -> None:
-    """A module whose last calls were not answered is failing, whatever it offers; one that is left alone is away."""
+@pytest.mark.parametrize(
+    ("fields", "state", "said"),
+    [
+        ({"failures": 3}, "failing", "3 calls in a row without an answer"),
+        (
+            {"failures": 0, "open_until": 60_000, "pause": 60_000},
+            "away",
+            "no worker can connect to it; left alone for ",
+        ),
+        (
+            {"failures": 0, "open_until": -1, "half_at": -1, "let_in_at": -1, "tokens": 4},
+            "recovering",
+            "it answers; calls are let in a few at a time",
+        ),
+    ],
+)
+def test_the_list_and_the_status_know_what_calls_have_seen(
+    run: Run, owls: ModuleServer, redis_url: str, fields: dict[str, int], state: str, said: str
+) -> None:
+    """Whatever a module offers: it may fail, be left alone, or be coming back."""
     run("modules", "add", "owls", owls.url)
     run("modules", "refresh")
     with Redis.from_url(redis_url) as redis:
-        redis.hset(KEYS.breaker("owls"), "failures", 3)
+        now = int(redis.time()[0]) * 1000
+        shown = {name: value + now * name.endswith(("_at", "until")) for name, value in fields.items()}
+        redis.hset(KEYS.breaker("owls"), mapping=dict[Any, Any](shown))
         redis.expire(KEYS.breaker("owls"), 60)
-        failing = listed(run)["owls"]["state"]
-        shown = run("modules", "list").out
-        at_ms = int(redis.time()[0]) * 1000
-        redis.hset(KEYS.breaker("owls"), mapping={"open_until": at_ms + 5000, "pause": 10_000})
-        away = listed(run)["owls"]["state"]
-        redis.hset(
-            KEYS.breaker("owls"),
-            mapping={"open_until": at_ms - 1, "half_at": at_ms - 1, "tokens": 4, "let_in_at": at_ms - 1, "failures": 0},
-        )
-        coming_back = listed(run)["owls"]["state"]
 
-    assert (failing, away, coming_back) == ("failing", "away", "recovering")
-    assert "3 calls in a row" in " ".join(shown.split())
+    assert listed(run)["owls"]["state"] == state
+    assert f"owls {state} {said}" in " ".join(run("status").out.split())
+    assert state != "failing" or "3 calls in a row" in " ".join(run("modules", "list").out.split())
 
 
 async def test_a_conflict_of_two_processes_is_noted(run: Run, owls: ModuleServer, redis: AsyncRedis) -> None:

@@ -70,22 +70,6 @@ def test_it_says_what_the_fleet_on_this_machine_goes_on_without(run: Run, redis_
     assert run("call", "jays.sing", "--timeout", "5").err.startswith(f"unknown_module: Unknown module: jays. {line}")
 
 
-def test_it_says_why_a_module_is_away_or_coming_back(run: Run, fleet: Settings, redis_url: str) -> None:
-    """Also where no call has failed, as when no worker could connect."""
-    with Redis.from_url(redis_url) as redis:
-        at_ms = int(redis.time()[0]) * 1000
-        away = {"failures": 0, "open_until": at_ms + 60_000, "pause": 60_000}
-        back = {"failures": 0, "open_until": at_ms - 1, "half_at": at_ms - 1, "tokens": 4, "let_in_at": at_ms - 1}
-        for module, fields in {"m0": away, "m1": back}.items():
-            redis.hset(fleet.keys.breaker(module), mapping={"pause": 1000, **fields})
-            redis.expire(fleet.keys.breaker(module), 60)
-    said = " ".join(run("status").out.split())
-
-    assert "m0 away no worker can connect to it; left alone for " in said
-    assert "m1 recovering it answers; calls are let in a few at a time" in said
-    assert "0 calls" not in said
-
-
 def test_a_removed_module_is_none_of_its_lane(run: Run, fleet: Settings, redis_url: str) -> None:
     """It waits for no worker, though what still comes for it is ended."""
     removed = ModuleEntry(module="m99", url="http://127.0.0.1:1", slow=True, removed_at=1.0)
@@ -105,13 +89,3 @@ def test_it_has_a_form_for_programs(run: Run, fleet: Settings) -> None:
     assert found["lanes"][0]["slots"] == 7
     assert found["queues"] == []
     assert found["dead_letters"] == 0
-
-
-def test_a_redis_that_is_away_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 2, and no password."""
-    monkeypatch.setenv("TOOLFLEET_REDIS_URL", "redis://:s3cret@127.0.0.1:1/0")
-    ended = run("status")
-
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith("Redis at 127.0.0.1:1 does not answer: ")
-    assert "s3cret" not in ended.err

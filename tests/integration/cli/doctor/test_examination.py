@@ -103,11 +103,3 @@ def test_a_frozen_redis_is_a_finding_and_keeps_nobody_waiting(
     assert ended.code == 2
     assert '"severity": "error"' in ended.out
     assert took < sum(check.seconds for check in ALL)  # none of them has waited for all of its time
-
-
-def test_without_a_fleet_it_is_one_sentence(run: Run) -> None:
-    """As with other commands."""
-    ended = run("doctor")
-
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith("No fleet to talk to")

@@ -151,33 +151,29 @@ def test_workers_with_another_lease_are_found(server: Redis) -> None:
     assert other.severity is Severity.WARNING
     server.zadd(KEYS.modes, {"stock/7200s vm:2": now})
     (mixed,) = found_by(LeaseCheck(), settings_at(server))
-    assert mixed.severity is Severity.ERROR
-    assert "vm:2" in mixed.what
+    assert (mixed.severity, "vm:2" in mixed.what) == (Severity.ERROR, True)
 
 
 def test_a_drain_that_is_shorter_than_calls_is_found(server: Redis) -> None:
     """Calls would be interrupted by each restart."""
     (finding,) = found_by(LeaseCheck(), settings_at(server, drain_seconds=30))
 
-    assert "30 s" in finding.what
-    assert finding.mend.startswith("export TOOLFLEET_DRAIN_SECONDS=130")
+    assert ("30 s" in finding.what, finding.mend[:34]) == (True, "export TOOLFLEET_DRAIN_SECONDS=130")
 
 
-def test_workers_of_mixed_versions_are_found(server: Redis) -> None:
-    """They are named."""
-    now = server.time()[0]
-    server.zadd(KEYS.slots("fast"), {"10 vm:1 v3": now, "10 vm:2 v2": now})
+@pytest.mark.parametrize(
+    ("lane", "notes", "said"),
+    [
+        ("fast", ["10 vm:1 v3", "10 vm:2 v2"], "version 2: vm:2; version 3: vm:1"),
+        ("slow", ["10 vm:1"], "version 1"),
+    ],
+    ids=["mixed", "all of them"],
+)
+def test_older_workers_are_found(server: Redis, lane: str, notes: list[str], said: str) -> None:
+    server.zadd(KEYS.slots(lane), dict.fromkeys(notes, server.time()[0]))
     (finding,) = found_by(VersionCheck(), settings_at(server))
 
-    assert "version 2: vm:2; version 3: vm:1" in finding.what
-
-
-def test_older_workers_are_found(server: Redis) -> None:
-    """Also where they are all alike."""
-    server.zadd(KEYS.slots("slow"), {"10 vm:1": server.time()[0]})
-    (finding,) = found_by(VersionCheck(), settings_at(server))
-
-    assert "version 1" in finding.what
+    assert said in finding.what
 
 
 def test_a_queue_without_a_worker_is_found(server: Redis) -> None:
@@ -228,20 +224,14 @@ def test_a_job_whose_hook_takes_another_jobs_request_is_found(server: Redis) -> 
     assert [job_id in finding.what for job_id in (ended, found, named)] == [False, True, False]
 
 
-def test_a_lane_that_scales_from_zero_needs_no_worker(server: Redis) -> None:
-    """It starts one when a call comes."""
-    settings = settings_at(
-        server, module_services={"larks": "http://127.0.0.1:1"}, slow_modules=["larks"], scale_from_zero_lanes=["slow"]
-    )
+def test_a_lane_that_scales_from_zero_needs_no_worker_but_a_module_its_manifest(server: Redis) -> None:
+    """Such a lane starts a worker when a call comes; without a manifest agents see none of a module's tools."""
+    module = {"module_services": {"larks": "http://127.0.0.1:1"}, "slow_modules": ["larks"]}
+    settings = settings_at(server, **module, scale_from_zero_lanes=["slow"])
+    (finding,) = found_by(ManifestCheck(), settings)
 
     assert [one for one in found_by(QueueCheck(), settings) if "larks" in one.what] == []
-
-
-def test_a_module_without_a_manifest_is_found(server: Redis) -> None:
-    """Agents see none of its tools."""
-    (finding,) = found_by(ManifestCheck(), settings_at(server, module_services={"owls": "http://127.0.0.1:1"}))
-
-    assert "owls" in finding.what
+    assert "larks" in finding.what
 
 
 @pytest.mark.parametrize(
@@ -249,11 +239,7 @@ def test_a_module_without_a_manifest_is_found(server: Redis) -> None:
     [
         ({"half_at": -1, "let_in_at": -1, "tokens": 4, "failures": 20}, Severity.NOTE, "is recovering: it answers"),
         ({"open_until": 60_000, "failures": 0, "why": "refused"}, Severity.ERROR, "is left alone: Connection refused."),
-        (
-            {"open_until": 60_000, "failures": 0, "why": "silent"},
-            Severity.ERROR,
-            "is left alone: it does not accept connections.",
-        ),
+        ({"open_until": 60_000, "failures": 0, "why": "silent"}, Severity.ERROR, "it does not accept connections."),
         ({"open_until": 60_000, "failures": 20}, Severity.ERROR, "is left alone: 20 calls in a row without an answer."),
         ({"failures": 1}, Severity.WARNING, "is failing: 1 call in a row without an answer."),
     ],
@@ -285,22 +271,17 @@ def test_a_worker_whose_clock_is_wrong_is_found(server: Redis) -> None:
     assert found == {"vm:2": Severity.WARNING, "vm:3": Severity.ERROR}
 
 
-def test_a_misspelt_variable_is_found() -> None:
-    """With the name that was probably meant."""
-    environ = {"TOOLFLEET_REDIS_ULR": "redis://127.0.0.1:1", "TOOLFLEET_REDIS_URL": "redis://127.0.0.1:1", "OTHER": "1"}
-    (finding,) = found_by(SettingCheck(), Settings(redis_url="redis://127.0.0.1:1"), environ=environ)
-
-    assert finding.what.startswith("TOOLFLEET_REDIS_ULR")
-    assert "TOOLFLEET_REDIS_URL" in finding.mend
-
-
-def test_an_option_without_effect_is_found() -> None:
-    """If somebody has set it."""
-    settings = Settings(redis_url="redis://127.0.0.1:1", local_threads=5)
-
+def test_a_misspelt_variable_and_an_option_without_effect_are_found() -> None:
+    """With the name that was probably meant, or what is not set; an option only if somebody has set it."""
+    settings, url = Settings(redis_url="redis://127.0.0.1:1", local_threads=5), "redis://127.0.0.1:1"
     assert found_by(SettingCheck(), settings) == []
-    (finding,) = found_by(SettingCheck(), settings, environ={"TOOLFLEET_LOCAL_THREADS": "5"})
-    assert "TOOLFLEET_LOCAL_TOOLS is not set" in finding.what
+    environ = {"TOOLFLEET_REDIS_ULR": url, "TOOLFLEET_REDIS_URL": url, "OTHER": "1"}
+    (misspelt,) = found_by(SettingCheck(), settings, environ=environ)
+    (without,) = found_by(SettingCheck(), settings, environ={"TOOLFLEET_LOCAL_THREADS": "5"})
+
+    assert misspelt.what.startswith("TOOLFLEET_REDIS_ULR")
+    assert "TOOLFLEET_REDIS_URL" in misspelt.mend
+    assert "TOOLFLEET_LOCAL_TOOLS is not set" in without.what
 
 
 @pytest.mark.parametrize(
@@ -314,7 +295,6 @@ def test_an_option_without_effect_is_found() -> None:
     ],
 )
 def test_a_weak_secret_is_found(more: dict[str, Any], word: str) -> None:
-    """And not shown."""
     (finding,) = found_by(SecretCheck(), Settings.model_validate({"redis_url": "redis://127.0.0.1:1", **more}))
 
     assert word in finding.what

@@ -97,7 +97,6 @@ async def test_the_guides_hosts_are_made(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 async def test_who_does_not_come_back_is_not_waited_for(server: LockedServer, tmp_path: Path) -> None:
-    """A login has a deadline."""
     spec = McpSpec(url=server.url, oauth=OAuthSpec())
     with pytest.raises(SettingsError, match=r"nest is not logged in: nobody has logged in within 0\.2 s\."):
         await asyncio.to_thread(log_in, Settings(), spec, "nest", print, beside=tmp_path, seconds=0.2)
@@ -139,7 +138,6 @@ async def test_who_does_not_come_back_is_not_waited_for(server: LockedServer, tm
 async def test_what_nobody_can_log_in_at_is_one_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], said: str
 ) -> None:
-    """Which shows no secret."""
     monkeypatch.setenv("NEST", "planted-secret-0123456789")
     with pytest.raises(SettingsError) as caught:
         await asyncio.to_thread(log_in, Settings(), McpSpec(**facts), "nest", print, beside=tmp_path)

@@ -43,7 +43,6 @@ def settings() -> Settings:
 def test_what_cannot_be_served_is_one_clear_error(
     tmp_path: Path, settings: Settings, name: str, spec: dict[str, Any], said: str
 ) -> None:
-    """Which shows no secret."""
     (tmp_path / "birds.json").write_text("{}")
 
     with pytest.raises(SettingsError) as caught:

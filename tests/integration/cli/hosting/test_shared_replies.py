@@ -17,15 +17,14 @@ from toolfleet_registry.directory.replicas import Replica
 from toolfleet_registry.settings import Settings
 
 JOURNAL = '''
-import pathlib, time
+import pathlib
 from toolfleet.sdk import tool
 
 @tool(effect="once")
-def hoot(day: int, seconds: float = 0) -> str:
+def hoot(day: int) -> str:
     """Hoot, and write it down."""
     with (pathlib.Path(r"FOLDER") / "journal").open("a") as journal:
         journal.write(f"{day}\\n")
-    time.sleep(seconds)
     return f"hoot {day}"
 '''
 
@@ -39,12 +38,12 @@ async def replicas_of(directory: ModuleDirectory, count: int) -> list[Replica]:
         found[:] = entry.replicas if isinstance(entry, AnnouncedModule) else []
         return len(found) == count
 
-    await becomes(are_there, f"{count} hosts are there", seconds=60)
+    await becomes(are_there, f"{count} hosts are there")
     return found
 
 
 async def asked(replica: Replica, path: str, key: str, **body: Any) -> dict[str, Any]:
-    async with httpx.AsyncClient(timeout=30) as client:
+    async with httpx.AsyncClient(timeout=httpx.Timeout(None)) as client:
         headers = {"Idempotency-Key": key, "Toolfleet-Replica": replica.id, "Toolfleet-Time-Left-Ms": "20000"}
         answer = await client.post(f"{replica.url}{path}", json=body, headers=headers)
         found: dict[str, Any] = answer.json()

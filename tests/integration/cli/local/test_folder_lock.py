@@ -12,25 +12,25 @@ from toolfleet_cli.local.stop_signals import StopRequested
 from toolfleet_registry.errors import FolderInUse
 
 _OWNER = """
-import os, subprocess, sys, time
+import os, subprocess, sys, signal
 from pathlib import Path
 from toolfleet_cli.local.folder_lock import folder_lock
 with folder_lock(Path(sys.argv[1])) as lock:
-    child = subprocess.Popen(["sleep", sys.argv[2]], pass_fds=[lock])
+    child = subprocess.Popen(["tail", "-f", "/dev/null"], pass_fds=[lock])
     print(child.pid, flush=True)
-    time.sleep(600)
+    signal.pause()
 """
 
 
-def test_it_makes_the_folder_for_us_alone(tmp_path: Path) -> None:
-    """Nobody else on the machine may look into it."""
-    with folder_lock(tmp_path / "data"):
-        assert (tmp_path / "data").stat().st_mode & 0o077 == 0
+def test_it_makes_the_folder_for_us_alone_and_is_free_after_its_block(tmp_path: Path) -> None:
+    """Nobody else on the machine may look into it; one fleet may follow the other."""
+    for _ in range(2):
+        with folder_lock(tmp_path / "data"):
+            assert (tmp_path / "data").stat().st_mode & 0o077 == 0
 
 
 def test_two_processes_cannot_have_it(tmp_path: Path) -> None:
-    """The second is told who has it, at once."""
-    with python_program(_OWNER, tmp_path, 0) as owner:
+    with python_program(_OWNER, tmp_path) as owner:
         next_line(owner)
         with pytest.raises(FolderInUse) as caught, folder_lock(tmp_path):
             pytest.fail("we have it too")
@@ -41,47 +41,22 @@ def test_two_processes_cannot_have_it(tmp_path: Path) -> None:
     )
 
 
-def test_it_is_free_after_its_block(tmp_path: Path) -> None:
-    """One fleet after the other."""
-    for _ in range(2):
-        with folder_lock(tmp_path):
-            pass
-
-
-def test_what_a_killed_owner_left_behind_is_waited_for(tmp_path: Path) -> None:
-    """A Redis that still writes has the folder until it ends."""
-    with python_program(_OWNER, tmp_path, 1) as owner:
+def test_what_a_killed_owner_left_behind_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Redis that still writes has the folder until it ends; waiting for that has an end, and Ctrl-C is heard meanwhile."""
+    with python_program(_OWNER, tmp_path) as owner:
         child = int(next_line(owner))
         owner.kill()
         owner.wait()
-        with folder_lock(tmp_path):
+
+        def stop() -> None:
+            raise StopRequested
+
+        with pytest.raises(StopRequested), folder_lock(tmp_path, check=stop):
+            pytest.fail("we have it")
+        with monkeypatch.context() as impatient:
+            impatient.setattr("toolfleet_cli.local.folder_lock._WAIT_SECONDS", 0)
+            with pytest.raises(FolderInUse, match="already: use it") as caught, folder_lock(tmp_path):
+                pytest.fail("we have it")
+        assert caught.value.pid is None
+        with folder_lock(tmp_path, check=lambda: os.kill(child, signal.SIGKILL)):
             assert is_gone(child)
-
-
-def test_waiting_for_it_can_be_ended(tmp_path: Path) -> None:
-    """Whoever presses Ctrl-C meanwhile is heard."""
-
-    def check() -> None:
-        raise StopRequested
-
-    with python_program(_OWNER, tmp_path, 600) as owner:
-        child = int(next_line(owner))
-        owner.kill()
-        owner.wait()
-        with pytest.raises(StopRequested), folder_lock(tmp_path, check=check):
-            pytest.fail("we have it")
-        os.kill(child, signal.SIGKILL)
-
-
-def test_waiting_for_it_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child of the dead that does not end is an error after a while."""
-    monkeypatch.setattr("toolfleet_cli.local.folder_lock._WAIT_SECONDS", 0.2)
-    with python_program(_OWNER, tmp_path, 600) as owner:
-        child = int(next_line(owner))
-        owner.kill()
-        owner.wait()
-        with pytest.raises(FolderInUse, match="already: use it") as caught, folder_lock(tmp_path):
-            pytest.fail("we have it")
-        os.kill(child, signal.SIGKILL)
-
-    assert caught.value.pid is None

@@ -21,7 +21,7 @@ from toolfleet_registry.errors import ChildFailed, FleetUnavailable, SettingsErr
 from toolfleet_registry.settings import load_settings
 
 _WAITS = '''"""A module that has to be waited for."""
-import pathlib, sys, time
+import pathlib, sys
 from toolfleet.sdk import Module
 
 while not (pathlib.Path(__file__).parents[1] / "go").exists():
@@ -39,7 +39,7 @@ app = module.app
 
 async def call(settings: Settings, tool: str) -> dict[str, object]:
     async with ToolFleet(settings=settings) as fleet:
-        result = await fleet.call(ToolCall(tool_name=tool), Caller(permission="owner", allowed_modules="*"), timeout=40)
+        result = await fleet.call(ToolCall(tool_name=tool), Caller(permission="owner", allowed_modules="*"))
         return result.model_dump()
 
 
@@ -85,10 +85,13 @@ def test_it_goes_on_without_a_module_that_is_not_ready_and_uses_it_once_it_is(
     tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that loads for long holds nobody up, nor does one that ends: both are named, and tried again."""
-    monkeypatch.setattr("toolfleet_cli.local.fleet._MODULES_SECONDS", 1.0)
+    monkeypatch.setattr("toolfleet_cli.local.fleet._MODULES_SECONDS", 0)
+    os.mkfifo(tmp_path / "gate")  # nobody reads on before it is written to
     for name in ("owls", "crows"):
         (tmp_path / name).mkdir()
-    (tmp_path / "owls" / "main.py").write_text(_WAITS.format(name="owls", otherwise="time.sleep(0.05)"))
+    (tmp_path / "owls" / "main.py").write_text(
+        _WAITS.format(name="owls", otherwise=f"open({str(tmp_path / 'gate')!r}).read()")
+    )
     (tmp_path / "crows" / "main.py").write_text(_WAITS.format(name="crows", otherwise="sys.exit(3)"))
     said: list[str] = []
     own = own_modules([tmp_path / "owls", tmp_path / "crows"], frozenset())
@@ -100,12 +103,13 @@ def test_it_goes_on_without_a_module_that_is_not_ready_and_uses_it_once_it_is(
             f"The fleet goes on without {name}, and uses it once it is ready" for name in ("crows", "owls")
         }
         (tmp_path / "go").touch()
+        (tmp_path / "gate").write_text("")
 
         def are_ready() -> bool:
             fleet.tend()
             return {each.state for each in fleet.processes().values()} == {"ready"}
 
-        wait_until_sync(are_ready, "both are ready", seconds=60)
+        wait_until_sync(are_ready, "both are ready")
         asyncio.run(refreshed(fleet.settings))
         assert [asyncio.run(call(fleet.settings, f"{name}.greet"))["result"] for name in ("owls", "crows")] == [
             "hoot"
@@ -128,13 +132,13 @@ def test_workers_take_other_settings_over_or_the_former_ones_stay(
         with monkeypatch.context() as broken:
             broken.setenv("USE_FAST_LOCALS", "1")  # the pool cannot work with it
             fleet.reconfigure(wanted)
-            wait_until_sync(is_over, "the new worker has ended", seconds=60)
+            wait_until_sync(is_over, "the new worker has ended")
         assert "USE_FAST_LOCALS" in str(fleet.refusal)
         assert (fleet.settings, fleet.pids()["worker-fast"]) == (settings, first)
         assert asyncio.run(call(fleet.settings, "owls.echo"))["success"]
 
         fleet.reconfigure(wanted)
-        wait_until_sync(is_over, "the new worker is ready", seconds=60)
+        wait_until_sync(is_over, "the new worker is ready")
         assert (fleet.settings, fleet.refusal) == (wanted, None)
         assert fleet.pids()["worker-fast"] != first
         assert asyncio.run(call(fleet.settings, "owls.echo"))["success"]
@@ -150,7 +154,6 @@ def test_a_redis_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_examples_are_those_of_the_clone() -> None:
-    """Each folder with a `main.py` is one."""
     folder = Path(__file__).parents[4] / "examples"
 
     assert find_examples_folder() == folder

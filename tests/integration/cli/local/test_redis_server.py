@@ -19,13 +19,13 @@ from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.errors import FleetUnavailable, NoRedis
 
 _PARENT = """
-import sys, time
+import sys, signal
 from pathlib import Path
 from redis import Redis
 from toolfleet_cli.local.redis_server import redis_server
 with redis_server(Path(sys.argv[1])) as url, Redis.from_url(url) as client:
     print(client.info("server")["process_id"], flush=True)
-    time.sleep(600)
+    signal.pause()
 """
 
 
@@ -45,21 +45,14 @@ def bundled() -> Path:
     return Path(spec.origin).parent / "bin" / "redis-server"
 
 
-def test_redis_server_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`redis-server` from PATH is preferred, wherever in PATH it is."""
-    fake(tmp_path / "one", "valkey-server")
-    wanted = fake(tmp_path / "two", "redis-server")
+def test_redis_server_from_the_path_comes_first_and_valkey_server_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second, first = fake(tmp_path / "one", "valkey-server"), fake(tmp_path / "two", "redis-server")
     monkeypatch.setenv("PATH", f"{tmp_path}/one:{tmp_path}/two")
-
-    assert find_redis_server() == wanted
-
-
-def test_valkey_server_comes_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without `redis-server`, `valkey-server` from PATH does."""
-    wanted = fake(tmp_path, "valkey-server")
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-    assert find_redis_server() == wanted
+    assert find_redis_server() == first
+    monkeypatch.setenv("PATH", f"{tmp_path}/one")
+    assert find_redis_server() == second
 
 
 def test_the_wheels_binary_comes_third(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bundled: Path) -> None:
@@ -84,9 +77,13 @@ def test_a_machine_without_any_gets_told_what_to_install(tmp_path: Path, monkeyp
     )
 
 
-def test_it_keeps_what_it_was_given_and_only_we_reach_it(tmp_path: Path) -> None:
-    """Append-only file on, no eviction, one address, which is loopback."""
-    with redis_server(tmp_path) as url, Redis.from_url(url, decode_responses=True) as client:
+def test_it_keeps_what_it_was_given_only_we_reach_it_and_it_ends_with_its_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Append-only file on, no eviction, one address, which is loopback; its folder may be named in any way."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "data of 'mine'" / "redis"
+    with redis_server(folder.relative_to(tmp_path)) as url, Redis.from_url(url, decode_responses=True) as client:
         config = client.config_get("*")
         pid = client.info("server")["process_id"]
         listening = {
@@ -95,19 +92,11 @@ def test_it_keeps_what_it_was_given_and_only_we_reach_it(tmp_path: Path) -> None
             if connection.status == psutil.CONN_LISTEN
         }
 
-    assert config["appendonly"] == "yes"
-    assert config["appendfsync"] == "always"
-    assert config["maxmemory-policy"] == "noeviction"
-    assert config["dir"] == str(tmp_path)
-    assert listening == {"127.0.0.1"}
-
-
-def test_it_ends_with_its_block(tmp_path: Path) -> None:
-    """After the block the process is gone."""
-    with redis_server(tmp_path) as url, Redis.from_url(url) as client:
-        pid = client.info("server")["process_id"]
-
     assert is_gone(pid)
+    expected = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction", "dir": str(folder)}
+    assert {name: config[name] for name in expected} == expected
+    assert listening == {"127.0.0.1"}
+    assert (folder / "redis.log").is_file()
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -121,30 +110,14 @@ def test_it_ends_with_its_parent(tmp_path: Path, signum: signal.Signals) -> None
         wait_until_sync(lambda: is_gone(pid), "the server is gone")
 
 
-def test_the_next_one_finds_the_data_of_the_last(tmp_path: Path) -> None:
-    """A queue survives the server that held it."""
+def test_the_next_one_has_loaded_the_data_of_the_last(tmp_path: Path) -> None:
+    """A queue survives the server that held it; however long loading takes, a client is answered."""
     with redis_server(tmp_path) as url, Redis.from_url(url) as client:
         client.rpush("queue", "one", "two")
-
-    with redis_server(tmp_path) as url, Redis.from_url(url) as client:
-        assert client.lrange("queue", 0, -1) == [b"one", b"two"]
-
-
-def test_it_has_loaded_its_data(tmp_path: Path) -> None:
-    """However long that takes, whoever gets it is answered."""
-    with redis_server(tmp_path) as url, Redis.from_url(url) as client:
         client.eval("for i = 1, 150000 do redis.call('SET', 'owl:' .. i, i) end", 0)
     with redis_server(tmp_path) as url, Redis.from_url(url, retry=Retry(NoBackoff(), 0)) as client:
-        assert client.dbsize() == 150_000
-
-
-def test_its_folder_may_be_named_in_any_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Relative, not there yet, and with spaces and quotes in its name."""
-    monkeypatch.chdir(tmp_path)
-    with redis_server(Path("data of 'mine'/redis")) as url, Redis.from_url(url, decode_responses=True) as client:
-        assert client.config_get("dir")["dir"] == str(tmp_path / "data of 'mine'" / "redis")
-
-    assert (tmp_path / "data of 'mine'" / "redis" / "redis.log").is_file()
+        assert client.dbsize() == 150_001
+        assert client.lrange("queue", 0, -1) == [b"one", b"two"]
 
 
 def test_a_taken_port_is_an_error_that_names_the_log(tmp_path: Path) -> None:

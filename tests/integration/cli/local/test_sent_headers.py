@@ -24,7 +24,6 @@ def executor_of(url: str, headers: ModuleHeaders = BEARER) -> HttpExecutor:
 
 
 async def test_a_token_counts_more_than_the_password_of_the_url() -> None:
-    """With every kind of request."""
     async with raw_module(answering(http(reply()))) as module:
         executor = executor_of(module.url.replace("http://", "http://user:p%40ss@"))
         attempt = await executor.execute(published(), seconds=10)
@@ -50,18 +49,6 @@ async def test_headers_that_change_are_sent_from_then_on() -> None:
 
     assert owls.visits == [("/execute", None), ("/execute", f"Bearer {TOKEN}")]
     assert crows.visits == [("/execute", None)]
-
-
-@pytest.mark.parametrize("status", ["301 X", "302 X", "307 X", "308 X"])
-async def test_a_redirect_carries_them_nowhere(status: str) -> None:
-    """Nobody else is asked."""
-    with serve(make_module()) as elsewhere:
-        async with raw_module(answering(http(b"", status, f"Location: {elsewhere.url}/execute"))) as module:
-            executor = executor_of(module.url)
-            attempt = await executor.execute(published(), seconds=10)
-            await executor.aclose()
-    assert not attempt.result.success
-    assert elsewhere.visits == []
 
 
 async def test_a_refusal_shows_neither_token_nor_password() -> None:

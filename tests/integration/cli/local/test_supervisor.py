@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,36 +19,26 @@ from toolfleet_registry.errors import ChildFailed
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.transport.death_reports import DeathReports, WorkerNote
 
-_SLEEPER = "import time; print('here I am', flush=True); time.sleep(600)"
-_DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {_SLEEPER}"
-_PARENT = "import subprocess; child = subprocess.Popen(['sleep', '600']); print(child.pid, 'here I am', flush=True); child.wait()"
+_MUTE = "exec tail -f /dev/null"
+_WELL = f"echo here I am; {_MUTE}"
+_DEAF = f"trap '' TERM; {_WELL}"
+_PARENT = "tail -f /dev/null & echo $! here I am; wait"
+_BROKEN = "echo no such thing; exit 3"
 
 
-def program(
-    name: str,
-    code: str,
-    *,
-    patience_seconds: float = 10,
-    hurry_signal: signal.Signals = signal.SIGTERM,
-    is_optional: bool = False,
-) -> Program:
-    argv = [sys.executable, "-c", code]
-    return Program(
-        name,
-        argv,
-        says("here I am"),
-        patience_seconds=patience_seconds,
-        hurry_signal=hurry_signal,
-        is_optional=is_optional,
-    )
-
-
-def never() -> bool:
-    return False
+def program(name: str, script: str, **options: object) -> Program:
+    made = Program(name, ["/bin/sh", "-c", script], says("here I am"), patience_seconds=10)
+    return replace(made, **options)  # type: ignore[arg-type] # per test
 
 
 def at_once() -> bool:
     return True
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolfleet_cli.local.supervisor._POLL_SECONDS", 0.005)
+    monkeypatch.setattr("toolfleet_cli.local.child._FIRST_BACKOFF_SECONDS", 0.001)
 
 
 @pytest.fixture
@@ -68,164 +59,127 @@ def started(supervisor: Supervisor, *programs: Program) -> list[Child]:
     return children
 
 
+def tend_until(supervisor: Supervisor, condition: Callable[[], object], what: str) -> None:
+    def is_so() -> object:
+        supervisor.tend()
+        return condition()
+
+    wait_until_sync(is_so, what)
+
+
+def has_ended(child: Child) -> bool:
+    return child.exit_code is not None
+
+
+def are_back(children: list[Child], before: set[int]) -> bool:
+    return all(each.state == "ready" and each.pid not in before for each in children)
+
+
 def test_it_waits_until_each_child_is_ready(supervisor: Supervisor, said: list[str]) -> None:
     """`wait_ready` returns when every child has shown it, and says so of each."""
-    children = started(supervisor, program("one", _SLEEPER), program("two", _SLEEPER))
+    children = started(supervisor, program("one", _WELL), program("two", _WELL))
 
     assert sorted(said) == ["one is ready", "two is ready"]
     assert all(child.exit_code is None for child in children)
 
 
-def test_a_child_that_ends_at_its_start_is_an_error_with_its_last_words(supervisor: Supervisor, tmp_path: Path) -> None:
-    """The error names the child, its exit code and its log, and ends with the log's last lines."""
-    with pytest.raises(ChildFailed) as caught:
-        started(supervisor, program("broken", "import sys; print('no such thing'); sys.exit(3)"))
-
-    log = tmp_path / "logs" / "broken.log"
-    assert str(caught.value) == f"broken ended with exit code 3 instead of starting; its log is {log}:\nno such thing"
-
-
-def test_a_child_that_never_gets_ready_is_an_error(supervisor: Supervisor) -> None:
-    """`wait_ready` has a deadline."""
-    children = supervisor.start([program("mute", "import time; time.sleep(600)")])
-
-    with pytest.raises(ChildFailed, match=r"mute was not ready within 0\.3 s"):
-        supervisor.wait_ready(children, seconds=0.3, check=lambda: None)
-
-
 @pytest.mark.parametrize(
-    ("code", "what"),
+    ("script", "what", "last_words"),
     [
-        ("import time; time.sleep(600)", "was not ready within 0.3 s"),
-        ("import sys; print('no such thing'); sys.exit(3)", "ended with exit code 3 instead of starting"),
+        (_MUTE, "was not ready within 0 s", "."),
+        (_BROKEN, "ended with exit code 3 instead of starting", ":\nno such thing"),
     ],
+    ids=["never ready", "ends at its start"],
 )
-def test_an_optional_child_that_is_not_ready_holds_nobody_up(
-    supervisor: Supervisor, said: list[str], code: str, what: str
+def test_a_child_that_does_not_start_is_an_error_or_holds_nobody_up(
+    supervisor: Supervisor, said: list[str], tmp_path: Path, script: str, what: str, last_words: str
 ) -> None:
-    """The others are waited for; it is said which one is missing, and why."""
-    children = supervisor.start([program("late", code, is_optional=True), program("well", _SLEEPER)])
-    supervisor.wait_ready(children[1:], seconds=20, check=lambda: None)
-    if "exit" in code:
-        wait_until_sync(lambda: children[0].exit_code is not None, "it has ended")
-    supervisor.wait_ready(children, seconds=0.3, check=lambda: None)
+    """The error has its name, its log and the log's last lines; without one that is optional the others go on."""
+    failure = f"late {what}; its log is {tmp_path / 'logs' / 'late.log'}{last_words}"
+    for is_optional in (True, False):
+        children = supervisor.start([program("late", script, is_optional=is_optional), program("well", _WELL)])
+        supervisor.wait_ready(children[1:], seconds=20, check=lambda: None)
+        if script == _BROKEN:
+            wait_until_sync(partial(has_ended, children[0]), "it has ended")
+        if is_optional:
+            supervisor.wait_ready(children, seconds=0, check=lambda: None)
+            assert [child.is_ready for child in children] == [False, True]
+            assert f"The fleet goes on without late, and uses it once it is ready: {failure}" in said
+        else:
+            with pytest.raises(ChildFailed) as caught:
+                supervisor.wait_ready(children, seconds=0, check=lambda: None)
+            assert str(caught.value) == failure
 
-    assert [child.is_ready for child in children] == [False, True]
-    without = f"The fleet goes on without late, and uses it once it is ready: late {what}; its log is "
-    assert any(line.startswith(without) for line in said)
+
+def test_a_slow_child_is_named_meanwhile_with_its_log(
+    supervisor: Supervisor, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module whose health is an error gets a minute."""
+    monkeypatch.setattr("toolfleet_cli.local.supervisor._SILENCE_SECONDS", 0)
+    children = supervisor.start([program("sick", _MUTE)])
+
+    with pytest.raises(ChildFailed):
+        supervisor.wait_ready(children, seconds=0, check=lambda: None)
+    assert set(said) == {f"Waiting for sick; its log is {children[0].log_path}"}
 
 
 def test_a_child_can_become_another_program(supervisor: Supervisor) -> None:
     """It ends, and starts as that one under its name."""
-    (child,) = started(supervisor, program("one", _SLEEPER))
-    assert supervisor.replace(program("one", f"print('another'); {_SLEEPER}"))
-    assert not supervisor.replace(program("two", _SLEEPER))
+    (child,) = started(supervisor, program("one", _WELL))
+    assert supervisor.replace(program("one", f"echo another; {_WELL}"))
+    assert not supervisor.replace(program("two", _WELL))
 
-    def is_other() -> bool:
-        supervisor.tend()
-        return child.state == "ready" and "another" in child.said()
-
-    wait_until_sync(is_other, "the other program runs")
+    tend_until(supervisor, lambda: child.state == "ready" and "another" in child.said(), "the other program runs")
 
 
-def test_who_waits_for_long_is_told_for_what(
-    supervisor: Supervisor, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A module whose health is an error gets a minute: it is named meanwhile, with its log."""
-    monkeypatch.setattr("toolfleet_cli.local.supervisor._SILENCE_SECONDS", 0.2)
-    children = supervisor.start([program("sick", "import time; time.sleep(600)")])
-
-    with pytest.raises(ChildFailed):
-        supervisor.wait_ready(children, seconds=0.7, check=lambda: None)
-    assert set(said) == {f"Waiting for sick; its log is {children[0].log_path}"}
-
-
-def test_a_dead_child_is_restarted(supervisor: Supervisor, said: list[str]) -> None:
-    """A child that was killed runs again under another process id."""
-    (child,) = started(supervisor, program("one", _SLEEPER))
-    first = child.pid
+def test_a_dead_child_is_restarted_and_what_it_left_behind_ends(supervisor: Supervisor, said: list[str]) -> None:
+    """Under another process id; it does not meet the processes of its predecessor."""
+    (child,) = started(supervisor, program("one", _PARENT))
+    first, grandchild = child.pid, int(child.said().split()[0])
     os.kill(first, signal.SIGKILL)
 
-    def runs_again() -> bool:
-        supervisor.tend()
-        return child.pid != first and child.exit_code is None
-
-    wait_until_sync(runs_again, "the child runs again")
+    tend_until(supervisor, lambda: child.pid != first and child.exit_code is None, "the child runs again")
     assert said[-1].startswith("one ended with exit code -9 and is started again; its log is ")
-
-
-def test_what_a_dead_child_leaves_behind_ends(supervisor: Supervisor) -> None:
-    """A restarted child does not meet the processes of its predecessor."""
-    (child,) = started(supervisor, program("parent", _PARENT))
-    grandchild = int(child.said().split()[0])
-    os.kill(child.pid, signal.SIGKILL)
-
-    def is_noticed() -> bool:
-        supervisor.tend()
-        return child.restart_at is not None
-
-    wait_until_sync(is_noticed, "its death is noticed")
     wait_until_sync(lambda: is_gone(grandchild), "the grandchild is gone")
 
 
-def test_a_child_that_dies_again_and_again_is_hopeless(tmp_path: Path) -> None:
-    """The fifth death within a minute is the last."""
+@pytest.mark.parametrize(
+    ("between", "restarts"),
+    [(1.0, [0.5, 1.0, 2.0, 4.0, None]), (1000.0, [0.5] * 3 * DEATHS)],
+    ids=["again and again", "once in a while"],
+)
+def test_the_fifth_death_within_a_minute_is_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: float, restarts: list[float | None]
+) -> None:
+    """Until then the delay doubles; deaths far apart are accidents."""
+    monkeypatch.setattr("toolfleet_cli.local.child._FIRST_BACKOFF_SECONDS", 0.5)
     child = ended_child(tmp_path)
-
-    assert [child.plan_restart(1000.0 + death) for death in range(DEATHS)] == [True, True, True, True, False]
-
-
-def test_deaths_far_apart_are_accidents(tmp_path: Path) -> None:
-    """A child that dies once in a while is restarted for ever."""
-    child = ended_child(tmp_path)
-
-    assert all(child.plan_restart(1000.0 * death) for death in range(3 * DEATHS))
+    for number, delay in enumerate(restarts):
+        now = 1000.0 + number * between
+        assert child.plan_restart(now) == (delay is not None)
+        assert delay is None or child.restart_at == now + delay
 
 
-def test_restarts_come_later_and_later(tmp_path: Path) -> None:
-    """The delay doubles with each death within the last minute."""
-    child = ended_child(tmp_path)
-    delays: list[float] = []
-    for now in (1000.0, 1001.0, 1002.0):
-        child.plan_restart(now)
-        assert child.restart_at is not None
-        delays.append(child.restart_at - now)
-
-    assert delays == [0.5, 1.0, 2.0]
-
-
-def test_tending_a_hopeless_child_raises(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tending_a_hopeless_child_raises(supervisor: Supervisor) -> None:
     """The error of a child that does not stay alive has its last words."""
-    monkeypatch.setattr("toolfleet_cli.local.child._FIRST_BACKOFF_SECONDS", 0.001)  # not to wait seconds for nothing
-    supervisor.start([program("sick", "print('I am sick')")])
-    errors: list[str] = []
+    supervisor.start([program("sick", "echo I am sick")])
 
-    def gives_up() -> bool:
-        try:
-            supervisor.tend()
-        except ChildFailed as exc:
-            errors.append(str(exc))
-        return bool(errors)
-
-    wait_until_sync(gives_up, "the supervisor gives up")
-    assert errors[0].startswith("sick ended 5 times within 60 s, last with exit code 0; its log is ")
-    assert errors[0].endswith("\nI am sick")
+    with pytest.raises(
+        ChildFailed, match=r"^sick ended 5 times within 60 s, last with exit code 0; its log is "
+    ) as end:
+        tend_until(supervisor, lambda: False, "the supervisor gives up")
+    assert str(end.value).endswith("\nI am sick")
 
 
 def test_an_optional_child_that_is_hopeless_is_left_dead(
-    supervisor: Supervisor, said: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    supervisor: Supervisor, said: list[str], tmp_path: Path
 ) -> None:
     """The others go on; it is said once, and a request to restart it gives it another try."""
-    monkeypatch.setattr("toolfleet_cli.local.child._FIRST_BACKOFF_SECONDS", 0.001)
-    (well,) = started(supervisor, program("well", _SLEEPER))
-    cure = f"import pathlib, sys; pathlib.Path({str(tmp_path / 'cure')!r}).exists() or sys.exit(3); {_SLEEPER}"
-    (sick,) = supervisor.start([program("sick", cure, is_optional=True)])
+    (well,) = started(supervisor, program("well", _WELL))
+    cure = tmp_path / "cure"
+    (sick,) = supervisor.start([program("sick", f"test -e '{cure}' || exit 3; {_WELL}", is_optional=True)])
 
-    def is_in(state: str) -> bool:
-        supervisor.tend()
-        return sick.state == state
-
-    wait_until_sync(lambda: is_in("dead"), "it is given up")
+    tend_until(supervisor, lambda: sick.state == "dead", "it is given up")
     supervisor.tend()
     assert well.state == "ready"
     assert said[-1] == (
@@ -233,74 +187,63 @@ def test_an_optional_child_that_is_hopeless_is_left_dead(
         f"Its log is {sick.log_path}; `toolfleet restart sick` gives it another try."
     )
 
-    (tmp_path / "cure").touch()
+    cure.touch()
     assert supervisor.restart("sick")
-    wait_until_sync(lambda: is_in("ready"), "it runs")
+    tend_until(supervisor, lambda: sick.state == "ready", "it runs")
     assert said[-1] == "sick is ready"
 
 
 def test_a_restart_that_was_asked_for_is_no_death(supervisor: Supervisor, said: list[str]) -> None:
     """However often: it ends by itself, or is killed after its time, and starts at once."""
-    polite, deaf = started(supervisor, program("polite", _SLEEPER), program("deaf", _DEAF, patience_seconds=0.1))
+    both = polite, deaf = started(supervisor, program("polite", _WELL), program("deaf", _DEAF, patience_seconds=0))
     for _ in range(DEATHS):
-        pids = [polite.pid, deaf.pid]
+        before = {polite.pid, deaf.pid}
         assert supervisor.restart("polite")
         assert supervisor.restart("deaf")
-
-        def are_back(before: list[int] = pids) -> bool:
-            supervisor.tend()
-            return {polite.state, deaf.state} == {"ready"} and not {polite.pid, deaf.pid} & set(before)
-
-        wait_until_sync(are_back, "both are back")
+        tend_until(supervisor, partial(are_back, both, before), "both are back")
     assert not any("ended" in line for line in said)
     assert not supervisor.restart("nobody")
 
 
-def test_groups_end_in_the_reverse_order_of_their_start(tmp_path: Path) -> None:
+def test_groups_end_in_the_reverse_order_of_their_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A group is asked to end only when the one that was started after it has ended."""
-    order = tmp_path / "order"
-    code = (
-        "import signal, sys, time\n"
-        "def end(*_):\n"
-        "    time.sleep(0.1 * int(sys.argv[1]))\n"
-        f"    open({str(order)!r}, 'a').write(sys.argv[1])\n"
-        "    sys.exit()\n"
-        "signal.signal(signal.SIGTERM, end); print('here I am', flush=True); time.sleep(600)"
-    )
-    supervisor = Supervisor(tmp_path / "logs", announce=lambda _: None)
-    for number in "123":  # the last one takes the longest
-        started(supervisor, Program(number, [sys.executable, "-c", code, number], says("here I am")))
-    supervisor.stop(in_hurry=never)
+    supervisor = Supervisor(tmp_path, announce=list[str]().append)
+    children = [child for name in "123" for child in started(supervisor, program(name, _WELL))]
+    asked, send = list[tuple[str, str]](), Child.send
 
-    assert order.read_text() == "321"
+    def note(child: Child, signum: signal.Signals) -> None:
+        asked.append((child.name, "".join(each.name for each in children if each.exit_code is None)))
+        send(child, signum)
+
+    monkeypatch.setattr(Child, "send", note)
+    supervisor.stop(in_hurry=lambda: False)
+
+    assert asked == [("3", "123"), ("2", "12"), ("1", "1")]
 
 
 @pytest.mark.parametrize(
-    ("patience_seconds", "in_hurry"),
+    ("options", "in_hurry", "end"),
     [
-        (0.2, never),  # its time is over
-        (600, at_once),  # whoever waits for it has no patience left
+        ({"patience_seconds": 0}, lambda: False, signal.SIGKILL),
+        ({"patience_seconds": 600}, at_once, signal.SIGKILL),
+        ({"hurry_signal": signal.SIGQUIT}, at_once, signal.SIGQUIT),
     ],
+    ids=["its time is over", "in a hurry", "with a signal for a hurry"],
 )
 def test_a_child_that_does_not_end_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience_seconds: float, in_hurry: Callable[[], bool]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, object],
+    in_hurry: Callable[[], bool],
+    end: signal.Signals,
 ) -> None:
-    """A child that ignores SIGTERM does not keep the fleet from ending."""
-    monkeypatch.setattr("toolfleet_cli.local.supervisor._HURRY_SECONDS", 0.2)
-    supervisor = Supervisor(tmp_path / "logs", announce=lambda _: None)
-    (child,) = started(supervisor, program("deaf", _DEAF, patience_seconds=patience_seconds))
+    """A program may have a fast way to end that is still in better order than being killed."""
+    monkeypatch.setattr("toolfleet_cli.local.supervisor._HURRY_SECONDS", 0 if end == signal.SIGKILL else 600)
+    supervisor = Supervisor(tmp_path, announce=list[str]().append)
+    (child,) = started(supervisor, program("deaf", _DEAF, **options))
     supervisor.stop(in_hurry=in_hurry)
 
-    assert child.exit_code == -signal.SIGKILL
-
-
-def test_a_hurry_has_a_signal_of_its_own(tmp_path: Path) -> None:
-    """A program may have a fast way to end that is still in better order than being killed."""
-    supervisor = Supervisor(tmp_path / "logs", announce=lambda _: None)
-    (child,) = started(supervisor, program("deaf", _DEAF, hurry_signal=signal.SIGQUIT))
-    supervisor.stop(in_hurry=at_once)
-
-    assert child.exit_code == -signal.SIGQUIT
+    assert child.exit_code == -end
 
 
 def test_a_large_log_is_moved_aside_at_the_start(tmp_path: Path) -> None:
@@ -313,7 +256,7 @@ def test_a_large_log_is_moved_aside_at_the_start(tmp_path: Path) -> None:
 
 
 def ended_child(folder: Path) -> Child:
-    child = Child(program("some", ""), folder / "some.log")
+    child = Child(program("some", "exit"), folder / "some.log")
     child.kill()
     return child
 
@@ -330,27 +273,27 @@ class Reports(DeathReports):
 
 
 _NOTES = "from toolfleet_tasks.transport.death_reports import write_note; write_note('ada0')"
+_STAYS = "print('here I am', flush=True); import signal; signal.pause()"
 
 
 @pytest.mark.parametrize(
     ("code", "is_reported"),
     [
-        (f"{_NOTES}; {_SLEEPER}", True),
-        (f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_NOTES!r}]); {_SLEEPER}", False),
-        (_SLEEPER, False),
+        (f"{_NOTES}; {_STAYS}", True),
+        (f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_NOTES!r}]); {_STAYS}", False),
+        (_STAYS, False),
     ],
     ids=["its own note", "the note of a child of its", "no note"],
 )
 def test_a_worker_is_reported_when_it_was_waited_for(supervisor: Supervisor, code: str, is_reported: bool) -> None:
     """Under the name that the process itself has noted, once for each process, and never while it runs."""
     reports = Reports()
-    one = replace(program("worker", code), reports=reports)
-    (child,) = started(supervisor, one)
+    (child,) = started(supervisor, program("worker", "", argv=[sys.executable, "-c", code], reports=reports))
     supervisor.tend()
     assert reports.found == []
     pid = child.pid
     os.kill(pid, signal.SIGKILL)
-    wait_until_sync(lambda: child.exit_code is not None, "it has ended")
+    wait_until_sync(partial(has_ended, child), "it has ended")
     supervisor.tend()
     supervisor.tend()
 

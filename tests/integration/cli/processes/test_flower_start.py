@@ -22,21 +22,19 @@ FILE = f'redis_url = "redis://127.0.0.1:1/7"\nsigning_key = "{KEY}"\ngateway_key
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no prctl")
-@pytest.mark.parametrize("variable", [None, "TOOLFLEET_SIGNING_KEY", "toolfleet_signing_key"])
-def test_flower_has_and_reads_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None) -> None:
+def test_flower_has_and_reads_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither from the environment of what starts it, nor from a `toolfleet.toml` above; and it hides what it knows."""
     (tmp_path / "toolfleet.toml").write_text(FILE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TOOLFLEET_REDIS_URL", raising=False)
-    if variable is not None:
-        monkeypatch.setenv(variable, KEY)
-    env = {**os.environ, **flower_environment(load_settings())}
-    ended = subprocess.run(
-        [sys.executable, "-c", CODE], env=env, capture_output=True, text=True, check=True, timeout=60
-    )
+    for variable in ("OWL", "toolfleet_signing_key", "TOOLFLEET_SIGNING_KEY"):
+        with monkeypatch.context() as patched:
+            patched.setenv(variable, KEY)
+            env = {**os.environ, **flower_environment(load_settings())}
+        assert [name for name, value in env.items() if KEY in value and name != "OWL"] == []
+    said = subprocess.check_output([sys.executable, "-c", CODE], env=env, text=True)
 
-    assert ended.stdout.split() == ["redis://127.0.0.1:1/7", "()", "None", "0"]
-    assert [name for name, value in env.items() if KEY in value] == []
+    assert said.split() == ["redis://127.0.0.1:1/7", "()", "None", "0"]
 
 
 WEBHOOKS = 'core_url = "http://127.0.0.1:1"\n[registry_webhooks]\n"http://127.0.0.1:1/a" = ["removed"]\n'

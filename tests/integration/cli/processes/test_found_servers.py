@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.up import toolfleet
+from support.command import run
 from toolfleet_cli.processes.found_servers import found_servers
 from toolfleet_registry.errors import SettingsError
 
@@ -46,7 +46,6 @@ def test_the_file_lies_beside_the_settings(tmp_path: Path) -> None:
 def test_without_servers_there_is_nothing_to_say(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None
 ) -> None:
-    """And nothing wrong."""
     if text is not None:
         (tmp_path / "mcp.json").write_text(text)
     assert found_servers(tmp_path, taken=()) == []
@@ -54,7 +53,6 @@ def test_without_servers_there_is_nothing_to_say(
 
 
 def test_a_name_that_is_taken_is_an_error(tmp_path: Path) -> None:
-    """It says which file has it."""
     file = write(tmp_path, clock=CLOCK)
     with pytest.raises(SettingsError, match=r"two modules named 'clock'.*mcp\.json") as caught:
         found_servers(tmp_path, taken=["clock"])
@@ -82,7 +80,6 @@ def test_without_the_library_the_file_may_be_for_others(
     ids=["no object", "no server", "no text"],
 )
 def test_what_cannot_be_meant_is_an_error(tmp_path: Path, text: str, words: str) -> None:
-    """It says where."""
     (tmp_path / "mcp.json").write_text(text)
     with pytest.raises(SettingsError) as caught:
         found_servers(tmp_path, taken=())
@@ -92,8 +89,8 @@ def test_what_cannot_be_meant_is_an_error(tmp_path: Path, text: str, words: str)
 def test_a_broken_file_ends_the_command(tmp_path: Path) -> None:
     """In one clear sentence; nothing is started."""
     (tmp_path / "mcp.json").write_text("{")
-    ended = toolfleet("up", cwd=tmp_path)
-    said = " ".join(ended.stderr.split())
+    ended = run("up", cwd=tmp_path)
+    said = " ".join(ended.err.split())
 
-    assert (ended.returncode, "mcp.json is not JSON." in said, "Traceback" in said) == (2, True, False), said
+    assert (ended.code, "mcp.json is not JSON." in said, "Traceback" in said) == (2, True, False), said
     assert not (tmp_path / ".toolfleet" / "logs").exists()

@@ -2,14 +2,12 @@
 
 import os
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from support.command import Run
-from support.up import COMMAND
+from support.command import Run, interrupt
 from toolfleet_registry.config.run_file import Process, RunFile
 
 CLONE = Path(__file__).parents[4]
@@ -44,24 +42,21 @@ def test_logs_are_those_of_the_fleet_that_runs(run: Run, logs: Path, elsewhere: 
     assert run("logs").out == "beat\nworker-fast\n"
 
 
-def test_logs_goes_on_with_what_comes(logs: Path) -> None:
-    """Until it is interrupted."""
-    words = [*COMMAND, "logs", "worker-fast", "-f", "-n", "1"]
-    with subprocess.Popen(words, cwd=logs, stdout=subprocess.PIPE, text=True) as command:
-        assert command.stdout is not None
-        assert command.stdout.readline() == "three\n"
+def test_logs_goes_on_with_what_comes(run: Run, logs: Path) -> None:
+
+    def more() -> None:
         with (logs / "worker-fast.log").open("a") as log:
             log.write("four\n")
-        assert command.stdout.readline() == "four\n"
-        command.send_signal(signal.SIGINT)
-        assert command.wait(20) == 130
+
+    ended = run("logs", "worker-fast", "-f", "-n", "1", steps=[more, interrupt])
+
+    assert (ended.code, ended.out, ended.err) == (130, "three\nfour\n", "")
 
 
 @pytest.mark.parametrize("command", ["logs", "restart"])
 def test_an_unknown_name_is_answered_with_those_that_there_are(
     run: Run, logs: Path, elsewhere: Path, command: str
 ) -> None:
-    """Also if it looks like a path."""
     RunFile(pid=os.getpid(), settings={}, processes={"worker-fast": Process(pid=1, state="ready")}).write(elsewhere)
     for name in ("cows", "../run"):
         ended = run(command, name)
@@ -72,41 +67,35 @@ def test_an_unknown_name_is_answered_with_those_that_there_are(
 
 
 @pytest.mark.parametrize("command", ["logs", "restart"])
-def test_where_no_fleet_has_run_that_is_said(run: Run, elsewhere: Path, command: str) -> None:
-    """Exit code 2, and what would start one."""
+def test_where_no_fleet_has_run_that_is_said(run: Run, command: str) -> None:
     ended = run(command, "cows")
 
-    assert ended.code == 2
-    assert "toolfleet up" in ended.err
+    assert (ended.code, "toolfleet up" in ended.err) == (2, True)
 
 
 def make(*words: str) -> subprocess.CompletedProcess[str]:
     """What it would do, without doing it."""
     argv = [shutil.which("make") or pytest.skip("make is not installed"), "--no-print-directory", "-n", *words]
-    return subprocess.run(argv, cwd=CLONE, capture_output=True, text=True, timeout=20, check=False)
+    return subprocess.run(argv, cwd=CLONE, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    ("words", "command"),
-    [
-        (["logs-core"], ".venv/bin/toolfleet logs worker-fast"),
-        (["logs-module", "M=owls"], '.venv/bin/toolfleet logs "owls"'),
-        (["restart-module", "M=owls"], '.venv/bin/toolfleet restart "owls"'),
-        (["redis-cli"], ".venv/bin/toolfleet redis-cli"),
-        (["list-modules"], ".venv/bin/toolfleet modules list"),
-        (["refresh-tools"], ".venv/bin/toolfleet modules refresh"),
-    ],
-)
-def test_make_has_the_same_under_its_names(words: list[str], command: str) -> None:
+def test_make_has_the_same_under_its_names() -> None:
     """In a clone, for the fleet of `make up`."""
-    made = make(*words)
+    targets = ("logs-core", "logs-module", "restart-module", "redis-cli", "list-modules", "refresh-tools")
+    lines = make(*targets, "M=owls").stdout.splitlines()
 
-    assert made.stdout.splitlines()[-1] == command
+    assert [line for line in lines if line.startswith(".venv/bin/toolfleet ")] == [
+        ".venv/bin/toolfleet logs worker-fast",
+        '.venv/bin/toolfleet logs "owls"',
+        '.venv/bin/toolfleet restart "owls"',
+        ".venv/bin/toolfleet redis-cli",
+        ".venv/bin/toolfleet modules list",
+        ".venv/bin/toolfleet modules refresh",
+    ]
 
 
 @pytest.mark.parametrize("target", ["logs-module", "restart-module"])
 def test_make_asks_for_the_module_that_is_missing(target: str) -> None:
-    """Instead of doing something else."""
     made = make(target)
 
     assert made.returncode != 0

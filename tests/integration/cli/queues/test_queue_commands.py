@@ -82,7 +82,6 @@ def test_a_drain_that_is_not_over_ends_with_1(run: Run, redis_url: str) -> None:
 )
 @pytest.mark.parametrize("command", ["pause", "drain", "resume"])
 def test_an_unknown_queue_is_an_error(run: Run, command: str, name: str, words: str) -> None:
-    """With the nearest names."""
     found = run("queues", command, name)
     assert (found.code, words in found.err) == (2, True)
 

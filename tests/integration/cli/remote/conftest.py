@@ -4,6 +4,7 @@ They list all workers, jobs and changes of the fleet, and operate it: other test
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -43,9 +44,9 @@ def gateway(bed: TestBed, worker: WorkerProcess) -> Iterator[KeyedGateway]:
 def run_as(run: Run, gateway: KeyedGateway, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs the command as one of the people with a key."""
 
-    def run_as(who: str, *words: str) -> Ended:
+    def run_as(who: str, *words: str, **options: Any) -> Ended:
         monkeypatch.setenv("TOOLFLEET_GATEWAY_URL", gateway.url)
         monkeypatch.setenv("TOOLFLEET_GATEWAY_KEY", gateway.keys[who].text)
-        return run(*words)
+        return run(*words, **options)
 
     return run_as

@@ -6,7 +6,6 @@ from toolfleet_cli.capacity.plan import FleetLoad, plan
 
 
 def test_a_small_load_needs_one_of_each_and_a_worker_to_spare() -> None:
-    """However small it is."""
     found = plan(FleetLoad(rate=0.1, latency=0))
 
     assert (found.agents, found.workers, found.fleets, found.at_once) == (1, 2, 1, 0)

@@ -105,6 +105,5 @@ def test_the_whole_alone_may_be_anything() -> None:
     ],
 )
 def test_what_cannot_be_meant_is_a_usage_error(words: list[str], whole: str | None, message: str) -> None:
-    """The message says which word is wrong."""
     with pytest.raises(typer.BadParameter, match=message):
         read_arguments(words, whole, FLAT)

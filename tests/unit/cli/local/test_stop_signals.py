@@ -21,7 +21,7 @@ def test_a_signal_ends_an_event_loop() -> None:
 
     async def work() -> None:
         asyncio.get_running_loop().call_later(0.01, signal.raise_signal, signal.SIGTERM)
-        await asyncio.sleep(600)
+        await asyncio.Event().wait()
 
     with stop_signals() as signals, signals.interrupts(), pytest.raises(StopRequested):
         asyncio.run(work())
@@ -70,7 +70,6 @@ def test_a_request_before_the_body_keeps_it_from_starting() -> None:
 
 
 def test_a_second_request_is_a_hurry() -> None:
-    """One signal asks, two insist."""
     with stop_signals() as signals:
         signal.raise_signal(signal.SIGINT)
         assert not signals.in_hurry
@@ -89,7 +88,6 @@ def test_the_signals_are_given_back() -> None:
 
 
 def test_under_nohup_the_end_of_the_terminal_is_not_ours() -> None:
-    """SIGHUP stays ignored where it was."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with stop_signals() as signals:

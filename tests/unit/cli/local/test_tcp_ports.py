@@ -19,7 +19,6 @@ def listen(port: int) -> socket.socket:
 
 
 def test_a_child_may_listen_on_a_held_port() -> None:
-    """And again, after a restart."""
     with held_port() as port:
         listen(port).close()
         listen(port).close()
@@ -27,7 +26,6 @@ def test_a_child_may_listen_on_a_held_port() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a held port would shut the child out")
 def test_nobody_is_given_a_held_port() -> None:
-    """However many ask for a free one."""
     with held_port() as port:
         asked = [socket.create_server((LOOPBACK, 0)) for _ in range(200)]
         given = {server.getsockname()[1] for server in asked}

@@ -18,7 +18,6 @@ def test_it_grows_at_once_and_shrinks_when_fewer_have_been_enough() -> None:
 
 
 def test_it_keeps_its_bounds() -> None:
-    """Whatever is wanted."""
     rule = ScaleRule(ScaleBounds(1, 3, 0))
 
     assert [rule.target(count, now=now) for now, count in enumerate([0, 100, 2, 0])] == [1, 3, 2, 1]
@@ -26,7 +25,6 @@ def test_it_keeps_its_bounds() -> None:
 
 @given(st.lists(st.tuples(st.floats(0.1, 30), st.integers(0, 20)), min_size=1, max_size=30))
 def test_it_is_the_most_that_was_wanted_of_late(steps: list[tuple[float, int]]) -> None:
-    """As by looking through all of it."""
     rule, now, seen = ScaleRule(ScaleBounds(2, 15, 20)), 0.0, list[tuple[float, int]]()
     for pause, wanted in steps:
         now += pause

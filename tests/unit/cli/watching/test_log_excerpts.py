@@ -63,7 +63,6 @@ def test_lines_from_warning_on_are_shown(line: str, *, is_shown: bool) -> None:
 
 
 def test_of_a_long_traceback_the_end_is_shown() -> None:
-    """Which says where it happened, and what."""
     frames = [f'  File "tools.py", line {number}, in again' for number in range(1_000)]
     shown = LogExcerpts().feed(["Traceback (most recent call last):", *frames, "RecursionError: deep"], 0)
 

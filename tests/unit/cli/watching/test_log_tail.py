@@ -6,7 +6,6 @@ from toolfleet_cli.watching.log_tail import LogTail
 
 
 def test_only_new_lines_are_read_and_whole_ones(tmp_path: Path) -> None:
-    """Half a line waits for its other half."""
     log = tmp_path / "a.log"
     log.write_bytes(b"old\n")
     tail = LogTail(log)
@@ -49,7 +48,6 @@ def test_a_new_file_in_its_place_is_read_from_its_beginning(tmp_path: Path) -> N
 
 
 def test_a_line_without_an_end_is_not_kept_for_ever(tmp_path: Path) -> None:
-    """It is read in pieces."""
     log = tmp_path / "a.log"
     tail = LogTail(log)
     log.write_bytes(b"x" * 100_000)
