@@ -44,8 +44,8 @@ async def test_a_killed_worker_is_named_and_the_other_one(redis_url: str, tmp_pa
         with bed.worker() as first:
             async with ToolFleet(settings=bed.settings) as fleet, CallIndex.of(bed.settings) as index:
                 with holding(module, "nap"):
-                    nap = ToolCall(tool_name="owls.nap", arguments={"seconds": 1})
-                    handle = await fleet.submit(nap, BOB, timeout=60)
+                    nap = ToolCall(tool_name="owls.nap", arguments={"seconds": 0})
+                    handle = await fleet.submit(nap, BOB)
                     running = await story_when(index, handle.id, "attempt")
                     first.send_signal(signal.SIGKILL)
                     first.wait()

@@ -66,7 +66,6 @@ async def test_a_canary_is_answered_by_a_worker_that_asks_the_module(
 
 
 async def test_a_worker_finds_that_a_module_is_away(bed: TestBed) -> None:
-    """Its canary is answered all the same."""
     settings = bed.settings.model_copy(update={"module_services": {"larks": f"http://127.0.0.1:{closed_port()}"}})
     with bed.worker(module_services=settings.module_services):
         (flight,) = await fly(settings, {"tools.larks": "larks"}, seconds=_SECONDS)

@@ -10,6 +10,7 @@ import pytest
 from support.clocks import WallClock
 from support.fleet import TestBed
 from support.module_server import ModuleServer
+from support.waiting import wait_until_answered
 from support.worker_process import WorkerProcess
 from toolfleet import ToolFleet
 from toolfleet_cli.doctor.all_checks import ALL
@@ -32,9 +33,12 @@ def well(ward: TestBed) -> Iterator[WorkerProcess]:
     """A worker whose manifests have been read."""
 
     async def refresh() -> None:
-        async with ToolFleet(settings=ward.settings) as fleet, asyncio.timeout(30):
-            while not (await fleet.modules.refresh())["owls"].ok:
-                pass
+        async with ToolFleet(settings=ward.settings) as fleet:
+
+            async def is_known() -> bool:
+                return (await fleet.modules.refresh())["owls"].ok
+
+            await wait_until_answered(is_known, "the manifest is read")
 
     with ward.worker() as worker:
         asyncio.run(refresh())

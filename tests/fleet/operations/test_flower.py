@@ -1,6 +1,5 @@
 """Operators watch the fleet in Flower, each tool under its own name."""
 
-import asyncio
 import html
 import re
 import threading
@@ -13,9 +12,9 @@ import pytest
 
 from support.fleet import TestBed, program
 from support.fleet_calls import FleetCalls
-from support.module_server import ModuleServer
+from support.module_server import ModuleServer, holding
 from support.servers.plain_http import PLAIN
-from support.waiting import wait_until, wait_until_sync
+from support.waiting import wait_until, wait_until_answered, wait_until_sync
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.commands import flower_command
@@ -33,9 +32,7 @@ def flower_url(bed: TestBed, worker: WorkerProcess) -> Iterator[str]:
     with held_port(0) as port, program(bed, flower_command("127.0.0.1", port), "flower", ready="Visit me"):
         url = f"http://127.0.0.1:{port}"
         seen = "flower_worker_online{"
-        wait_until_sync(
-            lambda: seen in httpx.get(f"{url}/metrics", timeout=10, verify=PLAIN).text, "Flower hears the worker"
-        )
+        wait_until_sync(lambda: seen in httpx.get(f"{url}/metrics", verify=PLAIN).text, "Flower hears the worker")
         yield url
 
 
@@ -63,10 +60,10 @@ def heard(bed: TestBed, worker: WorkerProcess) -> Iterator[Heard]:
         receiver.on_consume_ready = lambda *_, **__: is_listening.set()
         listening = threading.Thread(target=receiver.capture, kwargs={"timeout": None, "wakeup": False})
         listening.start()
-        assert is_listening.wait(20)
+        assert is_listening.wait()
         yield heard
         receiver.should_stop = True
-        listening.join(20)
+        listening.join()
     app.close()
 
 
@@ -80,7 +77,7 @@ def calls(bed: TestBed) -> Iterator[FleetCalls]:
 
 @pytest.fixture
 async def flower(flower_url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=flower_url, timeout=10, verify=PLAIN) as client:
+    async with httpx.AsyncClient(base_url=flower_url, verify=PLAIN) as client:
         yield client
 
 
@@ -100,10 +97,13 @@ def shown_on(page: str) -> dict[str, str]:
 
 
 async def seen(flower: httpx.AsyncClient, task: str, kind: str) -> dict[str, float]:
-    counts = await metrics(flower, task)
-    async with asyncio.timeout(20):
-        while kind not in counts:
-            counts = await metrics(flower, task)
+    counts = dict[str, float]()
+
+    async def is_counted() -> bool:
+        counts.update(await metrics(flower, task))
+        return kind in counts
+
+    await wait_until_answered(is_counted, f"Flower has counted {kind}")
     return counts
 
 
@@ -182,14 +182,15 @@ async def test_pages_answer_while_calls_run(
     fleet: ToolFleet, owner: Caller, flower: httpx.AsyncClient, owls: ModuleServer
 ) -> None:
     """Workers, tasks, queues and metrics can be looked at in the middle of the work."""
-    nap = await fleet.submit(ToolCall(tool_name="owls.nap", arguments={"seconds": 2}), owner)
-    await wait_until(lambda: owls.running, "the module has the call")
-    pages = {
-        path: await flower.get(path) for path in ("/", "/workers", "/tasks", "/broker", "/metrics", "/healthcheck")
-    }
-    async with asyncio.timeout(20):
-        while "tools.owls" not in pages["/broker"].text:
-            pages["/broker"] = await flower.get("/broker")
+
+    async def shows_queues() -> bool:
+        return "tools.owls" in (await flower.get("/broker")).text
+
+    with holding(owls, "nap"):
+        nap = await fleet.submit(ToolCall(tool_name="owls.nap", arguments={"seconds": 0}), owner)
+        await wait_until(lambda: owls.running, "the module has the call")
+        pages = {path: await flower.get(path) for path in ("/", "/workers", "/tasks", "/metrics", "/healthcheck")}
+        await wait_until_answered(shows_queues, "the broker's page shows the queue")
 
     assert {path: page.status_code for path, page in pages.items() if page.status_code not in {200, 302}} == {}
-    assert (await nap.result(20)).success
+    assert (await nap.result()).success

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +16,11 @@ import httpx
 import psutil
 import pytest
 
+from support.command import run
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer
 from support.servers.plain_http import PLAIN
 from support.servers.redis_faults import FaultyRedis, faulty_redis
-from support.up import COMMAND
 from support.waiting import wait_until_sync
 from support.worker_process import WorkerProcess
 from support.workers.fast_worker import fast_fleet
@@ -44,7 +45,7 @@ class Stage:
 
     def probe(self, role: str, path: str) -> tuple[int, str]:
         try:
-            answer = httpx.get(f"http://127.0.0.1:{self.ports[role]}{path}", timeout=20, verify=PLAIN)
+            answer = httpx.get(f"http://127.0.0.1:{self.ports[role]}{path}", verify=PLAIN)
         except httpx.ConnectError:  # it does not listen yet
             return 0, ""
         return answer.status_code, answer.text.strip()
@@ -53,18 +54,16 @@ class Stage:
         """As the command finds it."""
         return is_well(role, self.bed.settings, live=live)
 
-    def check(self, *words: str) -> int:
+    def check(self, *words: str) -> object:
         """The exit code of the command, which says nothing."""
-        env = {**os.environ, **environment_of(self.bed.settings)}
-        argv = [*COMMAND, *words, "--check"]
-        ended = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=20, check=False)
-        assert (ended.stdout, ended.stderr) == ("", "")
-        return ended.returncode
+        ended = run(*words, "--check", env=environment_of(self.bed.settings))
+        assert (ended.out, ended.err) == ("", "")
+        return ended.code
 
     def wait_for(self, role: str, status: int, *texts: str) -> None:
         """Until it says so of its readiness; what it knows may be a second old."""
         said = {(status, text) for text in texts}
-        wait_until_sync(lambda: self.probe(role, "/readyz") in said, f"{role} says one of {said}", seconds=60)
+        wait_until_sync(lambda: self.probe(role, "/readyz") in said, f"{role} says one of {said}")
 
     def folder(self) -> Path:
         (folder,) = Path(os.environ["TMPDIR"]).iterdir()
@@ -118,7 +117,7 @@ def test_a_process_that_works_is_alive_and_ready(stage: Stage, role: str) -> Non
     assert [stage.probe(role, path) for path in ("/livez", "/readyz?verbose=1")] == [(200, "ok")] * 2
     assert [stage.is_well(role, live=live) for live in (False, True)] == [True, True]
     assert stage.probe(role, "/metrics")[0] == 404
-    assert httpx.post(f"http://127.0.0.1:{stage.ports[role]}/livez", timeout=20, verify=PLAIN).status_code == 405
+    assert httpx.post(f"http://127.0.0.1:{stage.ports[role]}/livez", verify=PLAIN).status_code == 405
 
 
 def test_a_check_is_of_one_role_of_one_fleet(stage: Stage) -> None:
@@ -153,7 +152,7 @@ def test_a_worker_whose_loop_is_blocked_is_not_alive(tmp_path: Path, fast_mode: 
     with held_port(0) as port, fast_fleet(tmp_path, {"TOOLFLEET_PROBE_PORT": str(port)}) as fleet:
 
         def answer() -> tuple[int, str]:
-            said = httpx.get(f"http://127.0.0.1:{port}/livez", timeout=20, verify=PLAIN)
+            said = httpx.get(f"http://127.0.0.1:{port}/livez", verify=PLAIN)
             return said.status_code, said.text
 
         assert answer() == (200, "ok\n")
@@ -194,14 +193,11 @@ def test_a_process_that_stands_still_is_not_well(stage: Stage, role: str, monkey
 
 def test_a_check_is_cheap(stage: Stage) -> None:
     """It loads neither Celery nor Redis nor the other commands."""
-    words = [
-        "-X",
-        "importtime",
-        "-c",
-        "import sys; sys.argv[1:] = ['beat', '--check']; import toolfleet_cli as c; c.main()",
-    ]
+    code = "import sys; sys.argv[1:] = ['beat', '--check']; import toolfleet_cli as c; c.main()"
     env = {**os.environ, **environment_of(stage.bed.settings)}
-    ended = subprocess.run([COMMAND[0], *words], env=env, capture_output=True, text=True, timeout=20, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", code], env=env, capture_output=True, text=True, check=False
+    )
     loaded = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}
 
     assert ended.returncode == 0

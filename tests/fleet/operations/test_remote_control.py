@@ -50,7 +50,7 @@ def app(signed: TestBed, signed_worker: WorkerProcess) -> Iterator[FleetApp]:
 
 def order(app: FleetApp, command: str, **arguments: Any) -> Any:
     """The one worker's answer."""
-    (answer,) = app.control.broadcast(command, arguments=arguments, reply=True, timeout=20, limit=1)
+    (answer,) = app.control.broadcast(command, arguments=arguments, reply=True, limit=1)
     return next(iter(answer.values()))
 
 
@@ -107,7 +107,6 @@ async def test_only_the_fleet_may_revoke(app: FleetApp, signed: TestBed, owls: M
 
 
 def test_a_setting_allows_more(signed: TestBed, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """By the commands' names."""
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
         bed = TestBed(url, signed.modules, signed.folder, {**signed.more, "remote_control": frozenset({"shutdown"})})
         with bed.worker() as worker:
