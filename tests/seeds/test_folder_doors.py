@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
+from support.command import call, run
 from support.servers.plain_http import PLAIN
-from support.up import Up, call, toolfleet, up
+from support.up import Up, up
 from support.waiting import wait_until_sync
 
 HEAD = "from toolfleet.sdk import tool\n"
@@ -71,11 +72,11 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 def asked(fleet: Up, path: str, method: str = "GET") -> httpx.Response:
     key = (fleet.folder / ".toolfleet" / "gateway-key").read_text().strip()
     url = f"{fleet.run_file().gateway_url}{path}"
-    return httpx.request(method, url, headers={"authorization": f"Bearer {key}"}, timeout=30, verify=PLAIN)
+    return httpx.request(method, url, headers={"authorization": f"Bearer {key}"}, verify=PLAIN)
 
 
 def listed(fleet: Up) -> set[str]:
-    tools = json.loads(toolfleet("tools", "list", "--json", "--ignore-errors", cwd=fleet.folder).stdout)
+    tools = json.loads(run("tools", "list", "--json", "--ignore-errors", cwd=fleet.folder).out)
     return {tool["name"] for tool in tools}
 
 
@@ -87,7 +88,7 @@ def faulty(fleet: Up) -> dict[str, str]:
 def called(fleet: Up, tool: str, *words: str) -> dict[str, Any]:
     """A call of the agent `production`."""
     agent = ("--agent", "production", "--user", "ada", "--run-id", "r")
-    return json.loads(toolfleet("call", tool, *words, *agent, "--json", "--timeout", 30, cwd=fleet.folder).stdout)  # type: ignore[no-any-return] # a result
+    return json.loads(run("call", tool, *words, *agent, "--json", cwd=fleet.folder).out)  # type: ignore[no-any-return] # a result
 
 
 def test_tools_are_listed_with_name_source_and_module(fleet: Up) -> None:
@@ -131,43 +132,43 @@ def test_the_list_shows_errors_and_ends_with_1(fleet: Up) -> None:
     """Also at a gateway; one that is not there is named."""
     port = str(fleet.run_file().gateway_url).rpartition(":")[2]
     here, there = (
-        toolfleet("tools", "list", *where, cwd=fleet.folder) for where in ((), ("--host", "127.0.0.1", "--port", port))
+        run("tools", "list", *where, cwd=fleet.folder) for where in ((), ("--host", "127.0.0.1", "--port", port))
     )
-    away = toolfleet("tools", "list", "--host", "127.0.0.1", "--port", "9", cwd=fleet.folder)
+    away = run("tools", "list", "--host", "127.0.0.1", "--port", "9", cwd=fleet.folder)
 
-    assert here.returncode == there.returncode == 1
-    assert "SyntaxError" in here.stderr
-    assert "SyntaxError" in there.stderr
-    assert "tools.file_reader" in there.stdout
-    assert away.returncode != 0
-    assert "127.0.0.1:9" in away.stderr
+    assert here.code == there.code == 1
+    assert "SyntaxError" in here.err
+    assert "SyntaxError" in there.err
+    assert "tools.file_reader" in there.out
+    assert away.code != 0
+    assert "127.0.0.1:9" in away.err
 
 
 def test_tools_are_reloaded_by_route_and_command(fleet: Up) -> None:
     """Both say how many there are and what does not load; the command ends with 1 where there is such a file."""
     found = asked(fleet, "/tools/reload", "POST").json()
-    command = toolfleet("tools", "reload", cwd=fleet.folder)
+    command = run("tools", "reload", cwd=fleet.folder)
 
     assert found["count"] >= 2
     assert "SyntaxError" in {error["error_type"] for error in found["errors"]}
-    assert (command.returncode, "SyntaxError" in command.stderr) == (1, True)
-    assert "tools" in command.stdout
+    assert (command.code, "SyntaxError" in command.err) == (1, True)
+    assert "tools" in command.out
 
 
 def test_a_file_is_served_changed_and_gone_while_agents_run(fleet: Up) -> None:
     """A saved file is there without a restart; one that breaks keeps its version before, and events tell of it."""
-    made = toolfleet("create", "tool", "echo_text", cwd=fleet.folder)
+    made = run("create", "tool", "echo_text", cwd=fleet.folder)
     path = fleet.folder / ".toolfleet" / "tools" / "echo_text.py"
-    wait_until_sync(lambda: "tools.echo_text" in listed(fleet), "the new tool is listed", seconds=30)
+    wait_until_sync(lambda: "tools.echo_text" in listed(fleet), "the new tool is listed")
     first = call("tools.echo_text", "text=owl", "times=2", cwd=fleet.folder)
     whole = path.read_text()
     path.write_text(whole + "def (\n")
-    wait_until_sync(lambda: "echo_text.py" in faulty(fleet), "the error is known", seconds=30)
+    wait_until_sync(lambda: "echo_text.py" in faulty(fleet), "the error is known")
     second = call("tools.echo_text", "text=owl", "times=1", cwd=fleet.folder)
     path.unlink()
-    wait_until_sync(lambda: "tools.echo_text" not in listed(fleet), "the tool is gone", seconds=30)
+    wait_until_sync(lambda: "tools.echo_text" not in listed(fleet), "the tool is gone")
 
-    assert made.returncode == 0
+    assert made.code == 0
     assert first["result"] == {"text": "owl owl"}
     assert second["result"] == {"text": "owl"}
 
@@ -180,7 +181,7 @@ def test_a_load_error_is_an_event(fleet: Up) -> None:
         "GET",
         f"{fleet.run_file().gateway_url}/events",
         headers={"authorization": f"Bearer {key}"},
-        timeout=60,
+        timeout=httpx.Timeout(None),
         verify=PLAIN,
     ) as events:
         lines = events.iter_lines()
@@ -193,7 +194,7 @@ def test_a_load_error_is_an_event(fleet: Up) -> None:
 
 def test_an_agent_has_its_tools_and_its_middleware(fleet: Up) -> None:
     """Its profile selects tools, limits a run, hides personal data and has a person approve; `why` names each rule."""
-    told = toolfleet("why", "tools.file_reader", "--agent", "production", "--run-id", "r", cwd=fleet.folder).stdout
+    told = run("why", "tools.file_reader", "--agent", "production", "--run-id", "r", cwd=fleet.folder).out
     hidden, _, third = (called(fleet, "tools.file_reader", "path=ada@example.com") for _ in range(3))
 
     assert all(name in told for name in ("tool_retry", "tool_call_limit", "pii"))
@@ -206,7 +207,7 @@ def test_an_agent_has_its_tools_and_its_middleware(fleet: Up) -> None:
 def test_what_was_called_is_in_the_audit(fleet: Up) -> None:
     """Who, which tool, and how it ended; a tool that raises is a failed result, and ends nothing else."""
     refused = call("tools.refuse", "path=x", cwd=fleet.folder)
-    lines = toolfleet("audit", "tail", cwd=fleet.folder).stdout
+    lines = run("audit", "tail", cwd=fleet.folder).out
 
     assert (refused["success"], refused["error_code"]) == (False, "module_error")
     assert "(module_error)  tools.refuse" in lines
@@ -216,7 +217,7 @@ def test_what_was_called_is_in_the_audit(fleet: Up) -> None:
 def test_tools_of_langchain_are_served(fleet: Up) -> None:
     """A file with its decorator, as the document's are."""
     (fleet.folder / ".toolfleet" / "tools" / "reversing.py").write_text(LANGCHAIN)
-    toolfleet("tools", "reload", cwd=fleet.folder)
+    run("tools", "reload", cwd=fleet.folder)
 
     assert call("tools.reverse", "text=owl", cwd=fleet.folder)["result"] == "lwo"
 
@@ -224,15 +225,15 @@ def test_tools_of_langchain_are_served(fleet: Up) -> None:
 def test_a_profile_that_selects_nothing_is_told_of(fleet: Up) -> None:
     """Its names are those of another system: whoever puts it is told so, in words or by a refusal."""
     (fleet.folder / "elsewhere.toml").write_text('[agents.elsewhere]\ntools = ["server.app.tools.file_reader"]\n')
-    put = toolfleet("agents", "put", "elsewhere", "--file", "elsewhere.toml", cwd=fleet.folder)
+    put = run("agents", "put", "elsewhere", "--file", "elsewhere.toml", cwd=fleet.folder)
 
-    assert "server.app.tools.file_reader" in put.stdout + put.stderr
+    assert "server.app.tools.file_reader" in put.out + put.err
 
 
 def test_a_profile_is_read_from_yaml(fleet: Up) -> None:
     """As the document's `config.yaml` has it, with its name."""
     (fleet.folder / "config.yaml").write_text("name: reading\nmode: primary\ntools:\n  - tools.file_reader\n")
-    put = toolfleet("agents", "put", "reading", "--file", "config.yaml", cwd=fleet.folder)
+    put = run("agents", "put", "reading", "--file", "config.yaml", cwd=fleet.folder)
 
-    assert put.returncode == 0, put.stderr
-    assert "tools.file_reader" in toolfleet("agents", "show", "reading", cwd=fleet.folder).stdout
+    assert put.code == 0, put.err
+    assert "tools.file_reader" in run("agents", "show", "reading", cwd=fleet.folder).out

@@ -22,7 +22,7 @@ def test_the_demo_plays_its_acts_and_leaves_nothing_behind(tmp_path: Path) -> No
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(timeout=110)
+        output, _ = process.communicate()
     finally:
         leave_nothing(process)
 

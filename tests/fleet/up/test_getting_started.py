@@ -9,10 +9,9 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
-
+from support.command import run
 from support.documents import ROOT
-from support.up import Up, toolfleet, up
+from support.up import Up, up
 from support.waiting import wait_until_sync
 
 PAGE = (ROOT / "docs" / "getting-started.md").read_text()
@@ -23,7 +22,6 @@ _PARTS = re.compile(
     r"^(?:<!-- program: (?P<name>[a-z-]+) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 _TYPED = re.compile(r"^\$ (.*)\n([^$]*)", re.MULTILINE)
-_SECONDS = 60
 WAITED = PAGE.partition("Then `waiting.py` prints `")[2].partition("`")[0]
 
 
@@ -39,7 +37,7 @@ class Reader:
         if name == "tool":
             path = self.folder / "owls" / "tools.py"
             path.write_text(f"{path.read_text()}\n\n{text}")
-            wait_until_sync(lambda: "owls.adopt" in self._listed(), "the new tool is served", seconds=_SECONDS)
+            wait_until_sync(lambda: "owls.adopt" in self._listed(), "the new tool is served")
         else:
             (self.folder / FILES[name]).write_text(text)
 
@@ -50,7 +48,7 @@ class Reader:
             self.fleet = self._stack.enter_context(up(self.folder, None, *words[1:]))
         elif words[:1] == ["host"]:
             self._start(program, *words)
-            wait_until_sync(lambda: "clock.convert_time" in self._listed(), "the server is served", seconds=_SECONDS)
+            wait_until_sync(lambda: "clock.convert_time" in self._listed(), "the server is served")
         elif words == ["waiting.py"]:
             self._start(program, *words)
             wait_until_sync(self._approvals, "its call waits")
@@ -70,20 +68,19 @@ class Reader:
         self._stack.callback(process.terminate)
 
     def _ended(self, program: str, *words: str) -> str:
-        ended = subprocess.run(
-            [BIN / program, *words], cwd=self.folder, capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
-        assert ended.returncode == 0, f"{program} {words}\n{ended.stdout}\n{ended.stderr}"
-        return ended.stdout
+        if program == "toolfleet":
+            ended = run(*words, cwd=self.folder)
+            assert ended.code == 0, (words, ended)
+            return ended.out
+        return subprocess.check_output([BIN / program, *words], cwd=self.folder, text=True)
 
     def _listed(self) -> str:
-        return toolfleet("tools", "list", cwd=self.folder).stdout
+        return run("tools", "list", cwd=self.folder).out
 
     def _approvals(self) -> list[str]:
-        return [one["id"] for one in json.loads(toolfleet("approvals", "list", "--json", cwd=self.folder).stdout)]
+        return [one["id"] for one in json.loads(run("approvals", "list", "--json", cwd=self.folder).out)]
 
 
-@pytest.mark.timeout(240)
 def test_the_page_works_as_it_stands(tmp_path: Path) -> None:
     """Each program, each command and each output is as the page has it, in order, and nothing else is typed."""
     with ExitStack() as stack:

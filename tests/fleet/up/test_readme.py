@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from support.command import run
 from support.documents import ROOT, programs
-from support.up import Up, toolfleet, up
+from support.up import Up, up
 from support.workers.wakes import SECRET
 
 README = "README.md"
@@ -38,14 +39,13 @@ def local_fleet(tmp_path: Path) -> Iterator[Up]:
         yield running
 
 
-def run(program: str, fleet: Up, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def python(program: str, fleet: Up, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", program],
         cwd=fleet.folder,
         env={**os.environ, **(env or {})},
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
 
@@ -53,7 +53,7 @@ def run(program: str, fleet: Up, env: Mapping[str, str] | None = None) -> subpro
 def curl(program: str, fleet: Up) -> str:
     """What a call with curl prints, wherever the gateway is."""
     env = {**os.environ, "no_proxy": "*"}
-    return subprocess.check_output(["/bin/sh", "-euc", program], cwd=fleet.folder, env=env, text=True, timeout=60)
+    return subprocess.check_output(["/bin/sh", "-euc", program], cwd=fleet.folder, env=env, text=True)
 
 
 def inside(lines: str, *, given: str, said: str) -> str:
@@ -85,8 +85,8 @@ def test_the_readmes_programs_do_what_it_shows(tmp_path: Path) -> None:
     (tmp_path / "owls" / "main.py").write_text(module)
     (serving,) = (command for command in shown if command.startswith("toolfleet up "))
     with up(tmp_path, None, *shlex.split(serving)[2:]) as running:
-        ended = run(agent, running)
-        lines = toolfleet("audit", "tail", cwd=tmp_path).stdout
+        ended = python(agent, running)
+        lines = run("audit", "tail", cwd=tmp_path).out
         over_http = json.loads(curl(programs(README)["curl"], running))
 
     assert ended.stdout == shown["python agent.py"], ended.stderr
@@ -105,7 +105,7 @@ async def create(*, tools, **asked):
     return Answer(content=[block])
 client, model, messages = Answer(messages=Answer(create=create)), "a model", []
 """
-    ended = run(inside(lines, given=given, said='reply["tool_use_id"], reply.get("is_error")'), fleet)
+    ended = python(inside(lines, given=given, said='reply["tool_use_id"], reply.get("is_error")'), fleet)
 
     assert ended.stdout.startswith("t1 "), ended.stderr
     assert "True" not in ended.stdout
@@ -121,14 +121,14 @@ prompt, question = "", "what is new?"
 text = "I will look.\\nRESEARCH: slow lanes"
 """
     program = inside(TAGS["tags"], given=given, said='result.message, "|", parsed')
-    ended = run(program, local_fleet, LOCAL_TOOLS)
+    ended = python(program, local_fleet, LOCAL_TOOLS)
 
     assert ended.stdout.startswith("Looking for slow lanes. |"), ended.stderr
 
 
 def test_a_job_is_polled_and_its_end_is_heard_of(fleet: Up) -> None:
     """The program about jobs, as it stands, beside a fleet that is up."""
-    ended = run(programs("docs/guides/jobs.md")["job"], fleet)
+    ended = python(programs("docs/guides/jobs.md")["job"], fleet)
 
     assert ended.stdout.startswith("job.completed "), ended.stderr
 
@@ -165,6 +165,6 @@ async def main():
 asyncio.run(main())
 """
     core = programs("docs/guides/wake-ups.md")["core"]
-    ended = run(f"{given}\n{core}\n{sending}", fleet, {"TOOLFLEET_CORE_SECRET": SECRET})
+    ended = python(f"{given}\n{core}\n{sending}", fleet, {"TOOLFLEET_CORE_SECRET": SECRET})
 
     assert ended.stdout == "204\n204\n401\n1\n", ended.stderr

@@ -20,5 +20,4 @@ def test_the_pages_commands_print_what_it_shows(tmp_path: Path) -> None:
 
 
 def test_the_table_has_every_error_code_once() -> None:
-    """In the order in which they are defined."""
     assert _ROW.findall(PAGE.read_text()) == list(get_args(ErrorCode))

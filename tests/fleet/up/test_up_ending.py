@@ -11,10 +11,11 @@ import psutil
 import pytest
 from redis import Redis
 
-from support.module_server import ModuleServer, serve
+from support.command import call
+from support.module_server import ModuleServer, holding, serve
 from support.owls import make_module
 from support.processes import is_gone
-from support.up import Up, call, publish, starting, up
+from support.up import Up, publish, starting, up
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.config.run_file import find_run_file
@@ -41,7 +42,7 @@ def nobody_lives_in(folder: Path) -> bool:
 
 
 def wait_until_gone(folder: Path) -> None:
-    wait_until_sync(lambda: nobody_lives_in(folder), f"all processes in {folder} are gone", seconds=30)
+    wait_until_sync(lambda: nobody_lives_in(folder), f"all processes in {folder} are gone")
 
 
 def test_a_signal_ends_it_in_order(fleet: Up, naps: ModuleServer) -> None:
@@ -49,12 +50,14 @@ def test_a_signal_ends_it_in_order(fleet: Up, naps: ModuleServer) -> None:
 
     Where no module is slow there was no worker for the slow lane.
     """
-    with ThreadPoolExecutor(1) as threads:
-        nap = threads.submit(call, "owls.nap", "seconds:=1.5", cwd=fleet.folder)
+    with ThreadPoolExecutor(1) as threads, holding(naps, "nap") as release:
+        nap = threads.submit(call, "owls.nap", "seconds:=0", cwd=fleet.folder)
         wait_until_sync(lambda: naps.running, "the module has the call")
         fleet.process.send_signal(signal.SIGTERM)
+        wait_until_sync(lambda: "Warm shutdown" in fleet.log("worker-fast"), "the worker ends")
+        release()
 
-        assert nap.result(60)["result"] == "awake"
+        assert nap.result()["result"] == "awake"
     assert fleet.wait() == 0
     wait_until_gone(fleet.folder)
     assert find_run_file(fleet.folder) is None
@@ -72,7 +75,7 @@ def test_a_second_signal_ends_it_fast(fleet: Up, naps: ModuleServer) -> None:
         wait_until_sync(lambda: "Warm shutdown" in fleet.log("worker-fast"), "the worker ends")
         fleet.process.send_signal(signal.SIGINT)
 
-        assert fleet.wait(seconds=30) == 0
+        assert fleet.wait() == 0
     wait_until_gone(fleet.folder)
     with redis_server(fleet.folder / ".toolfleet" / "redis") as url, Redis.from_url(url) as redis:
         assert redis.llen("tools.owls") == 1

@@ -9,10 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from support.command import run
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from support.servers.plain_http import PLAIN
-from support.up import Up, toolfleet, up
+from support.up import Up, up
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
@@ -39,7 +40,7 @@ def answers(fleet: Up) -> bool:
     """Whether its gateway knows its key."""
     try:
         headers = {"authorization": f"Bearer {key_of(fleet)}"}
-        return httpx.get(f"{url_of(fleet)}/tools", headers=headers, timeout=5, verify=PLAIN).status_code == 200
+        return httpx.get(f"{url_of(fleet)}/tools", headers=headers, verify=PLAIN).status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -54,14 +55,12 @@ def check_that_the_key_is_kept_secret(fleet: Up) -> None:
 def check_that_it_comes_back(fleet: Up) -> None:
     before = fleet.run_file().processes["gateway"].pid
     os.kill(before, signal.SIGKILL)
-    wait_until_sync(
-        lambda: fleet.run_file().processes["gateway"].pid != before and answers(fleet), "it is back", seconds=60
-    )
+    wait_until_sync(lambda: fleet.run_file().processes["gateway"].pid != before and answers(fleet), "it is back")
 
 
 def answers_at(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/livez", timeout=5, verify=PLAIN).status_code == 200
+        return httpx.get(f"{url}/livez", verify=PLAIN).status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -80,7 +79,7 @@ def test_a_fleet_has_a_gateway(owls: ModuleServer, tmp_path: Path) -> None:
         assert (tmp_path / ".toolfleet" / "gateway-url").read_text() == f"{url}\n"
         assert f"Key     {key}\n" in fleet.said()
         assert answers(fleet)
-        assert "gateway" in toolfleet("logs", cwd=tmp_path).stdout.split()
+        assert "gateway" in run("logs", cwd=tmp_path).out.split()
         check_that_it_comes_back(fleet)
         check_that_the_key_is_kept_secret(fleet)
         fleet.process.send_signal(signal.SIGTERM)
@@ -95,10 +94,10 @@ def test_a_port_that_somebody_has_is_not_taken(owls: ModuleServer, tmp_path: Pat
     """Where the settings name one that is another program's, `up` says so, and starts no workers."""
     taken = owls.url.rpartition(":")[2]
     env = {"TOOLFLEET_MODULE_SERVICES": json.dumps({"owls": owls.url}), "TOOLFLEET_GATEWAY_PORT": taken}
-    ended = toolfleet("up", cwd=tmp_path, env=env)
+    ended = run("up", cwd=tmp_path, env=env)
 
-    assert ended.returncode == 2
-    assert ended.stderr.endswith(f"Port {taken}, where the gateway is to be, is another program's.\n")
+    assert ended.code == 2
+    assert ended.err.endswith(f"Port {taken}, where the gateway is to be, is another program's.\n")
 
 
 def test_what_the_key_asks_for_is_approved_at_the_command_line(owls: ModuleServer, tmp_path: Path) -> None:
@@ -112,7 +111,7 @@ def test_what_the_key_asks_for_is_approved_at_the_command_line(owls: ModuleServe
     body = {"tool_name": "owls.echo", "arguments": {"text": "hoo", "n": 1}}
     with up(tmp_path, env) as fleet:
         headers = {"authorization": f"Bearer {key_of(fleet)}"}
-        with httpx.Client(base_url=url_of(fleet), headers=headers, timeout=30, verify=PLAIN) as client:
+        with httpx.Client(base_url=url_of(fleet), headers=headers, verify=PLAIN) as client:
             for named in ({}, {"user_id": "ada"}):
                 asked = client.post("/calls", json={**body, **named})
                 assert asked.status_code == 202, asked.text
@@ -120,12 +119,10 @@ def test_what_the_key_asks_for_is_approved_at_the_command_line(owls: ModuleServe
                 refused = client.post(f"/approvals/{call_id}", json={"decision": "approve"})
                 assert (refused.status_code, "self_approval" in refused.text) == (403, True), refused.text
                 same_key = {**env, "TOOLFLEET_GATEWAY_KEY": key_of(fleet)}
-                over_http = toolfleet(
-                    "approvals", "approve", call_id, "--url", url_of(fleet), cwd=tmp_path, env=same_key
-                )
-                assert (over_http.returncode, "self_approval" in over_http.stderr) == (1, True), over_http.stderr
+                over_http = run("approvals", "approve", call_id, "--url", url_of(fleet), cwd=tmp_path, env=same_key)
+                assert (over_http.code, "self_approval" in over_http.err) == (1, True), over_http.err
 
-                approved = toolfleet("approvals", "approve", call_id, cwd=tmp_path, env=env)
-                assert approved.returncode == 0, approved.stderr
+                approved = run("approvals", "approve", call_id, cwd=tmp_path, env=env)
+                assert approved.code == 0, approved.err
                 ended = client.get(f"/calls/{call_id}", headers={"prefer": "wait=20"}).json()
                 assert ended["result"]["success"], ended

@@ -9,10 +9,11 @@ import httpx
 import pytest
 
 import support.up
+from support.command import run
 from support.module_server import serve
 from support.owls import make_module
 from support.servers.plain_http import PLAIN
-from support.up import Up, toolfleet, up
+from support.up import Up, up
 from support.waiting import wait_until_sync
 
 _TOOLS = '''"""Tools."""
@@ -39,8 +40,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 def calls(fleet: Up, tool: str, *words: str) -> str:
     """What the command prints for a call."""
-    ended = toolfleet("call", tool, *words, "--timeout", 10, cwd=fleet.folder)
-    return ended.stdout + ended.stderr
+    ended = run("call", tool, *words, "--timeout", 10, cwd=fleet.folder)
+    return ended.out + ended.err
 
 
 def write(fleet: Up, text: str) -> None:
@@ -53,7 +54,7 @@ def test_it_starts_without_modules_and_says_how_to_add_one(fleet: Up) -> None:
     assert "  toolfleet host folder FOLDER " in fleet.said()
     assert "  toolfleet modules add NAME URL " in fleet.said()
     assert "JSON" not in fleet.said()
-    assert httpx.get(f"{fleet.run_file().gateway_url}/readyz", timeout=10, verify=PLAIN).status_code == 200
+    assert httpx.get(f"{fleet.run_file().gateway_url}/readyz", verify=PLAIN).status_code == 200
 
 
 def test_a_module_is_there_within_seconds_of_its_line(fleet: Up) -> None:
@@ -62,18 +63,16 @@ def test_a_module_is_there_within_seconds_of_its_line(fleet: Up) -> None:
     with serve(make_module("owls")) as there:
         with serve(make_module("owls")) as here:
             write(fleet, f'slow_modules = ["owls"]\n[module_services]\nowls = "{here.url}"\n')
-            wait_until_sync(lambda: "hoot" in calls(fleet, "owls.echo", "word=hoot"), fleet.said(), seconds=30)
+            wait_until_sync(lambda: "hoot" in calls(fleet, "owls.echo", "word=hoot"), fleet.said())
             wait_until_sync(lambda: "toolfleet.toml: from now on calls reach owls" in fleet.said(), "it is said")
 
         write(fleet, f'[module_services]\nowls = "{there.url}"\n')
-        wait_until_sync(lambda: "hoot" in calls(fleet, "owls.echo", "word=hoot"), fleet.said(), seconds=60)
+        wait_until_sync(lambda: "hoot" in calls(fleet, "owls.echo", "word=hoot"), fleet.said())
         write(fleet, "")
-        wait_until_sync(
-            lambda: "unknown_module: Unknown module: owls" in calls(fleet, "owls.echo"), fleet.said(), seconds=60
-        )
+        wait_until_sync(lambda: "unknown_module: Unknown module: owls" in calls(fleet, "owls.echo"), fleet.said())
     wait_until_sync(lambda: "toolfleet.toml: calls do not reach any more owls" in fleet.said(), "it is said")
     wait_until_sync(lambda: fleet.run_file().processes["beat"].pid != beat, "beat has the new lines, too")
-    assert json.loads(toolfleet("status", "--json", cwd=fleet.folder).stdout)["troubles"] == []
+    assert json.loads(run("status", "--json", cwd=fleet.folder).out)["troubles"] == []
 
 
 def test_a_host_is_started_and_ended_by_its_line_and_what_cannot_be_is_said_everywhere(fleet: Up) -> None:
@@ -82,12 +81,12 @@ def test_a_host_is_started_and_ended_by_its_line_and_what_cannot_be_is_said_ever
     tools.mkdir()
     (tools / "greet.py").write_text(_TOOLS)
     write(fleet, 'log_level = "DEBUG"\n[hosts.crows]\nfolder = "mine"\n[hosts.jays]\nfolder = "nowhere"\n')
-    wait_until_sync(lambda: "hoot" in calls(fleet, "crows.greet"), fleet.said(), seconds=60)
+    wait_until_sync(lambda: "hoot" in calls(fleet, "crows.greet"), fleet.said())
 
     jays = f"[hosts.jays]: There is no tool folder {fleet.folder / 'nowhere'}. Correct that and save toolfleet.toml: it is applied then."
     level = "toolfleet.toml: log_level changed; to apply that, end `toolfleet up` with Ctrl-C, and start it again."
-    status = json.loads(toolfleet("status", "--json", cwd=fleet.folder).stdout)
-    said = " ".join(toolfleet("doctor", cwd=fleet.folder).stdout.split())
+    status = json.loads(run("status", "--json", cwd=fleet.folder).out)
+    said = " ".join(run("doctor", cwd=fleet.folder).out.split())
     assert {jays, level} == {*status["not_applied"]}
     assert (jays in fleet.said(), level in fleet.said()) == (True, True)
     assert (jays in said, level in said) == (True, True)
@@ -111,13 +110,11 @@ def test_a_host_is_started_and_ended_by_its_line_and_what_cannot_be_is_said_ever
         now = fleet.run_file().processes[name]
         return now.state == "ready" and now.pid != killed[name]
 
-    wait_until_sync(lambda: all(map(is_back, killed)), "what is started again reads no broken file", seconds=30)
+    wait_until_sync(lambda: all(map(is_back, killed)), "what is started again reads no broken file")
     write(fleet, "")
-    wait_until_sync(lambda: "crows" not in fleet.run_file().processes, fleet.said(), seconds=30)
+    wait_until_sync(lambda: "crows" not in fleet.run_file().processes, fleet.said())
     wait_until_sync(lambda: fleet.run_file().not_applied == {}, "all is applied")
-    wait_until_sync(
-        lambda: "unknown_module: Unknown module: crows" in calls(fleet, "crows.greet"), fleet.said(), seconds=30
-    )
+    wait_until_sync(lambda: "unknown_module: Unknown module: crows" in calls(fleet, "crows.greet"), fleet.said())
 
 
 def test_a_server_that_does_not_start_is_no_secret(fleet: Up) -> None:
@@ -125,20 +122,20 @@ def test_a_server_that_does_not_start_is_no_secret(fleet: Up) -> None:
     write(fleet, '[hosts.larks]\ncommand = ["no-such-program-here"]\n')
 
     def trouble() -> list[tuple[str, str]]:
-        found = json.loads(toolfleet("status", "--json", cwd=fleet.folder).stdout)["troubles"]
+        found = json.loads(run("status", "--json", cwd=fleet.folder).out)["troubles"]
         return [(one["module"], one["trouble"]) for one in found]
 
-    wait_until_sync(lambda: trouble() == [("larks", "not ready")], fleet.said(), seconds=60)
+    wait_until_sync(lambda: trouble() == [("larks", "not ready")], fleet.said())
     key = {"Authorization": f"Bearer {(fleet.folder / '.toolfleet' / 'gateway-key').read_text().strip()}"}
     url = f"{fleet.run_file().gateway_url}/operations/modules"
     why = "Its server cannot be served: it ended in the handshake; its host's log says more."
 
     def rows() -> list[tuple[str, str | None, str | None]]:
-        found = httpx.get(url, headers=key, timeout=10, verify=PLAIN).json()["modules"]
+        found = httpx.get(url, headers=key, verify=PLAIN).json()["modules"]
         return [(row["module"], row.get("trouble"), row.get("reason")) for row in found]
 
-    wait_until_sync(lambda: rows() == [("larks", "not ready", why)], fleet.said(), seconds=60)
-    assert why in " ".join(toolfleet("modules", "list", cwd=fleet.folder).stdout.split())
-    said = " ".join(toolfleet("doctor", cwd=fleet.folder).stdout.split())
+    wait_until_sync(lambda: rows() == [("larks", "not ready", why)], fleet.said())
+    assert why in " ".join(run("modules", "list", cwd=fleet.folder).out.split())
+    said = " ".join(run("doctor", cwd=fleet.folder).out.split())
     assert f"Module larks is not ready. {why} " in said
     assert "Module 'larks' serves no tools now; `toolfleet tools errors` says why." in calls(fleet, "larks.sing")

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from support.command import call, run
 from support.module_server import serve
 from support.owls import make_module
 from support.processes import is_gone
-from support.up import Up, call, toolfleet, up
+from support.up import Up, up
 from support.waiting import wait_until_sync
 
 _MAIN = '''"""A module."""
@@ -65,9 +66,9 @@ def test_it_prints_what_an_agent_elsewhere_must_set(fleet: Up, tmp_path: Path) -
     env = dict(exports)
     assert env == {"TOOLFLEET_REDIS_URL": fleet.run_file().settings["redis_url"]}
 
-    called = toolfleet("call", "crows.greet", "--timeout", "40", cwd=tmp_path, env=env)
-    assert (called.returncode, called.stdout) == (0, "hoot\n"), called.stderr
-    status = json.loads(toolfleet("status", "--json", cwd=tmp_path, env=env).stdout)
+    called = run("call", "crows.greet", "--timeout", "40", cwd=tmp_path, env=env)
+    assert (called.code, called.out) == (0, "hoot\n"), called.err
+    status = json.loads(run("status", "--json", cwd=tmp_path, env=env).out)
     assert [(lane["lane"], len(lane["workers"]), lane["modules"]) for lane in status["lanes"]] == [
         ("fast", 1, ["crows", "owls"]),
         ("slow", 0, []),
@@ -93,9 +94,9 @@ def test_a_module_whose_files_change_is_restarted_alone(fleet: Up) -> None:
     main.write_text(main.read_text().replace('return "hoot"', 'return "toowit"').replace("Greet.", "Say something."))
 
     def is_new() -> bool:
-        return "Say something." in toolfleet("tools", "show", "owls.greet", cwd=fleet.folder).stdout
+        return "Say something." in run("tools", "show", "owls.greet", cwd=fleet.folder).out
 
-    wait_until_sync(is_new, f"the new one is offered\n{fleet.said()}", seconds=40)
+    wait_until_sync(is_new, f"the new one is offered\n{fleet.said()}")
     assert call("owls.greet", cwd=fleet.folder)["result"] == "toowit"
     after = fleet.run_file().processes
     assert [name for name in before if before[name].pid != after[name].pid] == ["owls"]
@@ -109,9 +110,9 @@ def test_restart_ends_a_process_in_order_and_starts_it_anew(fleet: Up, name: str
     below = fleet.folder / "below"
     below.mkdir(exist_ok=True)
     old = pid_of(fleet, name)
-    ended = toolfleet("restart", name, cwd=below)
+    ended = run("restart", name, cwd=below)
 
-    assert (ended.returncode, ended.stderr) == (0, f"{name} is ready again (process {pid_of(fleet, name)}).\n")
+    assert (ended.code, ended.err) == (0, f"{name} is ready again (process {pid_of(fleet, name)}).\n")
     assert is_gone(old)
     assert f"{name} ended with exit code" not in fleet.said()
     assert call("crows.greet", cwd=fleet.folder)["result"] == "hoot"
@@ -123,18 +124,18 @@ def test_a_module_that_crashes_again_and_again_is_dead_and_the_rest_goes_on(flee
     sick = fleet.folder / "crows" / "sick"
     sick.touch()
     os.kill(pid_of(fleet, "crows"), signal.SIGKILL)
-    wait_until_sync(lambda: fleet.run_file().processes["crows"].state == "dead", "it is given up", seconds=60)
+    wait_until_sync(lambda: fleet.run_file().processes["crows"].state == "dead", "it is given up")
 
     assert "crows ended 5 times within 60 s, last with exit code 3: it is not started again" in fleet.said()
-    assert "5 of 6 ready, crows dead" in toolfleet("status", cwd=fleet.folder).stdout
+    assert "5 of 6 ready, crows dead" in run("status", cwd=fleet.folder).out
     assert call("owls.greet", cwd=fleet.folder)["success"]
     assert not call("crows.greet", cwd=fleet.folder)["success"]
-    failed = toolfleet("restart", "crows", cwd=fleet.folder)
-    assert failed.returncode == 1
-    assert failed.stderr == "crows does not stay alive: `toolfleet logs crows` shows why.\n"
+    failed = run("restart", "crows", cwd=fleet.folder)
+    assert failed.code == 1
+    assert failed.err == "crows does not stay alive: `toolfleet logs crows` shows why.\n"
 
     sick.unlink()
-    assert toolfleet("restart", "crows", cwd=fleet.folder).returncode == 0
+    assert run("restart", "crows", cwd=fleet.folder).code == 0
     assert fleet.process.poll() is None
 
 
@@ -142,11 +143,11 @@ def test_a_module_that_crashes_again_and_again_is_dead_and_the_rest_goes_on(flee
 def test_a_slow_module_that_is_added_gets_a_worker(fleet: Up) -> None:
     """Its lane had none; a call made at once waits for it, and is done."""
     with serve(make_module("larks")) as larks:
-        added = toolfleet("modules", "add", "larks", larks.url, "--slow", cwd=fleet.folder)
-        assert added.returncode == 0, added.stderr
+        added = run("modules", "add", "larks", larks.url, "--slow", cwd=fleet.folder)
+        assert added.code == 0, added.err
 
-        called = toolfleet("call", "larks.echo", "word=hoot", "--timeout", "60", cwd=fleet.folder)
-        assert (called.returncode, json.loads(called.stdout)) == (0, {"word": "hoot"}), called.stderr
+        called = run("call", "larks.echo", "word=hoot", "--timeout", "60", cwd=fleet.folder)
+        assert (called.code, json.loads(called.out)) == (0, {"word": "hoot"}), called.err
         assert fleet.said().count("A slow module was added") == 1
         assert fleet.run_file().processes["worker-slow"].state == "ready"
-        assert toolfleet("modules", "remove", "larks", "--drain", "0", cwd=fleet.folder).returncode == 0
+        assert run("modules", "remove", "larks", "--drain", "0", cwd=fleet.folder).code == 0

@@ -11,10 +11,11 @@ import psutil
 import pytest
 
 from modules.command_isolation import isolation_for
+from support.command import call
 from support.modules.workshop import make_workspace, processes_of
 from support.programs.escapes import outcomes
 from support.servers.plain_http import PLAIN
-from support.up import call, up
+from support.up import up
 from support.waiting import wait_until_sync
 
 ADA = ("--user", "ada", "--permission", "admin")
@@ -40,9 +41,9 @@ def test_what_an_agent_builds_is_deployed_and_ends_with_the_fleet(tmp_path: Path
         agent = f"{endless['task_id']}/prompt.txt"
         wait_until_sync(lambda: any(agent in command for command in processes_of(tmp_path).values()), "it runs")
         fleet.process.send_signal(signal.SIGINT)
-        fleet.process.wait(60)
+        fleet.process.wait()
 
-    wait_until_sync(lambda: not processes_of(tmp_path), "nothing is left running", seconds=15)
+    wait_until_sync(lambda: not processes_of(tmp_path), "nothing is left running")
 
 
 SECRET = "hunter2-" * 6
@@ -90,4 +91,4 @@ def test_what_is_deployed_gets_at_nothing_of_the_fleet(tmp_path: Path) -> None:
         }
         assert worker.is_running()
         assert call("deployer.list_deployments", *ADA, cwd=tmp_path)["success"]
-    wait_until_sync(lambda: not processes_of(tmp_path), "nothing is left running", seconds=15)
+    wait_until_sync(lambda: not processes_of(tmp_path), "nothing is left running")
