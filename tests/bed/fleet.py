@@ -182,11 +182,16 @@ class Bed:
         """Open an agent's side, in the test's own process."""
         return await self._stack.enter_async_context(ToolFleet(settings=self.with_settings(**settings)))
 
-    async def serve(self, *modules: ModuleServer) -> None:
-        """Serve modules, and have all who come later know them."""
+    async def serve(self, *modules: ModuleServer, port: int = 0) -> Site:
+        """Serve modules, and have all who come later know them. Returns the site of the last one.
+
+        `port`: where one that was killed was before.
+        """
         for module in modules:
-            await self.site(module.name).start(module_server.start(module, 0))
+            site = self.site(module.name)
+            await site.start(module_server.start(module, port))
             self.given["module_services"] = {**self.given["module_services"], module.name: module.url}
+        return site
 
     async def gateway(self, **settings: object) -> "Gateway":
         """Start a gateway, and wait until it takes requests."""

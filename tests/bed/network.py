@@ -29,6 +29,7 @@ class Link:
     requests: list[bytes] = field(default_factory=list)
     """What the client has written lately, as it came."""
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
+    _stranded: set[asyncio.StreamWriter] = field(default_factory=set)
 
     @property
     def redis_url(self) -> str:
@@ -51,6 +52,10 @@ class Link:
         for writer in there:
             writer.transport.abort()
         return len(there) // 2
+
+    def strand(self) -> None:
+        """Lose all that is written to today's connections, by either side, and their ends as well. New ones work."""
+        self._stranded |= self._writers
 
     async def repeat(self) -> None:
         """Have the server get the client's latest request once more, as a proxy does that tries again. The answer is lost."""
@@ -83,8 +88,8 @@ class Link:
                 self.requests[:] = [*self.requests[-9:], data]
             if self.late_seconds:
                 await asyncio.sleep(self.late_seconds)
-            if not (self.loses_requests if is_request else self.loses_answers):
+            if writer not in self._stranded and not (self.loses_requests if is_request else self.loses_answers):
                 writer.write(data)
                 await writer.drain()
-        if writer.can_write_eof():
+        if writer not in self._stranded and writer.can_write_eof():
             writer.write_eof()

@@ -44,6 +44,18 @@ async def bed(virtual_redis: VirtualRedis) -> AsyncIterator[Bed]:
         _check_keys(client)
 
 
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
+    """What workers, beats and gateways have logged so far."""
+    heard: list[str] = []
+
+    def read() -> str:
+        heard.append(capsys.readouterr().err)
+        return "".join(heard)
+
+    return read
+
+
 def _check_keys(client: Redis) -> None:
     keys = Keys("")
     for key in client.scan_iter():
