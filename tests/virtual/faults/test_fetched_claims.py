@@ -1,0 +1,50 @@
+"""A worker that dies with a call that was claimed as its message was taken: the call is run all the same, and once."""
+
+import pytest
+
+from bed.fleet import Bed, until
+from support.module_server import ModuleServer
+from toolfleet import Caller, ToolCall
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.queue_keys import QueueKeys
+from toolfleet_tasks.lua.queues import RESERVE
+
+KEYS, QUEUE = Keys(), "tools.owls"
+
+
+@pytest.mark.parametrize(("method", "attempts"), [("echo", 2), ("nap_once", 1)])
+async def test_a_call_that_was_taken_and_not_begun_is_run(
+    bed: Bed, owls: ModuleServer, owner: Caller, method: str, attempts: int
+) -> None:
+    """Of one that was claimed with its message nobody knows whether it was begun; of one that must not be repeated it is known."""
+    await bed.serve(owls)
+    fleet = await bed.agent()
+    handle = await fleet.submit(ToolCall(tool_name=f"owls.{method}"), owner, timeout=60)
+    assert _taken_by_the_dead(bed) == (attempts == 2)
+    await bed.worker()
+    result = await handle.result()
+
+    assert (result.success, result.audit.attempts, len(owls.requests)) == (True, attempts, 1)
+    await until(lambda: not bed.ask("HLEN", "unacked"), "it was acked")
+
+
+def _taken_by_the_dead(bed: Bed) -> bool:
+    """Take the message as a worker does that dies then, and say whether its call was claimed."""
+    command = RESERVE.command(
+        unacked="unacked",
+        unacked_index="unacked_index",
+        queue_states=QueueKeys("").states,
+        queues=[(KEYS.queue(QUEUE), KEYS.notify_key(QUEUE))],
+        wanted=1,
+        tag="wb0b-0-",
+        prefix_length=0,
+        reserve_ms=1000,
+        lease_ms=500,
+        worker="dead",
+        record_seconds=600,
+        record_prefix=KEYS.call(""),
+        breaker_prefix=KEYS.breaker(""),
+    )
+    _, _, tag, _, _, call_id = bed.ask(*command)
+    bed.ask("ZADD", "unacked_index", 1, tag)
+    return bool(call_id)
