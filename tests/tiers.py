@@ -49,7 +49,6 @@ TIERS = {
     "fleet/calls/test_calls.py": "usual",
     "fleet/calls/test_files.py": "usual",
     "fleet/calls/test_schemas.py": "usual",
-    "fleet/faults/test_deaths.py": "usual",
     "fleet/gateway/mcp/test_calls.py": "usual",
     "fleet/gateway/mcp/test_real_clients.py": "usual",
     "fleet/gateway/test_calls.py": "usual",

@@ -21,7 +21,6 @@ from toolfleet_cli.local.tcp_ports import held_port
 
 NAP = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 0.2})
 ECHO = ToolCall(tool_name="owls.echo")
-LONG_NAP = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 25})
 
 
 @pytest.fixture
