@@ -278,6 +278,8 @@ def test_programs_without_a_loop_have_the_same(bed: TestBed, worker: WorkerProce
         assert "owls.echo" in [tool.name for tool in fleet.tools(owner)]
         assert fleet.modules.statuses()["owls"].ok
         assert fleet.call(call("echo", a=1), owner).result == {"a": 1}
+        versioned = ToolCall(tool_name="owls.echo", tool_version="1.0.0")
+        assert fleet.call(versioned, owner).error_code == "version_mismatch"
         assert [result.result for result in fleet.call_many([call("echo", a=2)], owner)] == [{"a": 2}]
         handle = fleet.submit(call("nap", seconds=0), owner)
         assert handle.result(10).success
