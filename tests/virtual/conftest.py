@@ -6,14 +6,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from random import Random
 
 import pytest
-from redis import Redis
 
 from bed.fleet import Bed, open_bed
 from bed.loop import VirtualLoop
 from bed.redis import VirtualRedis
 from support.module_server import ModuleServer
 from support.owls import make_module
-from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.time import fleet_clock
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], VirtualLoop]]:
@@ -30,6 +29,12 @@ def virtual_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VirtualR
     server.close()
 
 
+@pytest.fixture(scope="session")
+def redis_process_url(virtual_redis: VirtualRedis) -> str:
+    """Have whoever asks for `redis_url` or `redis` get this server."""
+    return virtual_redis.url
+
+
 @pytest.fixture
 def owls() -> ModuleServer:
     """A module with tools that work, nap, fail, turn away and garble."""
@@ -37,40 +42,15 @@ def owls() -> ModuleServer:
 
 
 @pytest.fixture
-async def bed(virtual_redis: VirtualRedis) -> AsyncIterator[Bed]:
-    """An empty fleet; at the end every key in its Redis is one of keys.py, and expires unless it may last."""
-    async with open_bed(virtual_redis) as bed:
-        yield bed
-    with virtual_redis.client() as client:
-        _check_keys(client)
-
-
-class _Heard(logging.Handler):
-    """Keeps lines: Celery configures the logs once a process, for whichever test is the first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        fields = record.msg if isinstance(record.msg, dict) else {"event": record.getMessage()}
-        self.lines.append(" ".join(f"{name}={value}" for name, value in fields.items()))
+def redis_url(redis_url: str) -> str:
+    """Its URL, empty and checked as everywhere. This process's fleet clock has not heard of any Redis yet."""
+    fleet_clock.clock.forget()
+    return redis_url
 
 
 @pytest.fixture
-def said() -> Iterator[Callable[[], str]]:
-    """What workers, beats and gateways have logged so far; `exc_info=True` is in the lines that have a traceback."""
-    heard, loggers = _Heard(), [logging.getLogger(f"toolfleet_{room}") for room in ("registry", "tasks", "workers")]
-    for logger in loggers:
-        logger.addHandler(heard)
-    yield lambda: "\n".join(heard.lines)
-    for logger in loggers:
-        logger.removeHandler(heard)
-
-
-def _check_keys(client: Redis) -> None:
-    keys = Keys("")
-    for key in client.scan_iter():
-        rule = keys.rule_of(key)
-        assert rule is not None, f"key {key!r} is not in keys.py"
-        assert rule.lasting or client.ttl(key) != -1, f"key {key!r} never expires"
+async def bed(virtual_redis: VirtualRedis, redis_url: str) -> AsyncIterator[Bed]:
+    """An empty fleet."""
+    assert redis_url == virtual_redis.url
+    async with open_bed(virtual_redis) as bed:
+        yield bed
