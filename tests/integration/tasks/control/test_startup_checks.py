@@ -9,20 +9,19 @@ import pytest
 
 from support.waiting import PATIENCE_SECONDS
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.aio.greenlet_bridge import require_greenlet_stacks
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.control.startup_checks import COMMAND, require_redis
 
 
+def python(*words: str, env: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, check=False)
+
+
 def test_an_app_without_a_runner_starts_no_worker(elsewhere: Path) -> None:
     """The process ends at once, not with 0, and says which command is right; it needs no broker for that."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "celery", "-A", "toolfleet_tasks.app", "worker"],
-        env={"TOOLFLEET_REDIS_URL": "redis://127.0.0.1:1/0"},
-        capture_output=True,
-        text=True,
-        timeout=3 * PATIENCE_SECONDS,
-        check=False,
-    )
+    celery = ("-m", "celery", "-A", "toolfleet_tasks.app", "worker")
+    ended = python(*celery, env={"TOOLFLEET_REDIS_URL": "redis://127.0.0.1:1/0"})
 
     assert ended.returncode == 1
     assert ended.stderr.strip().endswith(f"Start the worker with: {COMMAND}")
@@ -37,3 +36,13 @@ def test_a_kombu_that_was_never_tested_starts_no_fast_worker(monkeypatch: pytest
     with pytest.raises(SystemExit, match=r"5\.9\.0.*TOOLFLEET_FAST_TRANSPORT=0"):
         require_redis(make_app(Settings(redis_url=nowhere, fast_transport=True)))
     require_redis(make_app(Settings(redis_url=nowhere, fast_transport=False)))
+
+
+def test_stacks_by_thread_are_refused() -> None:
+    """With `USE_FAST_LOCALS` every call would see another call's request."""
+    require_greenlet_stacks()
+    check = "from toolfleet_tasks.aio.greenlet_bridge import require_greenlet_stacks; require_greenlet_stacks()"
+    ended = python("-c", check, env={"USE_FAST_LOCALS": "1"})
+
+    assert ended.returncode == 1
+    assert "unset USE_FAST_LOCALS" in ended.stderr
