@@ -41,3 +41,12 @@ def wait_until_sync(condition: Callable[[], object], what: str, *, seconds: floa
     while not condition():
         assert time.monotonic() < give_up_at, f"waited {seconds} s in vain: {what}"
         time.sleep(0.01)
+
+
+async def wait_until_equal(ask: Callable[[], Awaitable[object]], expected: object, what: str) -> None:
+    """`wait_until` the answer to a question is the expected one."""
+
+    async def is_equal() -> bool:
+        return await ask() == expected
+
+    await wait_until_answered(is_equal, what)

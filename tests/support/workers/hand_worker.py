@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from redis.asyncio import Redis
 
+from support.waiting import wait_until_answered, wait_until_equal
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.redis.servers import connection_factory
@@ -30,10 +31,16 @@ class HandWorker:
         """The calls that wait, the next one first."""
         return [_call_in(item) for item in reversed(await self._redis.lrange(queue, 0, -1))]
 
+    async def until_queued(self, count: int = 1, queue: str = QUEUE) -> list[PublishedCall]:
+        """Return the calls that wait as soon as there are so many."""
+        await wait_until_equal(lambda: self._redis.llen(queue), count, f"{count} calls wait in {queue}")
+        return await self.queued(queue)
+
     async def take(self, queue: str = QUEUE) -> Claim:
-        """Begin with the next one."""
+        """Begin with the next one, as soon as one waits."""
+        await wait_until_answered(lambda: self._redis.llen(queue), f"a call waits in {queue}")
         item = await self._redis.rpop(queue)
-        assert isinstance(item, str), "a call waits"
+        assert isinstance(item, str)
         claim = await self._ledger.claim(_call_in(item))
         assert isinstance(claim, Claim)
         return claim

@@ -74,6 +74,14 @@ async def complete(
     await redis.eval(_COMPLETE, 1, stream, wake_id, body, seconds)
 
 
+async def complete_many(redis: "Redis", *wake_ids: str, **fields: Any) -> None:
+    """`complete` each of them, in one go."""
+    async with redis.pipeline(transaction=False) as pipeline:
+        for wake_id in wake_ids:
+            await complete(pipeline, wake_id, **fields)
+        await pipeline.execute()
+
+
 async def hurry(redis: "Redis", *wake_ids: str, keys: Keys = Keys()) -> None:  # noqa: B008 - it is frozen
     """The time until the next try, or until the end of a lease, passes."""
     for due in (keys.wakes_due, keys.calls_due):

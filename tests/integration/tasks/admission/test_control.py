@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from support.module_server import ModuleServer
 from support.programs.closed_port import closed_port
-from support.waiting import PATIENCE_SECONDS, wait_until
+from support.waiting import wait_until, wait_until_equal
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.keys import Keys
@@ -127,7 +127,7 @@ async def test_calls_beyond_the_share_wait_for_their_turn(
         calling = asyncio.create_task(fleet.call_many([echo(number) for number in range(6)], ADA))
         ran: list[int] = []
         for left in range(6, 0, -1):
-            await until_queued(worker, min(left, 2))  # two that are published side by side may overtake each other
+            await worker.until_queued(min(left, 2))  # two that are published side by side may overtake each other
             claim = await worker.take()
             ran.append(claim.call.arguments["n"])
             assert len(await worker.queued()) <= 2
@@ -136,13 +136,6 @@ async def test_calls_beyond_the_share_wait_for_their_turn(
 
     assert (set(ran[:2]), ran[2:]) == ({0, 1}, [2, 3, 4, 5])  # the first two are published side by side
     assert [result.result["n"] for result in results] == [0, 1, 2, 3, 4, 5]
-
-
-async def until_queued(worker: HandWorker, count: int = 1) -> None:
-    give_up_at = time.monotonic() + 20
-    while len(await worker.queued()) < count:
-        assert time.monotonic() < give_up_at, "calls are queued"
-        await asyncio.sleep(0.01)
 
 
 async def test_room_that_others_make_is_found(make: Make, redis: Redis, worker: HandWorker) -> None:
@@ -154,7 +147,6 @@ async def test_room_that_others_make_is_found(make: Make, redis: Redis, worker: 
         await wait_until(lambda: fleet_turns(fleet).is_awaited(("fast", "ada")), "the call waits")
         assert await worker.queued() == []
         await redis.zrem(SHARE, "elsewhere")
-        await until_queued(worker)
         await worker.finish(await worker.take())
         assert (await calling).success
 
@@ -184,7 +176,7 @@ async def test_waiting_can_be_cancelled(make: Make, worker: HandWorker, redis: R
         waiting[0].cancel()
         await wait_until(lambda: fleet_row(fleet) == 1, "one has gone")
         await worker.finish(await worker.take())
-        await until_queued(worker)
+        await worker.until_queued()
         assert (await numbers(worker), await redis.zcard(SHARE)) == ([2], 1)
         await worker.finish(await worker.take())
         assert (await waiting[1]).success
@@ -221,10 +213,7 @@ async def test_call_many_takes_back_what_is_left(make: Make, worker: HandWorker,
         calling.cancel()
         await asyncio.wait([calling])
         assert calling.cancelled()
-        give_up_at = time.monotonic() + 10
-        while await redis.exists(SHARE):
-            assert time.monotonic() < give_up_at
-            await asyncio.sleep(0.01)
+        await wait_until_equal(lambda: redis.exists(SHARE), 0, "their share is free")
         states = [await redis.hget(KEYS.call(call.call_id), "state") for call in await worker.queued()]
 
     assert set(states) <= {"done"}

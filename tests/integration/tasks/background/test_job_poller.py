@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from support.module_server import ModuleServer, serve
 from support.modules.raw_module import Peer, raw_module
 from support.owls import make_module
+from support.waiting import wait_until_equal
 from support.workers.wakes import SECRET, hurry, put
 from toolfleet import Caller, Conversation, Poll, Schedule, ToolCall, ToolFleet
 from toolfleet_registry.contracts import ToolResult
@@ -100,9 +101,7 @@ async def test_jobs_leave_room_for_others_in_a_modules_queue(
     waiting, kicks = await redis.llen("tools.owls"), await redis.llen("toolfleet.control")
     answer = fleet.call(ECHO, Caller(permission="owner", allowed_modules="*"))
     task = asyncio.ensure_future(answer)
-    async with asyncio.timeout(10):
-        while await redis.llen("tools.owls") == waiting:  # noqa: ASYNC110 - an agent's own call is let in
-            await asyncio.sleep(0.01)
+    await wait_until_equal(lambda: redis.llen("tools.owls"), waiting + 1, "an agent's own call is let in")
     task.cancel()
 
     assert waiting == 20

@@ -127,9 +127,7 @@ async def test_workers_of_the_version_before_are_told_as_they_read_it(redis_url:
             registry = TagRegistry(fleet)
             registry.register(research_tag)
             running = asyncio.create_task(registry.execute("research", CONTEXT))
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while not (queued := await worker.queued("tools.local")):  # noqa: ASYNC110 - nothing announces it
-                    await asyncio.sleep(0.01)
+            queued = await worker.until_queued(queue="tools.local")
             running.cancel()
             await asyncio.wait([running], timeout=5)
 

@@ -20,7 +20,6 @@ from toolfleet_registry.contracts import EffectState, PublishedCall
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.control import AdmissionControl
-from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.redis.connection import PipelinedConnection
 
@@ -235,20 +234,12 @@ async def test_only_the_same_key_makes_a_repeat_of_a_once_only_call_harmless(
 async def test_a_repeat_may_come_while_the_first_is_published(fleet: ToolFleet, worker: HandWorker) -> None:
     """Two at once from one agent: one call, and both have its result as soon as it is there."""
     calls = [asyncio.create_task(fleet.call(FIRST, ADA, timeout=60)) for _ in range(3)]
-    await worker.finish(await next_claim(worker))
+    await worker.finish(await worker.take())
     results = await asyncio.wait_for(asyncio.gather(*calls), 10)
 
     assert all(result.success for result in results)
     assert len({call_id(result) for result in results}) == 1
     assert await worker.queued() == []
-
-
-async def next_claim(worker: HandWorker) -> Claim:
-    give_up_at = time.monotonic() + 20
-    while not await worker.queued():
-        assert time.monotonic() < give_up_at, "a call is queued"
-        await asyncio.sleep(0.01)
-    return await worker.take()
 
 
 async def test_who_joins_a_call_that_is_not_published_hears_of_it(redis_url: str, owls: ModuleServer) -> None:

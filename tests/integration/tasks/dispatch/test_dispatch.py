@@ -67,15 +67,8 @@ async def warm(settings: Settings) -> AsyncGenerator[ToolFleet]:
         yield fleet
 
 
-async def queued(worker: HandWorker, count: int) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while len(await worker.queued()) != count:  # noqa: ASYNC110 - nothing says when
-            await asyncio.sleep(0.01)
-
-
 async def finished(worker: HandWorker, call: "asyncio.Task[ToolResult]") -> ToolResult:
     """The result of a call that waits in its queue, once, and is run."""
-    await queued(worker, 1)
     await worker.finish(await worker.take())
     result = await asyncio.wait_for(call, PATIENCE_SECONDS)
     assert await worker.queued() == []
@@ -103,7 +96,7 @@ async def test_a_call_that_got_in_unheard_is_published_once(
         session, before = session_of(fleet), scripts_run(faulty)
         monkeypatch.setattr(session._connection._protocol, "_take", lambda frame: None)  # nothing is heard any more
         calling = asyncio.create_task(fleet.call(call, ADA, timeout=20))
-        await queued(worker, 1)
+        await worker.until_queued()
         abort(session)
         await wait_until(lambda: scripts_run(faulty) >= before + 2, "it is published again")
         assert (await finished(worker, calling)).success
@@ -144,7 +137,7 @@ async def test_a_repeat_that_finds_another_call_under_its_key_ends_as_that_one(
                 lambda: session._connection._protocol and session._connection._protocol._pending, "the call is sent"
             )
             first = asyncio.create_task(other.call(KEYED, ADA, timeout=20))
-            await queued(worker, 1)
+            await worker.until_queued()
             abort(session)
             results = [await finished(worker, first), await asyncio.wait_for(repeat, PATIENCE_SECONDS)]
 
@@ -219,7 +212,6 @@ async def test_a_crowd_in_an_agent_is_told_at_once(fast: Settings, worker: HandW
             await asyncio.wait([call for call in calls if not call.done()], return_when=asyncio.FIRST_COMPLETED)
         busy = [call.result() for call in calls if call.done()]
         for _ in range(3):
-            await queued(worker, 1)
             await worker.finish(await worker.take())
         results = await asyncio.wait_for(asyncio.gather(*calls), PATIENCE_SECONDS)
 
@@ -278,7 +270,6 @@ async def test_a_redis_that_is_away_is_waited_for(settings: Settings, faulty: Fa
             late = await asyncio.wait_for(fleet.call(ECHO, ADA, timeout=0.5), 10)
             calling = asyncio.create_task(fleet.call(ECHO, ADA, timeout=40))
             await wait_until(lambda: session._dispatcher._back.crowd.total, "it waits")
-        await queued(worker, 1)
         await worker.finish(await worker.take())
         assert (await asyncio.wait_for(calling, 30)).success
 

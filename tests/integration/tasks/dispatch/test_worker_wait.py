@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.module_server import ModuleServer
-from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_sync
+from support.waiting import wait_until, wait_until_answered, wait_until_sync
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.directory.entries import ModuleEntry
@@ -65,12 +65,6 @@ def is_refused(result: ToolResult) -> bool:
     return (result.retry_after_seconds or 0) > 0
 
 
-async def queued(worker: HandWorker, count: int = 1) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while len(await worker.queued()) != count:  # noqa: ASYNC110 - nothing says when
-            await asyncio.sleep(0.01)
-
-
 def session_of(fleet: ToolFleet) -> Session:
     session = fleet._sessions.here()
     assert session is not None
@@ -120,7 +114,6 @@ async def test_a_worker_that_comes_in_time_runs_the_call(make: Make, worker: Han
         await wait_until(lambda: holds_back(fleet), "it waits")
         assert await worker.queued() == []
         with noted(settings, "tools.owls"):
-            await queued(worker)
             await worker.finish(await worker.take())
             assert (await asyncio.wait_for(calling, PATIENCE_SECONDS)).success
 
@@ -149,16 +142,16 @@ async def test_calls_that_shall_wait_are_in_the_queue_at_once(make: Make, worker
         calls = asyncio.gather(
             fleet.call(ECHO, ADA, waits_for_worker=True), fleet.call_many([ECHO], ADA, waits_for_worker=True)
         )
-        await queued(worker, 3)
+        await worker.until_queued(3)
         session = session_of(fleet)
         prepared = await session.prepare(ECHO, ADA, None, 60)
         assert not isinstance(prepared, ToolResult)
         assert await session.steps.publish(prepared) is None
-        await queued(worker, 4)
+        await worker.until_queued(4)
         calls.cancel()
     async with ToolFleet(settings=make(scale_from_zero_lanes="fast")) as fleet:
         await fleet.submit(ECHO, ADA)
-        await queued(worker, 5)
+        await worker.until_queued(5)
 
 
 async def test_a_module_that_scales_from_zero_has_its_calls_wait(
@@ -170,7 +163,7 @@ async def test_a_module_that_scales_from_zero_has_its_calls_wait(
         await changes.add(ModuleEntry(module="owls", url=owls.url, scales_from_zero=True))
     async with ToolFleet(settings=settings) as fleet:
         await fleet.submit(ECHO, ADA)
-        await queued(worker)
+        await worker.until_queued()
 
 
 async def test_what_is_in_the_queue_already_waits(make: Make, worker: HandWorker) -> None:
@@ -179,7 +172,7 @@ async def test_what_is_in_the_queue_already_waits(make: Make, worker: HandWorker
     async with ToolFleet(settings=settings) as fleet:
         with noted(settings, "tools.owls"):
             calling = asyncio.create_task(fleet.call(ECHO, ADA))
-            await queued(worker)
+            await worker.until_queued()
         look_again(fleet)
         assert is_refused(await fleet.call(ECHO, ADA))
         await worker.finish(await worker.take())
@@ -193,7 +186,11 @@ async def test_a_worker_that_restarts_keeps_its_queues_served(make: Make, worker
         pass
     async with ToolFleet(settings=settings) as fleet:
         await fleet.submit(ECHO, ADA)
-        await queued(worker)
+        await worker.until_queued()
+
+
+async def is_unserved(redis: Redis) -> bool:
+    return bool(await redis.eval(READ.text, 2, KEYS.consumers, "tools.owls") >= 0)
 
 
 @pytest.mark.parametrize("seconds", [0, 0.1])
@@ -202,9 +199,7 @@ async def test_the_wait_for_a_restart_ends(make: Make, redis: Redis, seconds: fl
     settings = make(restart_seconds=seconds)
     with noted(settings, "tools.owls", restarts=True):
         pass
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while await redis.eval(READ.text, 2, KEYS.consumers, "tools.owls") < 0:  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.01)
+    await wait_until_answered(lambda: is_unserved(redis), "nobody is waited for")
     async with ToolFleet(settings=settings) as fleet:
         assert is_refused(await fleet.call(ECHO, ADA))
 
@@ -215,7 +210,7 @@ async def test_a_worker_of_before_the_notes_may_serve_anything(make: Make, redis
     await redis.expire(KEYS.slots("slow"), 20)
     async with ToolFleet(settings=make()) as fleet:
         await fleet.submit(ECHO, ADA)
-        await queued(worker)
+        await worker.until_queued()
         await redis.zadd(KEYS.slots("slow"), {note_of(10, "old:1"): time.time() - 30})
         look_again(fleet)
         assert is_refused(await fleet.call(ECHO, ADA))
@@ -225,7 +220,6 @@ async def test_a_repeat_has_the_first_calls_result_without_a_worker(make: Make, 
     """Nothing is to be run for it."""
     async with ToolFleet(settings=make()) as fleet:
         calling = asyncio.create_task(fleet.call(KEYED, ADA, waits_for_worker=True))
-        await queued(worker)
         await worker.finish(await worker.take())
         first = await asyncio.wait_for(calling, PATIENCE_SECONDS)
         assert (await fleet.call(KEYED, ADA)).result == first.result
@@ -259,7 +253,7 @@ async def test_an_agent_that_cannot_ask_lets_calls_in(make: Make, redis: Redis, 
     await redis.set(KEYS.consumers, "no notes", ex=60)
     async with ToolFleet(settings=make()) as fleet:
         await fleet.submit(ECHO, ADA)
-        await queued(worker)
+        await worker.until_queued()
 
 
 @pytest.mark.parametrize("make", [True], ids=["fast"], indirect=True)
@@ -274,6 +268,5 @@ async def test_nobody_is_missed_in_a_redis_that_was_silent(make: Make, redis: Re
         calling = asyncio.create_task(fleet.call(ECHO, ADA))
         await wait_until(lambda: holds_back(fleet), "it waits, and is not refused")
         with noted(settings, "tools.owls"):
-            await queued(worker)
             await worker.finish(await worker.take())
             assert (await asyncio.wait_for(calling, PATIENCE_SECONDS)).success

@@ -1,6 +1,5 @@
 """What the desk refuses when a job is made, and what it finds out about its tools; on a real Redis, without workers."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -10,6 +9,7 @@ from redis.asyncio import Redis
 
 from support.module_server import ModuleServer, serve
 from support.owls import echo, make_module
+from support.waiting import wait_until_equal
 from toolfleet import Caller, Conversation, JobRefused, Poll, Schedule, ToolCall, ToolFleet, url_poll
 from toolfleet_registry.contracts import ToolDefinition, ToolResult
 from toolfleet_registry.contracts.jobs import JobSpec
@@ -76,9 +76,7 @@ async def test_a_job_begins_at_once(fleet: ToolFleet, redis: Redis) -> None:
     """Somebody is asked to begin each, also where its time, in whole milliseconds, is a little later than now."""
     for number in range(20):
         await fleet.jobs.start(START, caller=ADA, conversation=PLACE)
-        async with asyncio.timeout(10):
-            while await redis.llen("toolfleet.control") <= number:  # noqa: ASYNC110 - Redis has no better word
-                await asyncio.sleep(0.01)
+        await wait_until_equal(lambda: redis.llen("toolfleet.control"), number + 1, "somebody is asked")
 
 
 @pytest.mark.parametrize("wish", [{"n": {"$from": "id"}}, {"other": [{"$from": "id"}]}])

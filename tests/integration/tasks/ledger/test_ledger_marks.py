@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.published_call import published
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import wait_until_equal
 from support.workers.ledgers import (
     ENDING,
     RECORD,
@@ -113,9 +113,7 @@ async def test_a_call_that_was_ended_from_outside_keeps_its_place_while_it_runs(
             assert not await close(ledger, claim)
         elif hears == "renewal":
             ledger.claims._renew()
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while await redis.exists(ROOM):  # noqa: ASYNC110 - nothing says when
-            await asyncio.sleep(0.01)
+    await wait_until_equal(lambda: redis.exists(ROOM), 0, "its room is free")
 
 
 @pytest.mark.parametrize(

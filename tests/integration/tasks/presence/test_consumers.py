@@ -1,13 +1,12 @@
 """What workers note of the queues that they consume, and how many workers a queue has."""
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 from redis.asyncio import Redis
 
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import wait_until_equal
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.lua.consumers import READ
@@ -31,9 +30,7 @@ def started(leaving: ExitStack, settings: Settings, queues: list[str]) -> Consum
 
 
 async def counted(settings: Settings, expected: dict[str, int]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while await workers_by_queue(settings) != expected:  # noqa: ASYNC110 - nothing says when
-            await asyncio.sleep(0.02)
+    await wait_until_equal(lambda: workers_by_queue(settings), expected, "they are counted")
 
 
 async def since(redis: Redis, queue: str) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.waiting import PATIENCE_SECONDS, wait_until
+from support.waiting import wait_until, wait_until_equal
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
@@ -85,8 +85,7 @@ async def test_a_strangers_message_is_no_progress(listener: ResultListener, redi
     await redis.set(KEY, "nonsense", ex=60)
     follower = Follower(listener)
     await wait_until(lambda: KEY.encode() in listener.watches, "it follows")
-    while not await say(redis, "one"):  # noqa: ASYNC110 - what changes is in Redis
-        await asyncio.sleep(0.01)
+    await wait_until_equal(lambda: say(redis, "one"), 1, "it is heard")
     await redis.publish(KEY, '{"fraction": 7, "message": "x"}')
     await say(redis, "one")
     await say(redis, "two")
@@ -108,8 +107,7 @@ async def test_nobody_is_subscribed_for_whom_nobody_asks(listener: ResultListene
     await second.hears("heard")
     second.task.cancel()
     await asyncio.wait({first.task, second.task})
-    while await say(redis, "nobody"):  # noqa: ASYNC110 - what changes is in Redis
-        await asyncio.sleep(0.01)
+    await wait_until_equal(lambda: say(redis, "nobody"), 0, "nobody hears it")
 
     assert list(listener.watches) == []
 

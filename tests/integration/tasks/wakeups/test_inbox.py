@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from redis.asyncio import Redis
 
-from support.waiting import PATIENCE_SECONDS, wait_until_answered
-from support.workers.wakes import complete, wake
+from support.waiting import wait_until_answered
+from support.workers.wakes import complete, complete_many, wake
 from toolfleet import Caller, Settings, SettingsError, ToolFleet
 from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.redis.keys import Keys
@@ -177,8 +177,7 @@ async def test_an_older_gateways_id_confirms_what_that_has_shown(fleet: ToolFlee
 async def test_a_user_pushes_out_nobody_elses_news(fleet: ToolFleet, redis: Redis) -> None:
     """The latest thousand of each are kept, whoever else uses the conversation's name."""
     await complete(redis, "job-1")
-    for number in range(1300):
-        await complete(redis, f"eve-{number}", user_id="eve", message="x")
+    await complete_many(redis, *[f"eve-{number}" for number in range(1300)], user_id="eve", message="x")
 
     inbox = await fleet.wakeups.inbox("talk-1", ADA)
     assert [entry for _, entry in await entries_of(inbox, 1)] == [wake("job-1")]
@@ -188,8 +187,7 @@ async def test_a_user_pushes_out_nobody_elses_news(fleet: ToolFleet, redis: Redi
 async def test_what_was_trimmed_is_told_until_it_is_confirmed(fleet: ToolFleet, redis: Redis) -> None:
     """With its number, before what is left; by its own id, or by that of an entry behind it, it is not told again."""
     inbox = await fleet.wakeups.inbox("talk-1", ADA)
-    for number in range(1300):
-        await complete(redis, f"job-{number}", message="x")
+    await complete_many(redis, *[f"job-{number}" for number in range(1300)], message="x")
     gone = 1300 - await redis.xlen(OF_ADA)
     (lost_id, lost), (_, following) = first = await entries_of(inbox, 2)
 
@@ -198,8 +196,7 @@ async def test_what_was_trimmed_is_told_until_it_is_confirmed(fleet: ToolFleet, 
     assert [await inbox.confirm(lost_id), await inbox.confirm(lost_id)] == [True, False]
     ((entry_id, entry),) = await entries_of(inbox, 1)
     assert entry == following
-    for number in range(150):
-        await complete(redis, f"more-{number}", message="x")
+    await complete_many(redis, *[f"more-{number}" for number in range(150)], message="x")
     more = 1450 - gone - await redis.xlen(OF_ADA)
     (_, told), (entry_id, entry) = await entries_of(inbox, 2)
     assert (told, isinstance(entry, WakeUp)) == (more, True)
@@ -215,8 +212,7 @@ async def test_what_is_trimmed_while_one_reads_is_told_there(fleet: ToolFleet, r
     async with aclosing(inbox.follow()) as entries, asyncio.timeout(3 * PATIENCE_SECONDS):
         await anext(entries)
         for round_number in (1, 2):
-            for number in range(1300):
-                await complete(redis, f"job-{round_number}.{number}", message="x")
+            await complete_many(redis, *[f"job-{round_number}.{number}" for number in range(1300)], message="x")
             while isinstance(entry := (await anext(entries))[1], WakeUp):
                 pass  # what it had been given before
             told.append(entry)

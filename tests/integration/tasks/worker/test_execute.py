@@ -1,6 +1,5 @@
 """A claimed call between its claim and its attempt: what a worker finds out there, and what it may not run any more."""
 
-import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,7 +12,7 @@ from celery.exceptions import Ignore
 from redis.asyncio import Redis
 
 from support.published_call import published
-from support.waiting import PATIENCE_SECONDS, wait_until
+from support.waiting import wait_until, wait_until_equal
 from support.workers.ledgers import SUCCESS, attempt, begun, claimed, refused, run_out, taken, worker_ledger
 from toolfleet_registry.contracts import Effect, PublishedCall, RetryTerms, Terms
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, Standing, StatusMissing
@@ -276,9 +275,7 @@ async def test_a_module_that_is_asked_has_its_place_free(redis_url: str, redis: 
     """Its call is over as far as it is concerned; the next one need not wait for an answer."""
 
     async def probe() -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while await redis.zcard(Keys().running("research")):  # noqa: ASYNC110 - nothing announces it
-                await asyncio.sleep(0.01)
+        await wait_until_equal(lambda: redis.zcard(Keys().running("research")), 0, "its place is free")
 
     async with worker_ledger(redis_url, module_concurrency={"research": 1}) as ledger:
         await run(ledger, Runner(ends=None, asked=probe))

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.published_call import published
-from support.waiting import PATIENCE_SECONDS, wait_until
+from support.waiting import wait_until, wait_until_equal
 from toolfleet_registry.contracts.progress import Progress, progress_of, report, report_to
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import worker_runtime
@@ -37,9 +37,7 @@ async def stored(redis: Redis, call_id: str) -> object:
 
 
 async def stored_in_the_end(redis: Redis, call_id: str, message: str) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while await stored(redis, call_id) != message:  # noqa: ASYNC110 - what changes is in Redis
-            await asyncio.sleep(0.01)
+    await wait_until_equal(lambda: stored(redis, call_id), message, "it is stored")
 
 
 async def writes(redis: Redis) -> int:
