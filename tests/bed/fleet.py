@@ -1,7 +1,6 @@
 """What a test in virtual time asks for: a fleet whose members come, go and die."""
 
 import asyncio
-import contextvars
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -68,16 +67,7 @@ class Worker:
 
     def dies_at(self, write: int, part: float = 1.0) -> asyncio.Event:
         """Have it die at a write, counted from now, of which `part` leaves it. Returns an event that is set then."""
-        loop, dead = asyncio.get_running_loop(), asyncio.Event()
-
-        def die() -> None:
-            self.site.kill()
-            dead.set()
-
-        context = contextvars.copy_context()
-        self.site.on_death = lambda: loop.call_soon(die, context=context)
-        self.site.dies_at, self.site.written_then = self.site.writes + write, part
-        return dead
+        return self.site.die_at(write, part)
 
     async def tell_to_end(self) -> None:
         """Send it SIGTERM: running calls may end."""

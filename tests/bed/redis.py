@@ -74,7 +74,9 @@ class VirtualRedis:
             sockets.real_sendall(self._pings, _PING)
             left = len(_PONG)
             while left:
-                left -= len(sockets.real_recv(self._pings, left))
+                answered = sockets.real_recv(self._pings, left)
+                assert answered, "Redis has closed the bed's own connection"
+                left -= len(answered)
 
     def freeze(self) -> None:
         """Stop it, as SIGSTOP does: its connections stay, and it answers nothing."""

@@ -70,6 +70,19 @@ class Site(Process):
                 loop._transports.pop(descriptor, None)
                 os.close(descriptor)
 
+    def die_at(self, write: int, part: float = 1.0) -> asyncio.Event:
+        """Have it die at a write, counted from now, of which `part` leaves it. Returns an event that is set then."""
+        loop, dead = asyncio.get_running_loop(), asyncio.Event()
+
+        def die() -> None:
+            self.kill()
+            dead.set()
+
+        context = contextvars.copy_context()
+        self.on_death = lambda: loop.call_soon(die, context=context)
+        self.dies_at, self.written_then = self.writes + write, part
+        return dead
+
     def pause(self) -> None:
         """Stop it as SIGSTOP does: none of its code runs, and its connections stay."""
         self._held = _Held.taken(asyncio.get_running_loop(), self)
