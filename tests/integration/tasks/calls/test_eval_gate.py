@@ -121,6 +121,10 @@ async def test_without_a_gate_everything_runs(settings: Settings, worker: HandWo
     assert [call.decisions for call in await worker.queued()] == [{"gate": "none"}, {"gate": "none"}, {}]
 
 
+GATE_SECONDS = 0.01
+"""For a gate that fails: none of them answers in time."""
+
+
 def raises(error: BaseException) -> Callable[[], Any]:
     async def fail() -> GateDecision:
         raise error
@@ -129,16 +133,16 @@ def raises(error: BaseException) -> Callable[[], Any]:
 
 
 def is_late() -> Any:
-    return asyncio.sleep(60)
+    return asyncio.Event().wait()
 
 
 def blocks_the_thread() -> Any:
-    time.sleep(0.05)
+    time.sleep(2 * GATE_SECONDS)
     raise ValueError("slow and wrong")
 
 
 def approves_late() -> Any:
-    time.sleep(0.8)
+    time.sleep(2 * GATE_SECONDS)
     return GateDecision(approved=True)
 
 
@@ -167,7 +171,7 @@ async def test_a_gate_that_fails_lets_calls_pass(
     settings: Settings, worker: HandWorker, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a warning; but for those whose effect must not happen twice, unless the settings say otherwise."""
-    monkeypatch.setattr("toolfleet_tasks.calls.eval_gate._GATE_SECONDS", 0.2)
+    monkeypatch.setattr("toolfleet_tasks.calls.eval_gate._GATE_SECONDS", GATE_SECONDS)
     async with ToolFleet(settings=settings, gate=Gate(FAULTS[fault])) as fleet:
         with capture_logs() as logs:
             assert await submitted(fleet, GATED) is None
@@ -218,7 +222,7 @@ async def test_decisions_of_any_class_count(settings: Settings) -> None:
 async def test_the_gate_counts_into_the_callers_time(settings: Settings, worker: HandWorker) -> None:
     """Which is over when it is over."""
     async with ToolFleet(settings=settings, gate=Gate(is_late)) as fleet:
-        result = await asyncio.wait_for(fleet.call(GATED, ADA, timeout=0.1), 1.5)
+        result = await fleet.call(GATED, ADA, timeout=0.1)
 
         assert (result.error_code, result.effect_state) == ("expired", "none")
         assert await worker.queued() == []
@@ -230,7 +234,7 @@ async def test_a_caller_who_gives_up_takes_the_question_back(settings: Settings,
 
     async def wait() -> GateDecision:
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             heard.append("cancelled")
             raise
@@ -241,7 +245,7 @@ async def test_a_caller_who_gives_up_takes_the_question_back(settings: Settings,
         calling = asyncio.create_task(fleet.call(GATED, ADA))
         await wait_until(lambda: gate.asked, "the gate is asked")
         calling.cancel()
-        await asyncio.wait([calling], timeout=5)
+        await asyncio.wait([calling])
         assert calling.cancelled()
         await wait_until(lambda: heard, "the gate is told")
         assert await worker.queued() == []
