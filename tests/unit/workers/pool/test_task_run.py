@@ -59,10 +59,10 @@ async def test_a_job_that_has_ended_goes_without_the_collector(
 @pytest.mark.parametrize("target", [by_a_tracer, fast_trace_task], ids=["traced", "untraced"])
 async def test_a_job_that_is_revoked_as_it_begins_is_acknowledged(lined_app: FleetApp, target: Any) -> None:
     """Celery stores the revocation when the job is accepted, which waits for Redis, and acknowledges after that."""
-    acknowledged, ends = list[str](), list[Any]()
+    acknowledged, ends, is_stored = list[str](), list[Any](), asyncio.Event()
 
     def store_and_acknowledge(*_: Any) -> None:
-        await_(asyncio.sleep(0.05))
+        await_(is_stored.wait())
         acknowledged.append("call-1")
 
     args = (TASK, "call-1", {"id": "call-1", "args": ["text"], "retries": 0}, BODY, "application/json", "utf-8")
@@ -70,6 +70,8 @@ async def test_a_job_that_is_revoked_as_it_begins_is_acknowledged(lined_app: Fle
     job = TaskRun(lined_app, Assignment.from_celery(target, args, {}, told), asyncio.get_running_loop())
     task = asyncio.create_task(job.run())
     job.terminate()
+    await asyncio.sleep(0)
+    is_stored.set()
     await asyncio.wait([task])
 
     assert (acknowledged, ends) == (["call-1"], [])
