@@ -172,6 +172,7 @@ async def test_a_gate_that_fails_lets_calls_pass(
 ) -> None:
     """With a warning; but for those whose effect must not happen twice, unless the settings say otherwise."""
     monkeypatch.setattr("toolfleet_tasks.calls.eval_gate._GATE_SECONDS", GATE_SECONDS)
+    monkeypatch.setattr("toolfleet_tasks.calls.eval_gate._GRACE_SECONDS", 0.0)
     async with ToolFleet(settings=settings, gate=Gate(FAULTS[fault])) as fleet:
         with capture_logs() as logs:
             assert await submitted(fleet, GATED) is None
