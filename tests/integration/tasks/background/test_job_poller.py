@@ -190,7 +190,7 @@ async def test_a_core_that_hangs_does_not_hold_a_tick(
 
     async def hang(peer: Peer) -> None:
         await peer.request()
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     await put(redis)
     async with raw_module(hang) as core, asyncio.timeout(15):

@@ -1,6 +1,5 @@
 """Jobs in Redis: made once, claimed by one, moved by one, ended once; and what nobody of the fleet wrote is never acted on."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -9,7 +8,7 @@ import pytest
 import structlog
 from redis.asyncio import Redis
 
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import wait_until_answered
 from support.workers.job_racers import MOVES, job_records, race
 from support.workers.ledgers import RepeatingConnection
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall
@@ -159,9 +158,11 @@ async def test_a_claimed_job_is_nobody_elses_until_its_lease_is_over(redis_url: 
         found, is_full = await records.claim(count=5, lease_seconds=1)
         assert ([job.spec.job_id for job in found], is_full) == (["j"], False)
         assert await records.claim(count=5, lease_seconds=5) == ([], False)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not (await records.claim(count=5, lease_seconds=5))[0]:  # noqa: ASYNC110 - Redis's clock, not ours
-                await asyncio.sleep(0.02)
+
+        async def is_free() -> bool:
+            return bool((await records.claim(count=5, lease_seconds=5))[0])
+
+        await wait_until_answered(is_free, "its lease is over")
 
 
 async def test_many_who_claim_at_once_share_what_is_due(redis_url: str) -> None:
