@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
@@ -17,15 +16,13 @@ from redis.asyncio import Redis
 
 from support.processes import next_line, python_program
 from support.servers.redis_faults import faulty_redis
-from support.waiting import PATIENCE_SECONDS, wait_until
-from support.workers.wakes import SECRET, complete, wake
+from support.waiting import wait_until
+from support.workers.wakes import SECRET, complete, complete_many, wake
 from toolfleet import Settings, SettingsError, ToolFleet
 from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.messages.signing import Seal
-from toolfleet_tasks.presence.lane_capacity import LaneCapacity
-from toolfleet_tasks.wakeups import core_watch, stream
-from toolfleet_tasks.wakeups.core_watch import CoreWatch
+from toolfleet_tasks.wakeups import stream
 from toolfleet_tasks.wakeups.events import wake_body
 
 STREAM = Keys().completions_of("talk-1", "ada")
@@ -48,13 +45,6 @@ asyncio.run(main())
 async def fleet(redis_url: str) -> AsyncIterator[ToolFleet]:
     async with ToolFleet(settings=Settings(redis_url=redis_url)) as fleet:
         yield fleet
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "_DEAD_AFTER_MS", 2000)
-    monkeypatch.setattr(stream, "_BLOCK_MS", 100)
-    monkeypatch.setattr(stream, "_KEEP_SECONDS", 0.3)
 
 
 async def read(fleet: ToolFleet, count: int, *, consumer: str | None = None) -> list[WakeUp]:
@@ -159,7 +149,7 @@ async def test_readers_share_the_news(fleet: ToolFleet, redis: Redis, look: Sync
         async for one in fleet.wakeups.completions("talk-1"):
             heard[one.wake_id] += 1
             by[number] += 1
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
 
     listening = [asyncio.create_task(listen(number)) for number in range(3)]
     await they_listen(look, 3)
@@ -197,48 +187,7 @@ async def test_an_agent_that_starts_anew_under_its_name_has_its_news_at_once(red
         with python_program(program, redis_url) as reader:
             assert next_line(reader) == "job-1"
             os.kill(reader.pid, signal.SIGKILL)
-            reader.wait(10)
-
-
-@pytest.mark.usefixtures("impatient")
-async def test_what_a_dead_agent_was_given_is_given_to_another(fleet: ToolFleet, redis_url: str, redis: Redis) -> None:
-    """When nothing is heard of it any more."""
-    await complete(redis, "job-1")
-    with python_program(READER, redis_url) as reader:
-        assert next_line(reader) == "job-1"
-        os.kill(reader.pid, signal.SIGKILL)
-        reader.wait(10)
-    await complete(redis, "job-2")
-    heard = list[str]()
-
-    async def listen() -> None:
-        async for one in fleet.wakeups.completions("talk-1"):
-            heard.append(one.wake_id)
-
-    listening = asyncio.create_task(listen())
-    await wait_until(lambda: sorted(heard) == ["job-1", "job-2"], "another reader has it")
-    listening.cancel()
-    await asyncio.gather(listening, return_exceptions=True)
-
-
-@pytest.mark.usefixtures("impatient")
-async def test_who_takes_long_is_not_taken_for_dead(fleet: ToolFleet, redis: Redis) -> None:
-    """A turn of an agent takes minutes: nobody else is given its news as long as it lives."""
-    await complete(redis, "job-1")
-    heard = list[str]()
-
-    async def rival() -> None:
-        async for one in fleet.wakeups.completions("talk-1"):
-            heard.append(one.wake_id)
-
-    async with aclosing(fleet.wakeups.completions("talk-1")) as news:
-        assert (await anext(news)).wake_id == "job-1"
-        rivalry = asyncio.create_task(rival())
-        await asyncio.sleep(4)
-        assert heard == []
-    await wait_until(lambda: heard == ["job-1"], "what was left is given to the rival")
-    rivalry.cancel()
-    await asyncio.gather(rivalry, return_exceptions=True)
+            reader.wait()
 
 
 async def test_a_restart_of_redis_loses_nothing(tmp_path: Path) -> None:
@@ -283,7 +232,7 @@ async def test_leaving_the_fleet_ends_all_readers(redis_url: str, redis: Redis, 
         listening = [asyncio.create_task(listen(fleet, name)) for name in ("talk-1", "talk-2")]
         await wait_until(lambda: left_in(look) == (1, 1), "one has news")
     left.set()
-    await asyncio.wait_for(asyncio.gather(*listening), 10)
+    await asyncio.gather(*listening)
 
     assert sorted(ended) == ["talk-1", "talk-2"]
 
@@ -298,27 +247,9 @@ async def test_an_entry_that_cannot_be_read_hinders_no_others(fleet: ToolFleet, 
     assert [one.wake_id for one in await read(fleet, 1)] == ["job-1"]
 
 
-async def test_a_key_that_is_no_stream_is_waited_out(
-    fleet: ToolFleet, redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever has written it: once it is gone, the reader goes on."""
-    monkeypatch.setattr(stream, "_PAUSE_SECONDS", 0.05)
-    of_all = Keys().completions("talk-1")
-    await redis.set(of_all, "an owl", ex=600)
-    with structlog.testing.capture_logs() as logs:
-        reading = asyncio.create_task(read(fleet, 1))
-        await wait_until(lambda: [line["event"] for line in logs].count("completions_not_read") > 1, "it has tried")
-    await redis.delete(of_all)
-    for wake_id in ("job-1", "job-2"):
-        await complete(redis, wake_id)
-
-    assert [one.wake_id for one in await reading] == ["job-1"]
-
-
 async def test_of_news_that_nobody_reads_the_latest_are_kept(redis: Redis) -> None:
     """A bounded number, for a bounded time."""
-    for number in range(1300):
-        await complete(redis, f"job-{number}", message="x")
+    await complete_many(redis, *[f"job-{number}" for number in range(1300)], message="x")
     assert 1000 <= await redis.xlen(STREAM) <= 1100
 
 
@@ -329,21 +260,6 @@ async def test_news_that_are_too_old_are_dropped(redis: Redis) -> None:
     await complete(redis, "job-1")
 
     assert await redis.xlen(STREAM) <= 101  # whole nodes of a hundred
-
-
-async def test_a_waiting_reader_costs_next_to_nothing(fleet: ToolFleet, redis: Redis, look: SyncRedis) -> None:
-    """It sleeps until something comes."""
-    listening = [asyncio.create_task(read(fleet, 1)) for _ in range(5)]
-    await they_listen(look, 5)
-    before = (await redis.info("stats"))["total_commands_processed"]
-    await asyncio.sleep(1)
-    after = (await redis.info("stats"))["total_commands_processed"]
-    assert not any(each.done() for each in listening)
-    for each in listening:
-        each.cancel()
-    await asyncio.gather(*listening, return_exceptions=True)
-
-    assert after - before < 50
 
 
 async def test_readers_hear_of_all_users(
@@ -377,8 +293,7 @@ async def test_readers_hear_of_all_users(
 
 async def test_who_has_many_holds_up_nobody(fleet: ToolFleet, redis: Redis) -> None:
     """Readers take from each user's stream in turn."""
-    for number in range(50):
-        await complete(redis, f"eve-{number}", user_id="eve")
+    await complete_many(redis, *[f"eve-{number}" for number in range(50)], user_id="eve")
     await complete(redis, "ada-1")
 
     assert "ada-1" in [one.wake_id for one in await read(fleet, 3)]
@@ -409,16 +324,14 @@ async def test_a_reader_is_told_once_what_was_trimmed(fleet: ToolFleet, redis: R
         ):
             return (await anext(news)).wake_id
 
-    for number in range(1300):
-        await complete(redis, f"job-{number}", message="x")
+    await complete_many(redis, *[f"job-{number}" for number in range(1300)], message="x")
     gone = 1300 - await redis.xlen(STREAM)
     with structlog.testing.capture_logs() as logs:
         heard = [await read_one(), await read_one()]
 
     assert (lost, heard) == ([gone], [f"job-{gone}"] * 2)
     assert [(line["event"], line["count"]) for line in logs] == [("completions_lost", gone)]
-    for number in range(150):
-        await complete(redis, f"more-{number}", message="x")
+    await complete_many(redis, *[f"more-{number}" for number in range(150)], message="x")
     await read_one()
     assert lost[1:] == [1450 - gone - await redis.xlen(STREAM)]
 
@@ -442,39 +355,6 @@ async def _complete_all(redis_url: str, *wake_ids: str) -> None:
     async with Redis.from_url(redis_url) as redis:
         for wake_id in wake_ids:
             await complete(redis, wake_id)
-
-
-async def test_readers_are_told_that_workers_wake_a_core(
-    fleet: ToolFleet, redis: Redis, redis_url: str, impatient: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once, in the log, as soon as there is such a worker: it has what they wait for. What comes all the same is read."""
-    looks, look = list[CoreWatch](), CoreWatch.check
-
-    async def counted(watch: CoreWatch) -> None:
-        await look(watch)
-        looks.append(watch)
-
-    monkeypatch.setattr(core_watch, "_EVERY_SECONDS", 0)
-    monkeypatch.setattr(CoreWatch, "check", counted)
-    plain = Settings(redis_url=redis_url, signing_key="kJ3vR9wQ2mZx7LpT5bNc8YdF1gHs4VuAeXoPq6WiMzE=")
-    await LaneCapacity(plain, count=4).note()
-    with structlog.testing.capture_logs() as logs:
-        async with aclosing(fleet.wakeups.completions("talk-1")) as news, asyncio.timeout(PATIENCE_SECONDS):
-            waiting = asyncio.ensure_future(anext(news))
-            await wait_until(lambda: len(looks) > 2, "nobody has a core")
-            assert logs == []
-            await LaneCapacity(
-                plain.model_copy(update={"core_url": "http://core:1", "core_secret": SECRET}), count=4
-            ).note()
-            await wait_until(lambda: logs, "it is said")
-            said_at = len(looks)
-            await wait_until(lambda: len(looks) > said_at + 2, "it waits on")
-            await complete(redis, "job-1")
-            assert (await waiting).wake_id == "job-1"
-
-    assert [(line["event"], line["workers"]) for line in logs] == [
-        ("completions_go_to_core", [f"{socket.gethostname()}:{os.getpid()}"])
-    ]
 
 
 def test_an_agent_needs_no_extra() -> None:
