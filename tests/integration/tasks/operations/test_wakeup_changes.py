@@ -3,17 +3,13 @@
 import asyncio
 import json
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from support.servers.redis_faults import faulty_redis
-from support.waiting import wait_until_answered
 from support.workers.wakes import put, scores
-from toolfleet import FleetUnavailable, Settings
+from toolfleet import Settings
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.dead_letters import waiting_search
 from toolfleet_tasks.dead_letters.entries import DeadEntries
@@ -157,78 +153,3 @@ async def test_nothing_that_fits_leaves_no_line(redis_url: str, redis: Redis) ->
         assert await changes.drop_found(WantedWakes(until=math.inf)) == HandledWakes()
 
     assert await lines(redis) == []
-
-
-async def test_a_redis_that_freezes_in_the_middle_ends_the_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody waits for ever. What was dropped by then stays dropped, the line says how many and that the end is unknown, and the next step goes on."""
-    with faulty_redis(tmp_path) as server:
-        async with Redis.from_url(server.url, decode_responses=True) as redis:
-            for number in range(10):
-                await put(redis, f"job-{number}", since=10)
-            settings = Settings(redis_url=server.url)
-            async with WakeupChanges.of(settings, OLGA) as changes:
-                real = changes._kept.drop_waiting
-                dropped = list[str]()
-
-                async def drop(wake_id: str, by: str) -> Any:
-                    if len(dropped) == 4:
-                        with server.frozen():
-                            return await real(wake_id, by)
-                    dropped.append(wake_id)
-                    return await real(wake_id, by)
-
-                monkeypatch.setattr(changes._kept, "drop_waiting", drop)
-                with pytest.raises(FleetUnavailable):
-                    await changes.drop_found(WantedWakes())
-            async with WakeupChanges.of(settings, OLGA) as changes:
-                after = await changes.drop_found(WantedWakes())
-            assert await scores(redis, Keys().wakes_due) == {}
-            (first, second) = await lines(redis)
-
-    assert (first["outcome"], first["count"]) == ("unknown", 4)
-    assert (second["outcome"], second["count"]) == ("success", after.done)
-    assert after.done in {5, 6}  # Redis may have taken the last one, whose answer nobody has heard
-
-
-_DROPPING = """
-import asyncio, sys
-from toolfleet import Settings
-from toolfleet_tasks.dead_letters.waiting_search import WantedWakes
-from toolfleet_tasks.operations.change_trail import Actor
-from toolfleet_tasks.operations.wakeup_changes import WakeupChanges
-
-async def main():
-    async with WakeupChanges.of(Settings(redis_url=sys.argv[1]), Actor("olga", "key 1")) as changes:
-        await changes.drop_found(WantedWakes(), limit=3_000)
-
-asyncio.run(main())
-"""
-
-
-async def test_a_process_that_is_killed_in_the_middle_leaves_its_line(redis_url: str, redis: Redis) -> None:
-    """What it has dropped stays dropped, and each job says so once; the line says who had begun, and another step does the rest."""
-    names = [f"job-{number:04}" for number in range(3_000)]
-    for name in names:
-        await redis.hset(Keys().job(name), "spec", "{}")
-        await put(redis, name, job_id=name, since=10)
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", _DROPPING, redis_url)
-
-    async def has_begun() -> bool:
-        return await redis.zcard(Keys().wakes_due) < len(names)
-
-    await wait_until_answered(has_begun, "some are dropped")
-    process.kill()
-    await process.wait()
-    left = await redis.zcard(Keys().wakes_due)
-    async with WakeupChanges.of(Settings(redis_url=redis_url), Actor("tom", "key 2")) as changes:
-        rest = await changes.drop_found(WantedWakes(), limit=3_000)
-        outcomes = await changes.dead.events.outcomes(names)
-
-    first, second = await lines(redis)
-    assert (first["user_id"], first["outcome"], first["is_begun"]) == ("olga", "unknown", True)
-    assert (second["user_id"], second["outcome"], second["count"]) == ("tom", "success", left)
-    assert 0 < left == rest.done < len(names)
-    assert {len(each) for each in outcomes.values()} == {1}
-    assert len(outcomes) == len(names)
