@@ -54,6 +54,7 @@ class VirtualRedis:
         self.port = free_port()
         self._process = _started(binary, library, self.folder, self.port, *options)
         self._connect()
+        sockets.servers.add(self.port)
         self.url = redis_url(self.port)
 
     def client(self) -> Redis:

@@ -1,6 +1,5 @@
 """What tests in virtual time share: a Redis whose clock jumps, and a fleet over it."""
 
-import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from random import Random

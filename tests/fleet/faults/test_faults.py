@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 
 from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer, holding
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, FleetUnavailable, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import held_port

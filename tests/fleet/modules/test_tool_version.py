@@ -9,7 +9,7 @@ import pytest
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer, serve
 from support.owls import echo
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, Conversation, Job, Poll, ToolCall, ToolFleet
 from toolfleet_cli.local.commands import beat_command
 from toolfleet_cli.local.redis_server import redis_server

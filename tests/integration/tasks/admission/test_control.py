@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from support.module_server import ModuleServer
 from support.programs.closed_port import closed_port
-from support.waiting import wait_until, wait_until_equal
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_equal
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.keys import Keys

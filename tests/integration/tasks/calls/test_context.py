@@ -8,7 +8,6 @@ from support.local_tools.tag_tools import research_tag
 from support.module_server import ModuleServer, serve
 from support.owls import echo
 from support.published_call import published
-from support.waiting import PATIENCE_SECONDS
 from support.workers.hand_worker import hand_worker
 from toolfleet_registry.contracts import ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.dead_letters import DeadLetter

@@ -7,7 +7,6 @@ from pathlib import Path
 import kombu
 import pytest
 
-from support.waiting import PATIENCE_SECONDS
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.greenlet_bridge import require_greenlet_stacks
 from toolfleet_tasks.app import make_app

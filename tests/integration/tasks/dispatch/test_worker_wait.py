@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.module_server import ModuleServer
-from support.waiting import wait_until, wait_until_answered, wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered, wait_until_sync
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.directory.entries import ModuleEntry

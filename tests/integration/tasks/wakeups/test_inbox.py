@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from redis.asyncio import Redis
 
-from support.waiting import wait_until_answered
+from support.waiting import PATIENCE_SECONDS, wait_until_answered
 from support.workers.wakes import complete, complete_many, wake
 from toolfleet import Caller, Settings, SettingsError, ToolFleet
 from toolfleet_registry.contracts.jobs import WakeUp

@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 
 from support.processes import next_line, python_program
 from support.servers.redis_faults import faulty_redis
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.wakes import SECRET, complete, complete_many, wake
 from toolfleet import Settings, SettingsError, ToolFleet
 from toolfleet_registry.contracts.jobs import WakeUp

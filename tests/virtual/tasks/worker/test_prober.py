@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.waiting import PATIENCE_SECONDS
 from support.workers.ledgers import worker_ledger
 from toolfleet_registry.contracts.outcomes import Health
 from toolfleet_registry.redis.keys import Keys
