@@ -1,4 +1,4 @@
-"""What tests of paused queues share: a fleet of their own, on either transport, whose modules count their calls."""
+"""What tests of paused queues share: a fleet of their own, on the stock transport, whose modules count their calls."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -25,15 +25,14 @@ def wrens() -> Iterator[ModuleServer]:
         yield module
 
 
-@pytest.fixture(scope="package", params=["fast", "stock"])
+@pytest.fixture(scope="package")
 def bed(
-    request: pytest.FixtureRequest,
     owls: ModuleServer,
     larks: ModuleServer,
     wrens: ModuleServer,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[TestBed]:
-    more = {"fast_transport": request.param == "fast", "slow_modules": frozenset({"larks", "wrens"})}
+    more = {"fast_transport": False, "slow_modules": frozenset({"larks", "wrens"})}
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
         yield TestBed(url, (owls, larks, wrens), tmp_path_factory.mktemp("logs"), more)
 
