@@ -132,7 +132,7 @@ def _owner(function: ast.expr) -> str:
 
 def _is_zero(call: ast.Call) -> bool:
     given = [*call.args, *(each.value for each in call.keywords)]
-    return len(given) == 1 and isinstance(given[0], ast.Constant) and given[0].value == 0
+    return bool(given) and isinstance(given[0], ast.Constant) and given[0].value == 0
 
 
 def _number(limit: ast.expr) -> float:

@@ -1,5 +1,6 @@
 """What tests in virtual time share: a Redis whose clock jumps, and a fleet over it."""
 
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from random import Random
@@ -53,3 +54,26 @@ async def bed(virtual_redis: VirtualRedis, redis_url: str) -> AsyncIterator[Bed]
     assert redis_url == virtual_redis.url
     async with open_bed(virtual_redis) as bed:
         yield bed
+
+
+class _Heard(logging.Handler):
+    """Keeps lines: Celery configures the logs once a process, for whichever test is the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields = record.msg if isinstance(record.msg, dict) else {"event": record.getMessage()}
+        self.lines.append(" ".join(f"{name}={value}" for name, value in fields.items()))
+
+
+@pytest.fixture
+def said() -> Iterator[Callable[[], str]]:
+    """What workers, beats and gateways have logged so far; `exc_info=True` is in the lines that have a traceback."""
+    heard, loggers = _Heard(), [logging.getLogger(f"toolfleet_{room}") for room in ("registry", "tasks", "workers")]
+    for logger in loggers:
+        logger.addHandler(heard)
+    yield lambda: "\n".join(heard.lines)
+    for logger in loggers:
+        logger.removeHandler(heard)
