@@ -1,31 +1,41 @@
 """What a worker holds, and for how long it is its own."""
 
 import asyncio
-import os
-import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import contextmanager
 
 import pytest
 from redis import Redis
 from structlog.testing import capture_logs
 
+from bed.fleet import Bed, until
 from support.servers.raw_redis import obliging, raw_redis
-from support.servers.redis_faults import faulty_redis
-from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.held_messages import QUEUE, STORE, cut, hold, open_connection, open_leases, publish, stop_reading
-from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.lua import queues
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection
-from toolfleet_tasks.transport import leases as leases_module
 from toolfleet_tasks.transport.leases import Leases
+
+SECONDS = STORE.seconds
+"""Of a lease."""
 
 
 @pytest.fixture
 def redis(redis_url: str) -> Iterator[Redis]:
     with Redis.from_url(redis_url, decode_responses=True) as redis:
         yield redis
+
+
+@pytest.fixture
+async def connection(redis_url: str) -> AsyncIterator[PipelinedConnection]:
+    async with open_connection(redis_url) as connection:
+        yield connection
+
+
+@pytest.fixture
+async def leases(connection: PipelinedConnection) -> AsyncIterator[Leases]:
+    async with open_leases(connection) as leases:
+        yield leases
 
 
 @pytest.fixture
@@ -46,11 +56,6 @@ def spied(connection: PipelinedConnection, monkeypatch: pytest.MonkeyPatch) -> l
     return commands
 
 
-async def settled(leases: Leases) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        await leases.settled()
-
-
 def begun_at(redis: Redis, tag: str) -> float | None:
     score = redis.zscore(STORE.unacked_index, tag)
     return None if score is None else float(score)
@@ -63,7 +68,7 @@ async def test_acks_of_one_tick_are_one_command(leases: Leases, redis: Redis, se
     for tag in tags:
         leases.ack(tag)
     assert leases.acked == set(tags)
-    await settled(leases)
+    await leases.settled()
 
     assert [command[1] for command in sent] == [queues.ACK.text]
     assert not leases.held | leases.acked
@@ -81,15 +86,14 @@ async def test_acks_that_were_lost_are_sent_again(
     leases.ack("queued")
     cut(connection)
     leases.ack("away")
-    await settled(leases)
+    await leases.settled()
 
     assert sorted(redis.hkeys(STORE.unacked)) == ["answered", "kept"]
     assert leases.held == {"answered", "kept"}
 
 
-async def test_acks_that_redis_refuses_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_acks_that_redis_refuses_are_sent_again() -> None:
     """A Redis that is out of memory, or only a replica for now, gets them once more a little later."""
-    monkeypatch.setattr(leases_module, "_PATIENCE_SECONDS", 0.05)
     refusals = 2
 
     def answer(command: list[bytes]) -> bytes:
@@ -102,18 +106,18 @@ async def test_acks_that_redis_refuses_are_sent_again(monkeypatch: pytest.Monkey
     async with raw_redis(answer) as raw, open_connection(raw.url) as connection, open_leases(connection) as leases:
         leases.hold(["tag"], of=())
         leases.ack("tag")
-        await settled(leases)
+        await leases.settled()
 
         assert raw.seen[b"EVAL"] == 3
 
 
 async def test_leases_are_renewed(connection: PipelinedConnection, redis: Redis) -> None:
     """A message that is held for several leases stays this worker's, and its lease began a moment ago."""
-    async with open_leases(connection, seconds=0.3) as leases:
+    async with open_leases(connection) as leases:
         hold(redis, leases, "long")
-        first = begun_at(redis, "long") or 0
-        await wait_until(lambda: (begun_at(redis, "long") or 0) > first + 1, "it was renewed for several leases")
+        await asyncio.sleep(5 * SECONDS)
 
+        assert time.time() - SECONDS / 2 < (begun_at(redis, "long") or 0)
         assert leases.held == {"long"}
         assert redis.llen(QUEUE) == 0
 
@@ -125,7 +129,7 @@ async def test_leases_are_renewed_at_once_after_a_loss(
     hold(redis, leases, "tag")
     redis.zadd(STORE.unacked_index, {"tag": 1})
     cut(connection)
-    await wait_until(lambda: begun_at(redis, "tag") != 1, "the lease was renewed")
+    await until(lambda: begun_at(redis, "tag") != 1, "the lease was renewed")
     assert leases.held == {"tag"}
 
 
@@ -135,7 +139,7 @@ async def test_a_lost_lease_is_reported(leases: Leases, connection: PipelinedCon
     redis.zrem(STORE.unacked_index, "taken")
     with capture_logs() as logs:
         cut(connection)
-        await wait_until(lambda: set(leases.held) == {"mine"}, "the loss was noticed")
+        await until(lambda: set(leases.held) == {"mine"}, "the loss was noticed")
 
     assert [entry["messages"] for entry in logs if entry["event"] == "leases_lost"] == [1]
 
@@ -144,9 +148,13 @@ async def test_a_dead_workers_messages_come_back(connection: PipelinedConnection
     """Leases that nobody renews run out, and whichever worker lives puts the messages back, with a ring."""
     async with open_leases(connection) as dead:
         hold(redis, dead, "dead")
-    async with open_leases(connection, seconds=1.2) as alive:
+        begun = time.time()
+    async with open_leases(connection) as alive:
         hold(redis, alive, "alive")
-        await wait_until(lambda: redis.llen(QUEUE), "it is in its queue")
+        await asyncio.sleep(SECONDS - 1)
+        assert redis.llen(QUEUE) == 0
+        await until(lambda: redis.llen(QUEUE), "it is in its queue", step=1)
+        assert time.time() < begun + 1.5 * SECONDS
 
         assert [item[:19] for item in redis.lrange(QUEUE, 0, -1)] == ['{"redelivered":true']
         assert redis.llen(f"{STORE.notify_prefix}{QUEUE}") == 1
@@ -155,69 +163,75 @@ async def test_a_dead_workers_messages_come_back(connection: PipelinedConnection
 
 async def test_after_an_outage_others_may_renew_first(connection: PipelinedConnection, redis: Redis) -> None:
     """For a part of a lease after each connect nothing is restored, however old it is."""
-    async with open_leases(connection) as dead:
-        hold(redis, dead, "old")
+    async with open_leases(connection) as leases:
+        await asyncio.sleep(SECONDS)
+        cut(connection)
+        await connection.connected()
+        connected_at = time.time()
+        hold(redis, leases, "mine", "old")
         redis.zadd(STORE.unacked_index, {"old": 1})
-    async with open_leases(connection, seconds=0.3) as leases:
-        leases._well_since = time.monotonic() + 1000
-        hold(redis, leases, "mine")
-        first = begun_at(redis, "mine") or 0
-        await wait_until(lambda: (begun_at(redis, "mine") or 0) > first + 0.5, "renewals went on")
+        leases.drop("old")
+        await asyncio.sleep(SECONDS / 3 - 1)
+        assert time.time() - SECONDS / 6 <= (begun_at(redis, "mine") or 0), "renewals went on"
         assert begun_at(redis, "old") == 1
+        await until(lambda: begun_at(redis, "old") is None, "it was restored", step=1)
+        assert time.time() < connected_at + SECONDS
 
-        leases._well_since = 0
-        await wait_until(lambda: set(leases.held) == {"mine"}, "it is still held")
-        await wait_until(lambda: begun_at(redis, "old") is None, "it was restored")
+        assert leases.held == {"mine"}
 
 
-async def test_a_redis_that_wakes_up_takes_no_lease_for_expired(tmp_path: Path) -> None:
+async def test_a_redis_that_wakes_up_takes_no_lease_for_expired(bed: Bed, redis: Redis) -> None:
     """Frozen for three leases with all of its workers' commands in its sockets: nobody's messages are given to others."""
-    with redis_server(tmp_path) as url, Redis.from_url(url, decode_responses=True) as redis:
-        async with (
-            open_connection(url) as one,
-            open_connection(url) as two,
-            open_leases(one, seconds=0.6) as first,
-            open_leases(two, seconds=0.6) as second,
-        ):
-            first._well_since = second._well_since = 0
-            hold(redis, first, "one")
-            hold(redis, second, "two")
-            pid = int((redis.info("server"))["process_id"])
-            os.kill(pid, signal.SIGSTOP)
-            await asyncio.sleep(2)  # the time is what it is about
-            os.kill(pid, signal.SIGCONT)
-            before = begun_at(redis, "two") or 0
-            await wait_until(lambda: (begun_at(redis, "two") or 0) > before + 1 or not second.held, "renewals go on")
+    async with (
+        open_connection(bed.redis.url) as one,
+        open_connection(bed.redis.url) as two,
+        open_leases(one) as first,
+        open_leases(two) as second,
+    ):
+        hold(redis, first, "one")
+        hold(redis, second, "two")
+        await asyncio.sleep(SECONDS)
+        bed.redis.freeze()
+        await asyncio.sleep(3 * SECONDS)
+        bed.redis.thaw()
+        await asyncio.sleep(2 * SECONDS)
 
-            assert first.held == {"one"}
-            assert second.held == {"two"}
-            assert redis.llen(QUEUE) == 0
+        assert first.held == {"one"}
+        assert second.held == {"two"}
+        assert redis.llen(QUEUE) == 0
 
 
-async def test_a_redis_without_memory_is_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_redis_without_memory_is_an_outage(
+    redis_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For three leases it takes no renewal: an idle worker that looks first afterwards lets the others renew."""
-    with faulty_redis(tmp_path) as redis:
-        async with (
-            open_connection(redis.url) as one,
-            open_connection(redis.url) as two,
-            open_leases(one, seconds=1.2) as busy,
-        ):
-            sent = spied(one, monkeypatch)
-            hold(redis.look, busy, "running", "dead")
-            busy.drop("dead")
-            await asyncio.sleep(0.1)  # its looks are between the other's
-            async with open_leases(two, seconds=1.2) as idle:
-                with redis.full(), capture_logs() as logs:
-                    await asyncio.sleep(3.6)  # the time is what it is about
-                    seen = len(sent)
-                    await wait_until(lambda: len(sent) > seen, "it has just looked in vain")
-                    await asyncio.sleep(0.02)  # and been refused
-                    assert "leases_not_renewed" in {entry["event"] for entry in logs}
-                await wait_until(lambda: redis.look.llen(QUEUE), "the dead one's is restored")
+    async with open_connection(redis_url) as one, open_connection(redis_url) as two, open_leases(one) as busy:
+        sent = spied(one, monkeypatch)
+        hold(redis, busy, "running", "dead")
+        busy.drop("dead")
+        await asyncio.sleep(5)  # the other's looks are between its own
+        async with open_leases(two) as idle:
+            with full(redis), capture_logs() as logs:
+                await asyncio.sleep(3 * SECONDS)
+                seen = len(sent)
+                await until(lambda: len(sent) > seen, "it has just looked in vain", step=0.5)
+                await asyncio.sleep(1)  # and been refused
+                assert "leases_not_renewed" in {entry["event"] for entry in logs}
+            await until(lambda: redis.llen(QUEUE), "the dead one's is restored", step=1)
 
-                assert not idle.held
-                assert busy.held == {"running"}
-                assert redis.look.hkeys(STORE.unacked) == ["running"]
+            assert not idle.held
+            assert busy.held == {"running"}
+            assert redis.hkeys(STORE.unacked) == ["running"]
+
+
+@contextmanager
+def full(redis: Redis) -> Generator[None]:
+    """It refuses whatever needs memory."""
+    redis.config_set("maxmemory", 1)
+    try:
+        yield
+    finally:
+        redis.config_set("maxmemory", 0)
 
 
 async def test_what_is_put_back_is_held_no_more(leases: Leases, redis: Redis) -> None:
@@ -225,7 +239,7 @@ async def test_what_is_put_back_is_held_no_more(leases: Leases, redis: Redis) ->
     hold(redis, leases, "a", "b")
     leases.requeue(["a", "stranger"], begun=True)
     leases.requeue(["a"], begun=True)
-    await wait_until(lambda: redis.llen(QUEUE), "it is in its queue")
+    await until(lambda: redis.llen(QUEUE), "it is in its queue", step=1)
 
     assert leases.held == {"b"}
     assert [item[:19] for item in redis.lrange(QUEUE, 0, -1)] == ['{"redelivered":true']
@@ -235,18 +249,15 @@ async def test_what_is_put_back_is_settled_before_the_end(leases: Leases, redis:
     """Also when Redis does not take it at first."""
     hold(redis, leases, "a", "b")
     leases.requeue(["a"], begun=False)
-    await settled(leases)
+    await leases.settled()
     assert redis.llen(QUEUE) == 1
 
-    redis.config_set("maxmemory", 1)
-    try:
+    with full(redis):
         leases.requeue(["b"], begun=False)
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.2):
+            async with asyncio.timeout(5):
                 await leases.settled()
-    finally:
-        redis.config_set("maxmemory", 0)
-    await settled(leases)
+    await leases.settled()
     assert redis.llen(QUEUE) == 2
 
 
@@ -263,9 +274,9 @@ async def test_messages_that_are_stuck_hold_up_nobody(connection: PipelinedConne
         def told() -> int:
             return sum(entry["messages"] for entry in logs if entry["event"] == "expired_leases_stuck")
 
-        async with open_leases(connection, seconds=3):
-            await wait_until(lambda: redis.llen(QUEUE), "it is in its queue")
-            await wait_until(lambda: told() >= len(strange), "each of them is told")
+        async with open_leases(connection):
+            await until(lambda: redis.llen(QUEUE), "it is in its queue", step=1)
+            await until(lambda: told() >= len(strange), "each of them is told", step=1)
 
     assert redis.hlen(STORE.unacked) == told() == len(strange)
 
@@ -278,13 +289,13 @@ async def test_looking_after_leases_outlives_errors(
     async def broken() -> None:
         raise RuntimeError("broken")
 
-    async with open_leases(connection, seconds=0.3) as leases:
+    async with open_leases(connection) as leases:
         hold(redis, leases, "mine")
         with monkeypatch.context() as patch, capture_logs() as logs:
             patch.setattr(leases, "_restore", broken)
-            await wait_until(lambda: len(logs) > 1, "it went wrong twice")
+            await until(lambda: len(logs) > 1, "it went wrong twice", step=1)
         redis.zadd(STORE.unacked_index, {"mine": 1}, xx=True)
-        await wait_until(lambda: begun_at(redis, "mine") not in {None, 1}, "it was renewed")
+        await until(lambda: begun_at(redis, "mine") not in {None, 1}, "it was renewed", step=1)
 
         assert leases.held == {"mine"}
         assert {entry["event"] for entry in logs} == {"leases_not_looked_after"}
@@ -301,7 +312,7 @@ async def test_what_a_closed_line_cannot_put_back_is_left_for_the_end(
     leases.ack("acked")
     await connection.aclose()
     leases.requeue(["too late"], begun=False)
-    await wait_until(lambda: "in vain" in leases.held, "it was not put back")
+    await until(lambda: "in vain" in leases.held, "it was not put back")
 
     assert leases.held == {"held", "in vain", "too late", "perhaps", "never"}
     assert leases.acked == {"acked"}
@@ -317,12 +328,12 @@ async def test_thousands_go_in_pieces(leases: Leases, connection: PipelinedConne
     leases.hold(tags, of=())
     redis.zadd(STORE.unacked_index, dict.fromkeys(tags, 1.0))
     cut(connection)
-    await wait_until(lambda: not redis.zcount(STORE.unacked_index, "-inf", 1), "all are renewed")
+    await until(lambda: not redis.zcount(STORE.unacked_index, "-inf", 1), "all are renewed")
     for tag in tags[:6000]:
         leases.ack(tag)
-    await settled(leases)
+    await leases.settled()
     leases.requeue(tags[6000:], begun=False)
-    await wait_until(lambda: not redis.exists(STORE.unacked_index), "all are back")
+    await until(lambda: not redis.exists(STORE.unacked_index), "all are back")
 
     assert not leases.held
 

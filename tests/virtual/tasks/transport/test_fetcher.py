@@ -61,9 +61,9 @@ async def test_a_message_without_a_ring_is_found(worker: FetchingWorker, redis: 
 async def test_an_idle_worker_asks_rarely(worker: FetchingWorker, redis: Redis) -> None:
     """Without messages there is about one question a second."""
     before = evals(redis)
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(60)
 
-    assert evals(redis) - before <= 3
+    assert evals(redis) - before <= 65
 
 
 async def test_room_is_respected(redis_url: str, redis: Redis) -> None:
@@ -72,7 +72,7 @@ async def test_room_is_respected(redis_url: str, redis: Redis) -> None:
         publish(redis, *[message(f"{number}") for number in range(10)])
         await wait_until(lambda: len(worker.taker.taken) == 3, "it is full")
         before = evals(redis)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(5)  # less than until the leases are begun anew
         assert (redis.llen(QUEUE), evals(redis)) == (7, before)
         worker.taker.slots = 5
         worker.fetcher.wake()
@@ -99,7 +99,7 @@ async def test_a_new_queue_is_noticed(worker: FetchingWorker, redis: Redis) -> N
     await wait_until(lambda: worker.taker.ids == ["cat"], "it was taken")
     worker.taker.names = []
     publish(redis, message("owl"))
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(60)
 
     assert worker.taker.ids == ["cat"]
 
@@ -160,7 +160,7 @@ async def test_a_lost_reserve_gives_its_messages_back_at_once(
     await wait_until(lambda: redis.hlen(STORE.unacked) == moved, "Redis has moved them")
     assert len(worker.taker.taken) == taken
     cut(getattr(worker, which))
-    await wait_until(lambda: len(worker.taker.taken) == 5, "they came once more", seconds=10)
+    await wait_until(lambda: len(worker.taker.taken) == 5, "they came once more")
 
     assert sorted(worker.taker.ids) == [str(number) for number in range(5)]
     assert not any("redelivered" in message["headers"] for message in worker.taker.taken)
@@ -197,7 +197,7 @@ async def test_an_intake_that_ends_in_the_middle_gives_the_rest_back(worker: Fet
     worker.taker.begin = begin
     publish(redis, message("1"), message("2"), message("3"))
     await wait_until(lambda: len(worker.leases.held) == 3 and worker.taker.ids, "the second one waits")
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(1)
     worker.running.cancel()
     await wait_until(lambda: redis.llen(QUEUE) == 2, "two are back")
 
@@ -209,7 +209,7 @@ async def test_closed_lines_end_the_intake(worker: FetchingWorker) -> None:
     """There is nothing to wait for then."""
     await worker.connection.aclose()
     await worker.notify_key.aclose()
-    await asyncio.wait([worker.running], timeout=5)
+    await asyncio.wait([worker.running])
 
     assert worker.running.done()
     assert worker.running.exception() is None
@@ -222,16 +222,13 @@ async def test_a_cut_line_is_no_end(which: str, worker: FetchingWorker, redis: R
         await getattr(worker, which).connected()
         cut(getattr(worker, which))
         publish(redis, message(f"{turn}"))
-        await wait_until(lambda: len(worker.taker.taken) == turn + 1, "it has arrived", seconds=10)  # noqa: B023 - awaited
+        await wait_until(lambda: len(worker.taker.taken) == turn + 1, "it has arrived")  # noqa: B023 - awaited
 
     assert worker.taker.ids == ["0", "1", "2"]
 
 
-async def test_a_redis_that_refuses_is_asked_again(
-    worker: FetchingWorker, redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_redis_that_refuses_is_asked_again(worker: FetchingWorker, redis: Redis) -> None:
     """A script that fails is logged and costs nothing but time."""
-    monkeypatch.setattr(intake_module, "_PAUSE_SECONDS", 0.05)
     redis.set(STORE.unacked, "of another type")
     with capture_logs() as logs:
         publish(redis, message("1"))
@@ -244,7 +241,6 @@ async def test_a_redis_that_refuses_is_asked_again(
 
 async def test_an_intake_outlives_errors(worker: FetchingWorker, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever goes wrong in a turn is logged, and the next turn comes."""
-    monkeypatch.setattr(intake_module, "_PAUSE_SECONDS", 0.05)
 
     def broken() -> int:
         raise RuntimeError("broken")
@@ -394,11 +390,11 @@ async def test_a_full_module_makes_nobody_spin(redis_url: str, redis: Redis) -> 
     async with working(redis_url, taker, bound=2):
         publish(redis, *[message(f"{number}") for number in range(5)])
         await wait_until(lambda: len(taker.ids) == 2, "two are here")
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(1)
         before = evals(redis)
         publish(redis, message("late"))
-        await asyncio.sleep(1.5)
-        assert evals(redis) - before <= 6
+        await asyncio.sleep(60)
+        assert evals(redis) - before <= 125
 
 
 async def test_a_place_that_becomes_free_is_used_at_once(
@@ -430,7 +426,7 @@ async def test_a_place_is_kept_for_a_while_only(redis_url: str, redis: Redis, mo
     async with working(redis_url, taker, bound=1):
         publish(redis, message("0"), message("1"))
         await wait_until(lambda: taker.ids == ["0"], "one is here")
-        await wait_until(lambda: taker.ids == ["0", "1"], "its place has run out", seconds=10)
+        await wait_until(lambda: taker.ids == ["0", "1"], "its place has run out")
 
 
 async def test_what_must_wait_and_what_is_no_call_needs_no_place(redis_url: str, redis: Redis) -> None:
