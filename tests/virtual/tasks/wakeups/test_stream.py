@@ -100,12 +100,12 @@ async def test_readers_are_told_that_workers_wake_a_core(bed: Bed, redis: Redis)
     await LaneCapacity(bed.settings, count=4).note()
     with capture_logs() as logs:
         async with listening(await bed.agent()) as heard:
-            await asyncio.sleep(3600)
+            await asyncio.sleep(300)
             assert logs == []
             waking = LaneCapacity(bed.with_settings(core_url="http://core:1", core_secret=SECRET), count=4)
             await waking.note()
             await until(lambda: logs, "it is said", step=1)
-            for _ in range(60):
+            for _ in range(10):
                 await waking.note()
                 await asyncio.sleep(10)
             await complete(redis, "job-1")
