@@ -5,40 +5,33 @@ import math
 import time
 from collections.abc import AsyncIterator, Generator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
+from bed import clock
+from bed.fleet import Bed, until
 from support.published_call import published
-from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.waiting import wait_until
+from support.workers.held_messages import cut
 from support.workers.ledgers import RECORD, begun, claimed, close, finish, refused, run_out, worker_ledger
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.ledger.claims import Claims
 from toolfleet_tasks.ledger.ledger import Ledger
+from toolfleet_tasks.lua.constants import LONGEST_LEASE_SECONDS
 from toolfleet_tasks.redis.connection import Part
 
-LATER = time.time() + 3600  # however long other tests take before
+LATER = time.time() + 30 * 86_400  # however far other tests have moved the clock
 CALL, READ, ONCE = (published(effect=effect, deadline_at=LATER) for effect in (None, "read", "once"))
-SHORT_SECONDS = 2.0
+LEASE_SECONDS = round(LONGEST_LEASE_SECONDS)
 
 
 @pytest.fixture
 async def ledger(redis: Redis, redis_url: str) -> AsyncIterator[Ledger]:
-    """A worker's, with leases of a minute."""
+    """A worker's."""
     async with worker_ledger(redis_url) as ledger:
-        yield ledger
-
-
-@pytest.fixture
-async def hasty(redis: Redis, redis_url: str) -> AsyncIterator[Ledger]:
-    """A worker's, with leases of 2 s."""
-    async with worker_ledger(redis_url) as ledger:
-        ledger.claims = Claims(ledger.claims._connection, lease_seconds=SHORT_SECONDS)
         yield ledger
 
 
@@ -61,19 +54,18 @@ def lease_of(look: SyncRedis, key: str = RECORD) -> int:
 
 
 async def renewed(look: SyncRedis, since: int) -> int:
-    await wait_until(lambda: lease_of(look) > since, "the lease has begun anew")
+    await until(lambda: lease_of(look) > since, "the lease has begun anew", step=1)
     return lease_of(look)
 
 
-async def test_a_claim_is_renewed_while_it_is_held(hasty: Ledger, other: Ledger, look: SyncRedis) -> None:
+async def test_a_claim_is_renewed_while_it_is_held(ledger: Ledger, other: Ledger) -> None:
     """For longer than one lease, nobody else gets the call."""
-    claim = await begun(hasty, READ)
-    first = lease = lease_of(look)
-    with hasty.claims.holding(claim):
-        while lease < first + 2 * SHORT_SECONDS * 1000:
-            lease = await renewed(look, lease)
+    claim = await begun(ledger, READ)
+    with ledger.claims.holding(claim):
+        for _ in range(5 * LEASE_SECONDS):
+            await asyncio.sleep(1)
             assert (await refused(other, READ)).reason == "busy"
-        assert await finish(hasty, claim) is not None
+        assert await finish(ledger, claim) is not None
 
 
 async def test_all_claims_of_a_process_are_renewed_at_once(
@@ -145,12 +137,12 @@ async def test_a_redis_without_its_data_takes_no_claim_away(ledger: Ledger, redi
     assert lost == []
 
 
-async def test_a_worker_that_stands_still_renews_nothing(hasty: Ledger, other: Ledger, look: SyncRedis) -> None:
+async def test_a_worker_that_stands_still_renews_nothing(ledger: Ledger, other: Ledger, look: SyncRedis) -> None:
     """Frozen, or at work on something that blocks it: others may have its calls when their leases have run out."""
-    claim = await begun(hasty, READ)
-    with hasty.claims.holding(claim):
+    claim = await begun(ledger, READ)
+    with ledger.claims.holding(claim):
         await renewed(look, lease_of(look))
-        time.sleep(SHORT_SECONDS + 0.1)  # noqa: ASYNC251 - it stands still
+        clock.move(LEASE_SECONDS)  # the whole process stands still
         seconds, microseconds = look.time()
         assert lease_of(look) < seconds * 1000 + microseconds / 1000
 
@@ -205,38 +197,39 @@ async def test_a_place_in_a_full_module_is_kept_with_the_claim(redis: Redis, red
             assert await finish(ledger, claim) is not None
 
 
-@pytest.fixture
-def faulty(tmp_path: Path) -> Generator[FaultyRedis]:
-    with faulty_redis(tmp_path / "redis") as redis:
-        yield redis
-
-
-@pytest.mark.parametrize("fault", ["frozen", "restarted"])
-async def test_an_outage_of_redis_takes_no_claim_away(faulty: FaultyRedis, fault: str) -> None:
+@pytest.mark.parametrize("fault", ["frozen", "away"])
+async def test_an_outage_of_redis_takes_no_claim_away(bed: Bed, look: SyncRedis, fault: str) -> None:
     """Even if it outlasts the lease: nobody else could ask for the call either, and who runs it goes on."""
-    async with worker_ledger(faulty.url) as ledger:
-        ledger.claims = Claims(ledger.claims._connection, lease_seconds=SHORT_SECONDS)
+    link = await bed.link(bed.redis.port)
+    async with worker_ledger(link.redis_url) as ledger:
         claim, lost = await begun(ledger, READ), list[int]()
         claim.on_lost = lambda: lost.append(1)
         with ledger.claims.holding(claim):
-            lease = await renewed(faulty.look, lease_of(faulty.look))
-            with getattr(faulty, fault)():
-                await wait_until(lambda: time.time() * 1000 > lease + 100, "the lease has run out")
-            await renewed(faulty.look, lease)
+            lease = await renewed(look, lease_of(look))
+            if fault == "frozen":
+                bed.redis.freeze()
+            else:
+                link.is_away = bool(link.cut())
+            await asyncio.sleep(2 * LEASE_SECONDS)
+            if fault == "frozen":
+                bed.redis.thaw()
+            link.is_away = False
+            await renewed(look, lease)
             assert await finish(ledger, claim) is not None
 
         assert lost == []
 
 
-async def test_a_new_connection_renews_at_once(faulty: FaultyRedis) -> None:
+async def test_a_new_connection_renews_at_once(ledger: Ledger, look: SyncRedis) -> None:
     """Long before it would be time, for nobody knows how long the old one was dead."""
-    async with worker_ledger(faulty.url) as ledger:
-        claim = await begun(ledger, CALL)
-        with ledger.claims.holding(claim):
-            lease = lease_of(faulty.look)
-            faulty.look.client_kill_filter(_type="normal", skipme=True)
-            await renewed(faulty.look, lease)
-            assert await finish(ledger, claim) is not None
+    claim = await begun(ledger, CALL)
+    with ledger.claims.holding(claim):
+        await asyncio.sleep(1)
+        lease, before = lease_of(look), clock.monotonic()
+        cut(ledger.claims._connection)
+        await renewed(look, lease)
+        assert clock.monotonic() - before < 3  # the next turn comes later
+        assert await finish(ledger, claim) is not None
 
 
 async def test_a_lease_counts_from_when_it_was_asked_for(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,10 +316,10 @@ async def test_to_give_back_the_end_of_a_call_leaves_its_attempt_open(
     assert (await claimed(ledger, ONCE)).granted == "unknown"
 
 
-async def test_a_claim_that_redis_has_lost_is_written_anew(hasty: Ledger, other: Ledger, look: SyncRedis) -> None:
+async def test_a_claim_that_redis_has_lost_is_written_anew(ledger: Ledger, other: Ledger, look: SyncRedis) -> None:
     """Redis may have kept the call's message: whoever gets it finds that somebody is at the call."""
-    claim = await begun(hasty, ONCE)
-    with hasty.claims.holding(claim):
+    claim = await begun(ledger, ONCE)
+    with ledger.claims.holding(claim):
         look.delete(RECORD)
         await wait_until(lambda: look.exists(RECORD) == 1, "the record is there again")
         assert (await refused(other, ONCE)).reason == "busy"
