@@ -3,14 +3,11 @@
 import json
 from collections.abc import AsyncIterator
 from math import nan
-from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
-from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until_answered
-from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.calls.call_charts import TimePercentiles, percentiles_of
@@ -202,20 +199,3 @@ async def test_what_is_no_entry_is_refused(index: CallIndex, before: str) -> Non
     """With the same error as the audit's pages."""
     with pytest.raises(ValueError, match="not the id"):
         await index.find(CallFilter(), before=before)
-
-
-async def test_a_frozen_redis_ends_a_question(tmp_path: Path) -> None:
-    """With one error, and the next question after its return is answered."""
-    with faulty_redis(tmp_path) as server:
-        async with CallIndex.of(Settings(redis_url=server.url)) as index, Redis.from_url(server.url) as redis:
-            await write(redis, 1)
-            with server.frozen(), pytest.raises(FleetUnavailable):
-                await index.find(CallFilter())
-
-            async def is_answered() -> bool:
-                try:
-                    return ids(await index.find(CallFilter())) == [1]
-                except FleetUnavailable:
-                    return False
-
-            await wait_until_answered(is_answered, "the server is back")

@@ -11,8 +11,6 @@ import pytest
 from redis import Redis
 
 from support.programs.closed_port import closed_port
-from support.servers.redis_faults import faulty_redis
-from support.waiting import wait_until_sync
 from toolfleet_registry.access.api_key import KeyDraft
 from toolfleet_registry.access.grants import COMMAND_LINE
 from toolfleet_registry.errors import FleetUnavailable, OperationRefused
@@ -33,7 +31,7 @@ async def main():
     async with ChangeTrail.of(Settings(redis_url=sys.argv[1]), Actor("ada", "key abc")) as trail:
         async with trail.change("tool_disabled", "owls.echo"):
             print("begun", flush=True)
-            await asyncio.sleep(600)
+            await asyncio.Event().wait()
 
 asyncio.run(main())
 """
@@ -113,20 +111,6 @@ async def test_a_leaked_key_is_revoked_while_redis_is_away(tmp_path: Path) -> No
 
     assert revoked == [made.key.id]
     assert changes.trail.missed == 4  # each has two
-
-
-async def test_a_redis_that_says_nothing_delays_a_change_for_a_bounded_time(tmp_path: Path) -> None:
-    """It is made all the same."""
-    made = False
-    with faulty_redis(tmp_path) as redis:
-        async with ChangeTrail.of(Settings(redis_url=redis.url), ADA) as trail:
-            with redis.frozen():
-                async with trail.change("key_revoked", "abc"):
-                    made = True
-        wait_until_sync(redis.look.ping, "it answers again")
-
-    assert made
-    assert trail.missed == 2
 
 
 async def test_no_key_stands_in_the_audit(redis_url: str) -> None:
