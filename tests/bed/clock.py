@@ -9,16 +9,17 @@ from pathlib import Path
 
 real_monotonic, real_sleep = time.monotonic, time.sleep
 
-_DAY = 86_400
+_HOUR, _DAY = 3600, 86_400
+_MORNING, _AFTERNOON = 10 * _HOUR, 16 * _HOUR
 _MICROSECONDS = 1_000_000
-_wall = int(time.time()) // _DAY * _DAY + 10 * 3600
+_wall = int(time.time()) // _DAY * _DAY + _MORNING
 _monotonic = time.monotonic()
 _passed = 0  # microseconds, as exact as Redis's own
 _file: Path | None = None
 
 
 def wall() -> float:
-    """Return seconds since the epoch. The clock begins at ten in the morning, UTC, so that no day ends unasked."""
+    """Return seconds since the epoch. The clock begins at ten in the morning, UTC."""
     return _wall + _passed / _MICROSECONDS
 
 
@@ -39,6 +40,12 @@ def move(seconds: float) -> None:
     if _file is not None:
         _show(_file, later)
     _passed = later
+
+
+def move_to_morning() -> None:
+    """Move the clock to the next ten in the morning, UTC, once it is afternoon: no day ends unasked in what comes."""
+    if not _MORNING <= (time_of_day := wall() % _DAY) < _AFTERNOON:
+        move((_MORNING - time_of_day) % _DAY)
 
 
 def shown_in(folder: Path) -> dict[str, str]:

@@ -12,7 +12,7 @@ from celery.worker import state
 from kombu.asynchronous import set_event_loop
 
 from bed import clock
-from bed.greenlets import SharedHubLoop, sleep
+from bed.greenlets import SharedHubLoop
 from bed.network import Link
 from bed.redis import VirtualRedis
 from bed.site import Site
@@ -28,6 +28,7 @@ from toolfleet_registry.system.listening import listening_socket
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.aio.greenlet_bridge import Bridge
 from toolfleet_tasks.app import make_app
+from toolfleet_tasks.control.beat import FleetScheduler
 from toolfleet_tasks.control.celery_worker import FleetWorker
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
 from toolfleet_workers.pool.bootsteps import AnsweredProbes, LoopWatchdog
@@ -36,6 +37,7 @@ from toolfleet_workers.worker_app import make_worker_app
 
 AsyncioPool.make_hub_loop = SharedHubLoop  # type: ignore[assignment] # it has all that is used
 _PATIENCE_SECONDS = 3600.0
+_TICK_SECONDS = 0.001
 
 
 class Worker:
@@ -110,20 +112,15 @@ class Gateway:
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30, trust_env=False)
 
 
-class _NeverShut:
-    """Is asked by Celery's beat in each turn. For the last hundredth of a second before a task is due beat does not sleep."""
-
-    def is_set(self) -> bool:
-        sleep(0.001)
-        return False
-
-    def set(self) -> None:
-        """Do nothing: beat ends with its site."""
-
-
 class _Worker(FleetWorker):
     def install_platform_tweaks(self, worker: Any) -> None:
         """Leave the test's signals alone."""
+
+
+class _Scheduler(FleetScheduler):
+    def tick(self, *args: Any, **options: Any) -> float:
+        """Implements Celery's. Code takes no time in the bed: where Celery looks again at once it would never be later."""
+        return max(super().tick(*args, **options), _TICK_SECONDS)
 
 
 class Bed:
@@ -138,6 +135,7 @@ class Bed:
         self.redis, self._stack = redis, stack
         self.given: dict[str, Any] = {"redis_url": redis.url, "module_services": {}}
         self._members = 0
+        self._mortal: list[Site] = []
 
     @property
     def settings(self) -> Settings:
@@ -152,15 +150,16 @@ class Bed:
         """Start one more, and wait until it takes calls."""
         worker = Worker(self.with_settings(**settings), self._name("worker"))
         self._stack.callback(_kill, worker.site)
+        self._mortal.append(worker.site)
         await worker.start()
         return worker
 
     async def beat(self, **settings: object) -> Site:
         """Start Celery's beat, with the product's scheduler."""
         site = self.site("beat")
+        self._mortal.append(site)
         app = make_app(self.with_settings(**settings), stores_results=False)
-        service = beat.Service(app, scheduler_cls="toolfleet_tasks.control.beat:FleetScheduler")
-        service._is_shutdown = _NeverShut()
+        service = beat.Service(app, scheduler_cls=_Scheduler)
 
         async def run() -> None:
             await Bridge(service.start)
@@ -186,6 +185,7 @@ class Bed:
     async def gateway(self, **settings: object) -> "Gateway":
         """Start a gateway, and wait until it takes requests."""
         site, ready = self.site("gateway"), asyncio.Event()
+        self._mortal.append(site)
         key = new_key_text().text  # one of its own would not be made where the registry has keys
         given = self.with_settings(**{"gateway_leave_seconds": 0, **settings})
 
@@ -212,6 +212,11 @@ class Bed:
         self._stack.callback(_kill, site)
         return site
 
+    def kill_members(self) -> None:
+        """Kill every worker, beat and gateway. Agents and modules stay."""
+        for site in self._mortal:
+            _kill(site)
+
     def ask(self, *command: Any) -> Any:
         """Ask Redis."""
         with self.redis.client() as client:
@@ -224,7 +229,8 @@ class Bed:
 
 @asynccontextmanager
 async def open_bed(redis: VirtualRedis) -> AsyncGenerator[Bed]:
-    """Open a bed with an empty Redis and no member yet."""
+    """Open a bed with an empty Redis and no member yet, in the morning."""
+    clock.move_to_morning()
     fleet_clock.clock.forget()
     async with AsyncExitStack() as stack:
         bed = Bed(redis, stack)

@@ -40,22 +40,30 @@ def is_settled() -> bool:
 
 
 class VirtualRedis:
-    """A server of the bed's own, with its data in memory only."""
+    """A server of the bed's own, with its data in memory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.is_frozen = False
+        self.port = free_port()
         self.start()
         _servers.append(self)
 
     def start(self, *options: str) -> None:
         """Start it with these options beside the usual ones."""
         binary, library = _server_and_library()
-        self.port = free_port()
         self._process = _started(binary, library, self.folder, self.port, *options)
         self._connect()
         sockets.servers.add(self.port)
         self.url = redis_url(self.port)
+
+    def restart(self) -> None:
+        """Kill it, and start it again with all its data. Every connection ends."""
+        with self.client() as client:
+            client.save()
+        self._pings.close()
+        _end(self._process)
+        self.start()
 
     def client(self) -> Redis:
         """Return a client that blocks, for the test's own questions."""

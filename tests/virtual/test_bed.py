@@ -117,3 +117,25 @@ async def test_a_module_gets_a_request_twice(bed: Bed, owls: ModuleServer, owner
     await link.repeat()
     await until(lambda: len(owls.requests) == 2, "the module has it again")
     assert len(set(owls.call_ids("echo"))) == 1
+
+
+async def test_beat_has_its_tasks_sent_in_time(bed: Bed, owls: ModuleServer) -> None:
+    """One a second, and no worker takes them."""
+    await bed.serve(owls)
+    await bed.beat()
+    await asyncio.sleep(5)
+    before = bed.ask("LLEN", "toolfleet.control")
+    await asyncio.sleep(20)
+    assert 18 <= bed.ask("LLEN", "toolfleet.control") - before <= 24
+
+
+async def test_redis_restarts_with_its_data(bed: Bed, owls: ModuleServer, owner: Caller) -> None:
+    """At its port: a fleet connects again, and a call that has begun ends."""
+    await bed.serve(owls)
+    await bed.worker()
+    fleet = await bed.agent()
+    running = asyncio.create_task(fleet.call(nap(10), owner, timeout=60))
+    await until(lambda: owls.running, "the module has the call")
+    bed.redis.restart()
+    assert (await running).success
+    assert len(owls.requests) == 1
