@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from toolfleet_registry.contracts.jobs import ENDED
 HERE = Conversation(conversation_id="c-1", platform="chat")
 BEGIN = ToolCall(tool_name="works.begin")
 STATE = Poll(tool_name="works.state", arguments={"id": {"$from": "task.id"}}, interval_seconds=0.1)
+SLOWLY = STATE.model_copy(update={"interval_seconds": 10})
 
 QUICK = {
     "jobs_interval_seconds": 0.2,
@@ -92,11 +93,18 @@ def running(folder: Path, works: Works, **settings: object) -> Generator[TestBed
 
 async def job_ended(fleet: ToolFleet, job: Job, caller: Caller, *, seconds: float = 20) -> Job:
     """The job, once it has ended."""
+    return await job_once(fleet, job, caller, lambda found: found.state in ENDED, seconds=seconds)
+
+
+async def job_once(
+    fleet: ToolFleet, job: Job, caller: Caller, fits: Callable[[Job], bool], *, seconds: float = 20
+) -> Job:
+    """The job, once it is as it should be."""
     give_up_at = time.monotonic() + seconds
     while True:
         found = await fleet.jobs.get(job.job_id, caller)
         assert found is not None
-        if found.state in ENDED:
+        if fits(found):
             return found
         assert time.monotonic() < give_up_at, found
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(seconds / 1000)
