@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 from celery import beat, signals
+from celery.signals import beat_init
 from celery.worker import state
 from kombu.asynchronous import set_event_loop
 
@@ -28,7 +29,7 @@ from toolfleet_registry.system.listening import listening_socket
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.aio.greenlet_bridge import Bridge
 from toolfleet_tasks.app import make_app
-from toolfleet_tasks.control.beat import FleetScheduler
+from toolfleet_tasks.control import beat as fleet_beat
 from toolfleet_tasks.control.celery_worker import FleetWorker
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
 from toolfleet_workers.pool.bootsteps import AnsweredProbes, LoopWatchdog
@@ -36,6 +37,7 @@ from toolfleet_workers.pool.health import health_of
 from toolfleet_workers.worker_app import make_worker_app
 
 AsyncioPool.make_hub_loop = SharedHubLoop  # type: ignore[assignment] # it has all that is used
+beat_init.disconnect(fleet_beat._answer_probes)  # probes are answered by threads, as the workers' are
 _PATIENCE_SECONDS = 3600.0
 _TICK_SECONDS = 0.001
 
@@ -117,7 +119,7 @@ class _Worker(FleetWorker):
         """Leave the test's signals alone."""
 
 
-class _Scheduler(FleetScheduler):
+class _Scheduler(fleet_beat.FleetScheduler):
     def tick(self, *args: Any, **options: Any) -> float:
         """Implements Celery's. Code takes no time in the bed: where Celery looks again at once it would never be later."""
         return max(super().tick(*args, **options), _TICK_SECONDS)

@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from multiprocessing import get_context
 
-from bed.clock import real_monotonic
-from simulation.plan import Plan
-from simulation.scene import Verdict, play_here
+from simulation.plan import Plan, Verdict
+from simulation.share import play_here
 
 
 def main() -> None:
@@ -24,7 +23,7 @@ def main() -> None:
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of what a seed decides
         words = [sys.executable, "-m", "simulation", *sys.argv[1:]]
         os.execve(sys.executable, words, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606 - itself
-    began_at, total, faults, wrong = real_monotonic(), Counter[str](), Counter[str](), list[int]()
+    began_at, total, faults, wrong = time.monotonic(), Counter[str](), Counter[str](), list[int]()
     for seed, verdict in _played(options):
         total.update(runs=1, calls=verdict.calls, kills=verdict.kills, in_flight=verdict.in_flight)
         faults += verdict.faults
@@ -33,7 +32,7 @@ def main() -> None:
             _show(seed, verdict)
     _say(
         f"{total['runs']} runs, {total['calls']} calls, {total['kills']} kills, of which {total['in_flight']} of workers that"
-        f" held calls, in {real_monotonic() - began_at:.0f} s; {dict(faults)}"
+        f" held calls, in {time.monotonic() - began_at:.0f} s; {dict(faults)}"
     )
     _say(f"violations with the seeds {sorted(wrong)}" if wrong else "no violation")
     sys.exit(bool(wrong))
@@ -41,10 +40,10 @@ def main() -> None:
 
 def _played(options: argparse.Namespace) -> Iterator[tuple[int, Verdict]]:
     """Play seeds until the time is over, or so many as are wanted."""
-    ends_at = real_monotonic() + options.seconds
+    ends_at = time.monotonic() + options.seconds
     last = None if options.runs is None else options.first + options.runs
     seeds = itertools.takewhile(
-        lambda seed: real_monotonic() < ends_at and (last is None or seed < last), itertools.count(options.first)
+        lambda seed: time.monotonic() < ends_at and (last is None or seed < last), itertools.count(options.first)
     )
     with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
         plans = (Plan.of(seed, calls=options.calls, faults=options.faults) for seed in seeds)
@@ -72,7 +71,7 @@ def _options() -> argparse.Namespace:
 def _show(seed: int, verdict: Verdict) -> None:
     _say(f"seed {seed}: {len(verdict.violations)} violations")
     for violation in verdict.violations[:5]:
-        _say(f"  {violation.check}: {violation.text}")
+        _say(f"  {violation}")
 
 
 def _say(text: str) -> None:

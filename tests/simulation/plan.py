@@ -1,7 +1,8 @@
-"""What one run of the simulation does, made from its seed: how many calls, and which faults when."""
+"""What one run of the simulation does, made from its seed: how many calls, and which faults when; and what became of it."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
 
@@ -91,3 +92,24 @@ def _fault(dice: Random, seconds: float, workers: int) -> Fault:
         write=dice.randint(1, _MOST_WRITES),
         part=dice.choice((0.0, 0.5, 1.0)),
     )
+
+
+@dataclass
+class Verdict:
+    """What became of a plan.
+
+    Attributes:
+        violations: What did not hold; none of a good run.
+        calls: How many calls ended.
+        kills: How many members were killed; `in_flight` counts those of workers that held calls then.
+        digest: Of all ends and all that modules did, in their order: the same for two runs that went alike.
+
+    """
+
+    violations: list[str] = field(default_factory=list)
+    calls: int = 0
+    kills: int = 0
+    in_flight: int = 0
+    virtual_seconds: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    digest: str = ""

@@ -8,8 +8,6 @@ import logging
 import shutil
 import sys
 import tempfile
-from collections import Counter
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -18,43 +16,23 @@ from typing import Any
 from aiohttp import web
 
 from bed import clock, replaced
-from bed.fleet import Worker, open_bed, until
+from bed.fleet import Worker, open_bed
 from bed.loop import VirtualLoop
 from bed.network import Link
 from bed.redis import VirtualRedis
 from bed.site import Site
-from chaos.checks.call_checks import Evidence, Violation, check_calls
+from chaos.checks.call_checks import Evidence, check_calls
 from chaos.checks.leftovers import stored_results
 from chaos.plan import MODULES, settings_for
 from chaos.processes.agent import Agent, endings_of
 from chaos.processes.module import Module
 from chaos.records.journal import read_journal
 from chaos.records.outcomes import read_endings
-from simulation.plan import Fault, Plan
+from simulation.plan import Fault, Plan, Verdict
 
 _AGENTS = 2
 _QUIET_SECONDS = 30.0
-
-
-@dataclass
-class Verdict:
-    """What became of a plan.
-
-    Attributes:
-        violations: What did not hold; none of a good run.
-        calls: How many calls ended.
-        kills: How many members were killed; `in_flight` counts those of workers that held calls then.
-        digest: Of all ends and all that modules did, in their order: the same for two runs that went alike.
-
-    """
-
-    violations: list[Violation] = field(default_factory=list)
-    calls: int = 0
-    kills: int = 0
-    in_flight: int = 0
-    virtual_seconds: float = 0.0
-    faults: Counter[str] = field(default_factory=Counter)
-    digest: str = ""
+_LONGEST_REST = 60
 
 
 def play(plan: Plan, redis: VirtualRedis, folder: Path) -> Verdict:
@@ -67,14 +45,9 @@ def play(plan: Plan, redis: VirtualRedis, folder: Path) -> Verdict:
         return runner.run(_Scene(plan, folder).play(redis))
 
 
-def play_here(plan: Plan) -> tuple[int, Verdict]:
-    """Play a plan with this process's own Redis. Returns its seed, too."""
-    redis, folder = _own_redis()
-    return plan.seed, play(plan, redis, folder / "run")
-
-
 @cache
-def _own_redis() -> tuple[VirtualRedis, Path]:
+def own_redis() -> tuple[VirtualRedis, Path]:
+    """Start this process's Redis. Returns a folder of its own, too."""
     logging.disable(logging.CRITICAL)
     sys.__stdout__ = None  # type: ignore[misc] # where workers say that they are ready
     sys.stdout = io.StringIO()
@@ -229,7 +202,11 @@ class _Scene:
     async def _end(self) -> None:
         """Wait until the last calls, whoever awaits them, are over."""
         await asyncio.sleep(_QUIET_SECONDS)
-        await until(lambda: not self._held(), "no call is held any more", step=1)
+        for _ in range(_LONGEST_REST):
+            if not self._held():
+                return
+            await asyncio.sleep(1)
+        self._verdict.violations.append(f"No call is held for ever: {str(self._held())[:2000]}")
 
     def _held(self) -> list[str]:
         """Return the messages of calls that workers hold. Beat's own come and go."""
@@ -244,7 +221,9 @@ class _Scene:
             stored = stored_results(look, call_ids)
         evidence = Evidence(endings, journal, expected, stored)
         self._verdict.calls = len(endings)
-        self._verdict.violations = [each for found in check_calls(evidence).values() for each in found]
+        self._verdict.violations += [
+            f"{each.check}: {each.text}" for found in check_calls(evidence).values() for each in found
+        ]
         told = [
             f"{end.ref} {end.way} {end.result and (end.result.error_code, end.result.effect_state)}" for end in endings
         ]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from support.fleet import TestBed
 from support.module_server import ModuleServer
-from support.waiting import wait_until_answered
+from support.waiting import PATIENCE_SECONDS, wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import held_port

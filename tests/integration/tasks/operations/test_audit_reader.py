@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.servers.redis_faults import FaultyRedis, faulty_redis
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
