@@ -18,6 +18,7 @@ import socket
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from random import Random
@@ -176,9 +177,12 @@ import celery.app.trace
 import celery.apps.worker
 import celery.worker
 import celery.worker.request
+import kombu.pools
 
 celery.worker.state = _state
 celery.app.base.datetime = celery.worker.request.datetime = _Datetime
+kombu.pools.connections = _of_site("connections", partial(kombu.pools.Connections, limit=kombu.pools.use_global_limit))
+kombu.pools.producers = _of_site("producers", partial(kombu.pools.Producers, limit=kombu.pools.use_global_limit))
 celery.app.trace._localized = _of_site("traced", list)
 celery.apps.worker.check_privileges = lambda *_: None  # nor does it matter who runs the tests
 logging.getLogger("celery").setLevel(logging.CRITICAL)
