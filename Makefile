@@ -83,7 +83,7 @@ conformance: $(READY) ## The conformance suite of MCP, as server and as client (
 explore: $(READY) ## The tests of properties, on other examples each time
 	@HYPOTHESIS_PROFILE=exploring $(BIN)/pytest -q -n $(JOBS) -m hypothesis tests
 
-faults: $(READY) ## Planted faults, each of which the tests must find; it goes on where it stopped (FAULTS="name name")
+faults: $(READY) ## Planted faults, each of which the tests must find; goes on where it stopped (FAULTS="name name")
 	@PYTHONPATH=tests $(BIN)/python -m conformance.packages
 	@PYTHONPATH=tests $(BIN)/python -m faults $(FAULTS)
 

@@ -20,7 +20,7 @@ from tiers import SHORT, TARGETS, tier_of
 ROOT = Path(__file__).parents[2]
 STATES = {"has", "different", "left out", "open"}
 DOORS = (
-    *("tests/seeds/", "tests/fleet/", "tests/fundamentals/", "tests/examples/", "tests/house/"),
+    *("tests/seeds/", "tests/fleet/", "tests/virtual/", "tests/fundamentals/", "tests/examples/", "tests/house/"),
     *("tests/integration/cli/", "tests/integration/gateway/", "tests/integration/registry/store/"),
 )
 """Where tests use the fleet as its users do: by its client, its commands, its routes, its modules and its documents."""

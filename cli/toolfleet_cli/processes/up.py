@@ -23,7 +23,7 @@ from toolfleet_cli.processes.found_servers import found_servers
 from toolfleet_cli.processes.settings_lines import SettingsLines
 from toolfleet_cli.processes.up_loop import UpLoop
 from toolfleet_cli.watching.announced_hosts import module_places, unannounced
-from toolfleet_registry.config.run_file import FOLDER, Process, RunFile, find_run_file
+from toolfleet_registry.config.run_file import FOLDER, ListedProcess, RunFile, find_run_file
 from toolfleet_registry.config.run_file import NAME as RUN_FILE
 from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.errors import FleetError
@@ -124,12 +124,12 @@ def _stay(fleet: LocalFleet, folder: Path, lines: SettingsLines, *, reload: bool
 @contextmanager
 def _announced(
     fleet: LocalFleet, folder: Path
-) -> Generator[Callable[[Mapping[str, Process], Mapping[str, str]], None]]:
+) -> Generator[Callable[[Mapping[str, ListedProcess], Mapping[str, str]], None]]:
     """Let the other commands find the fleet while it runs. What is yielded tells them of its processes, and what is not applied."""
     # Git must not see the data; the folder is ours alone, but for the tools.
     (folder / FOLDER / ".gitignore").write_text("*\n!tools/\n!tools/**\n")
 
-    def tell(processes: Mapping[str, Process], not_applied: Mapping[str, str]) -> None:
+    def tell(processes: Mapping[str, ListedProcess], not_applied: Mapping[str, str]) -> None:
         values = fleet.settings.model_dump(mode="json", exclude_defaults=True, exclude=_OWN_AFFAIRS | SECRETS)
         RunFile(
             pid=os.getpid(),

@@ -18,7 +18,7 @@ from toolfleet_cli.watching.log_tail import LogTail
 from toolfleet_cli.watching.restart_requests import RestartRequests
 from toolfleet_cli.watching.slow_lane import SlowLane
 from toolfleet_cli.watching.source_watch import SourceWatch
-from toolfleet_registry.config.run_file import Process
+from toolfleet_registry.config.run_file import ListedProcess
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.settings import Settings
 
@@ -36,7 +36,7 @@ class UpLoop:
         lines: SettingsLines,
         *,
         reload: bool,
-        tell: Callable[[Mapping[str, Process], Mapping[str, str]], None],
+        tell: Callable[[Mapping[str, ListedProcess], Mapping[str, str]], None],
     ) -> None:
         self._fleet, self._lines = fleet, lines
         self._tell = tell
@@ -106,7 +106,7 @@ class UpLoop:
             asyncio.run(_refresh(self._fleet.settings))  # it may offer other tools than before
             note(f"From now on calls reach {', '.join(sorted({self._known[name].module or name for name in back}))}")
 
-    def _is_back(self, name: str, before: Mapping[str, Process]) -> bool:
+    def _is_back(self, name: str, before: Mapping[str, ListedProcess]) -> bool:
         return (
             name in self._known
             and self._known[name].state == "ready"

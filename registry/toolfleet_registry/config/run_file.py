@@ -14,7 +14,7 @@ NAME = "run.json"
 ANY_MODULE = "*"
 
 
-class Process(BaseModel):
+class ListedProcess(BaseModel):
     """One of its processes. `state`: `starting`, `ready`, `stopping`, `restarting`, or `dead`, which ended again and again.
 
     `module`: the one that it serves, if it serves one.
@@ -42,7 +42,7 @@ class RunFile(BaseModel):
     settings: dict[str, Any]
     flower_url: str | None = None
     gateway_url: str | None = None
-    processes: dict[str, Process] = {}
+    processes: dict[str, ListedProcess] = {}
     not_applied: dict[str, str] = {}
 
     @property

@@ -31,7 +31,7 @@ class _Event(Protocol):
     def wait(self, timeout: float | None = None) -> bool: ...
 
 
-class Threads(Protocol):
+class Threading(Protocol):
     """Makes what runs beside the loop, and what that waits with. The module `threading` is one; a simulation has another."""
 
     def Thread(self, *, target: Callable[[], object], name: str, daemon: bool) -> _Thread:  # noqa: N802 - as `threading` has it
@@ -46,7 +46,7 @@ class Threads(Protocol):
 class Process:
     """What an operating system process has once. `name` is for one that is not the interpreter's only one."""
 
-    def __init__(self, name: str | None = None, *, threads: Threads = threading) -> None:
+    def __init__(self, name: str | None = None, *, threads: Threading = threading) -> None:
         self._name = name
         self.threads = threads
         self.worker: Any = None

@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from support.command import Run
-from toolfleet_registry.config.run_file import Process, RunFile
+from toolfleet_registry.config.run_file import ListedProcess, RunFile
 from toolfleet_registry.directory.entries import ModuleEntry
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_tasks.presence.lane_capacity import LaneCapacity
@@ -20,7 +20,7 @@ def fleet(redis_url: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, fast
     """One that runs here, of which something is wrong."""
     services = {f"m{number}": "http://127.0.0.1:1" for number in range(20)}
     values = {"redis_url": redis_url, "module_services": services, "slow_modules": ["m1"]}
-    processes = {"redis": Process(pid=1, state="ready"), "m0": Process(pid=2, state="dead")}
+    processes = {"redis": ListedProcess(pid=1, state="ready"), "m0": ListedProcess(pid=2, state="dead")}
     RunFile(pid=os.getpid(), settings=values, processes=processes).write(elsewhere)
     settings = load_settings()
     asyncio.run(LaneCapacity(settings.model_copy(update={"lane": "fast"}), count=7).note())
@@ -51,7 +51,9 @@ def test_it_is_one_screen(run: Run, fleet: Settings, redis_url: str) -> None:
 def test_it_says_what_the_fleet_on_this_machine_goes_on_without(run: Run, redis_url: str, elsewhere: Path) -> None:
     """Each module that no process serves, what the process does and how to see why; and lines that are not in effect."""
     states = {"owls": "starting", "crows": "dead", "larks": "dead", "larks-2": "ready"}
-    processes = {name: Process(pid=1, state=state, module=name.partition("-")[0]) for name, state in states.items()}
+    processes = {
+        name: ListedProcess(pid=1, state=state, module=name.partition("-")[0]) for name, state in states.items()
+    }
     line = "[hosts.jays]: There is no tool folder jays."
     values = {"redis_url": redis_url}
     RunFile(pid=os.getpid(), settings=values, processes=processes, not_applied={"jays": line}).write(elsewhere)

@@ -12,7 +12,7 @@ from redis import Redis
 from support.command import Run
 from support.module_server import ModuleServer
 from toolfleet_cli.processes import completion
-from toolfleet_registry.config.run_file import Process, RunFile
+from toolfleet_registry.config.run_file import ListedProcess, RunFile
 from toolfleet_registry.redis.keys import Keys
 
 KEYS = Keys()
@@ -88,7 +88,7 @@ def test_ids_are_completed(complete: Complete, fleet: str) -> None:
 
 
 def test_processes_and_logs_are_completed(complete: Complete, elsewhere: Path) -> None:
-    processes = {name: Process(pid=1, state="ready") for name in ("redis", "worker-fast", "worker-slow")}
+    processes = {name: ListedProcess(pid=1, state="ready") for name in ("redis", "worker-fast", "worker-slow")}
     RunFile(pid=os.getpid(), settings={}, processes=processes).write(elsewhere)
     (elsewhere / ".toolfleet" / "logs").mkdir()
     (elsewhere / ".toolfleet" / "logs" / "beat.log").touch()

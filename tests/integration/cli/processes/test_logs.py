@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.command import Run, interrupt
-from toolfleet_registry.config.run_file import Process, RunFile
+from toolfleet_registry.config.run_file import ListedProcess, RunFile
 
 CLONE = Path(__file__).parents[4]
 
@@ -57,7 +57,9 @@ def test_logs_goes_on_with_what_comes(run: Run, logs: Path) -> None:
 def test_an_unknown_name_is_answered_with_those_that_there_are(
     run: Run, logs: Path, elsewhere: Path, command: str
 ) -> None:
-    RunFile(pid=os.getpid(), settings={}, processes={"worker-fast": Process(pid=1, state="ready")}).write(elsewhere)
+    RunFile(pid=os.getpid(), settings={}, processes={"worker-fast": ListedProcess(pid=1, state="ready")}).write(
+        elsewhere
+    )
     for name in ("cows", "../run"):
         ended = run(command, name)
 

@@ -26,6 +26,13 @@ from toolfleet_registry.redis.keys import Keys
 SPEC = ToolSpec(tool_name="a", input_schema={}, output_schema={})
 
 
+def test_registries_in_memory_are_independent() -> None:
+    """What one has, no other has."""
+    InMemoryToolRegistry().register(SPEC)
+
+    assert InMemoryToolRegistry().list_all() == []
+
+
 def test_a_fleets_registry_is_in_its_redis(redis_url: str) -> None:
     """Under its prefix, unless a URL of its own says where."""
     store = open_store(Settings(redis_url=redis_url, key_prefix="acme:"))

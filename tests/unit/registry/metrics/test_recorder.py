@@ -1,7 +1,9 @@
 """What a process counts, how it is bounded, and how Prometheus reads it."""
 
 import re
+from collections.abc import Iterator
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.metrics.scraping import series_in, sum_of
@@ -9,6 +11,7 @@ from toolfleet_registry.metrics import families, process_recorder
 from toolfleet_registry.metrics.exposition import Exposition
 from toolfleet_registry.metrics.families import FAMILIES, PREFIX
 from toolfleet_registry.metrics.recorder import CallRecorder, Recorder, Sample
+from toolfleet_registry.system.process import this_process
 
 
 def test_a_call_is_counted_by_its_module_its_tool_and_how_it_ended() -> None:
@@ -76,6 +79,16 @@ def test_prometheus_reads_each_family_by_its_name_kind_and_help() -> None:
         assert not {label for label in family.labels if re.search(r"user|call|conversation|host|worker", label)}
 
 
+@pytest.fixture(autouse=True)
+def own_process() -> Iterator[None]:
+    """Whatever another test of this process has left counting is not counted here."""
+    before = this_process().part(process_recorder._Held)
+    calls, started = before.calls, before.started
+    before.calls, before.started = None, 0
+    yield
+    before.calls, before.started = calls, started
+
+
 def test_a_process_without_metrics_has_no_recorder() -> None:
     """What is off is one comparison with `None`; begun twice, it is the same recorder, until both have ended."""
     assert is_off()
@@ -90,4 +103,4 @@ def test_a_process_without_metrics_has_no_recorder() -> None:
 
 
 def is_off() -> bool:
-    return process_recorder.calls is None
+    return process_recorder.calls() is None

@@ -31,7 +31,7 @@ def _manifest(tool: ToolDefinition) -> ModuleManifest:
 
 @pytest.fixture(autouse=True)
 def said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hidden_tools, "_said", set[str]())
+    monkeypatch.setattr(hidden_tools, "_said", set[str])
 
 
 @pytest.mark.parametrize(
