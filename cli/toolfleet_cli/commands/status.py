@@ -12,7 +12,7 @@ from toolfleet_cli.console.output import add_row, age, coloured, progress, say, 
 from toolfleet_cli.remote.fleet_options import over_fleet
 from toolfleet_cli.remote.gateway import Gateway
 from toolfleet_cli.remote.status import status_of
-from toolfleet_registry.config.run_file import Process, run_file_of
+from toolfleet_registry.config.run_file import ListedProcess, run_file_of
 from toolfleet_registry.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ def status(
         _show(status_of(gateway), {}, f"Gateway      {shown_url(gateway.url)}", as_json=as_json)
 
 
-def _processes(settings: Settings) -> Mapping[str, Process]:
+def _processes(settings: Settings) -> Mapping[str, ListedProcess]:
     """Those of the `up` that runs here, if it is this fleet's."""
     run_file = run_file_of(settings.redis_url)
     return {} if run_file is None else run_file.processes
 
 
-def _show(found: "FleetStatus", processes: Mapping[str, Process], asked: str, *, as_json: bool) -> None:
+def _show(found: "FleetStatus", processes: Mapping[str, ListedProcess], asked: str, *, as_json: bool) -> None:
     if as_json:
         say_json({**asdict(found), "processes": {name: one.model_dump() for name, one in processes.items()}})
         return
@@ -82,7 +82,7 @@ def _say_workers(lane: "LaneStatus") -> None:
     say(f"{f'Lane {lane.lane}':12} {workers}, {_count(len(lane.modules), 'module')}")
 
 
-def _say_processes(processes: Mapping[str, Process]) -> None:
+def _say_processes(processes: Mapping[str, ListedProcess]) -> None:
     unwell = [f"{name} {process.state}" for name, process in processes.items() if process.state != "ready"]
     if processes:
         say(

@@ -35,7 +35,7 @@ from toolfleet_cli.local.supervisor import Supervisor
 from toolfleet_cli.local.tcp_ports import LOOPBACK, held_port, kept_port, named_port
 from toolfleet_gateway.auth.kept_key import kept_key, kept_login
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
-from toolfleet_registry.config.run_file import Process
+from toolfleet_registry.config.run_file import ListedProcess
 from toolfleet_registry.contracts.names import SCHEDULER
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.redis.redis_errors import reason_of
@@ -87,12 +87,12 @@ class LocalFleet:
         """The processes by name: `redis`, `worker-fast`, `worker-slow`, `beat`, `flower`, `gateway`, `agent`, and the modules'."""
         return {child.name: child.pid for child in self._supervisor.children}
 
-    def processes(self) -> dict[str, Process]:
+    def processes(self) -> dict[str, ListedProcess]:
         """The same, and what each is doing."""
         modules = {process: each.name for each in self.hosted for process in each.processes}
         modules = {**{name: name for name in self.sources}, **modules}
         return {
-            child.name: Process(pid=child.pid, state=child.state, module=modules.get(child.name))
+            child.name: ListedProcess(pid=child.pid, state=child.state, module=modules.get(child.name))
             for child in self._supervisor.children
         }
 

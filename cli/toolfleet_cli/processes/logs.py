@@ -11,7 +11,7 @@ import typer
 from toolfleet_cli.console.output import fail, note, plain, while_read
 from toolfleet_cli.processes.completion import complete_logs, complete_processes
 from toolfleet_cli.processes.log_files import log_names, logs_folder
-from toolfleet_registry.config.run_file import Process, find_running
+from toolfleet_registry.config.run_file import ListedProcess, find_running
 from toolfleet_registry.errors import FleetError
 
 _POLL_SECONDS = 0.2
@@ -70,7 +70,7 @@ def restart(
     fail(f"{name} was not ready within {_RESTART_SECONDS:g} s: `toolfleet logs {name}` may show why.", code=1)
 
 
-def _running(name: str) -> tuple[Path, Process]:
+def _running(name: str) -> tuple[Path, ListedProcess]:
     found = find_running(Path.cwd())
     if found is None:
         raise FleetError("No fleet runs here: `toolfleet up`, here or in a folder above, starts one.")
