@@ -80,7 +80,7 @@ def _traced_client(tracing: Tracing) -> HttpClientPort:
 
 
 def _tool_spans(tracing: Tracing | None, check: Middleware) -> tuple[list[Middleware], Middleware]:
-    """What goes around all middleware, and what is in the place of the last."""
+    """Return the middleware that goes around all other, and the last one."""
     if tracing is None:
         return [], check
     from toolfleet_workers.middleware.tool_span import ShownArguments, ToolSpan  # noqa: PLC0415 - as above
@@ -89,7 +89,7 @@ def _tool_spans(tracing: Tracing | None, check: Middleware) -> tuple[list[Middle
 
 
 def _own_executors(settings: Settings, tools: ToolCache) -> dict[str, Executor]:
-    """What runs the modules that have no address. Raises `SettingsError` for local tools that are required and cannot be had."""
+    """Return the executors of modules that have no address. Raises `SettingsError` for local tools that are required and cannot be had."""
     own = dict[str, Executor]()
     # Loaded where they are wanted: hardly any worker has them, and every worker shall be up soon.
     if settings.local_tools:

@@ -1,4 +1,4 @@
-"""Holds the one recorder of a process: there is none while metrics are off, which costs whoever asks next to nothing."""
+"""Holds the one recorder of a process. There is none while metrics are off, and to ask costs next to nothing."""
 
 from toolfleet_registry.metrics.recorder import CallRecorder, Recorder
 from toolfleet_registry.system.process import this_process

@@ -32,7 +32,7 @@ class _Event(Protocol):
 
 
 class Threading(Protocol):
-    """Makes what runs beside the loop, and what that waits with. The module `threading` is one; a simulation has another."""
+    """Makes threads and events. The module `threading` implements it; a simulation has another implementation."""
 
     def Thread(self, *, target: Callable[[], object], name: str, daemon: bool) -> _Thread:  # noqa: N802 - as `threading` has it
         """Make a thread that has not begun."""
@@ -44,7 +44,7 @@ class Threading(Protocol):
 
 
 class Process:
-    """What an operating system process has once. `name` is for one that is not the interpreter's only one."""
+    """The state that an operating system process has once. Give a `name` if the interpreter has several."""
 
     def __init__(self, name: str | None = None, *, threads: Threading = threading) -> None:
         self._name = name
@@ -52,7 +52,7 @@ class Process:
         self.worker: Any = None
         """The worker's runtime while its pool runs. Set by `toolfleet_tasks.worker_runtime`, which knows its type."""
         self.timers = WeakKeyDictionary[Any, Any]()
-        """By event loop. Set by `toolfleet_registry.time.shared_timers`."""
+        """The shared timers of each event loop. Set by `toolfleet_registry.time.shared_timers`."""
         self._parts = dict[Callable[[], Any], Any]()
 
     @property
