@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from bed.early import VIRTUAL
 from faults.planted import ROOT, Fault, locate, read_product
 from faults.trial import TrialTree
 from tiers import SHORT, TESTS, tier_of
@@ -20,6 +21,8 @@ REACHES: tuple[Reach, ...] = get_args(Reach)
 _NEAREST, _NEAR = 3, 9
 """Files of tests in the first two runs, whatever room they are of."""
 _ROOM = 2
+_HALVES = (False, True)
+"""Whether tests run in virtual time."""
 _APART = {"house", "faults"}
 """Folders of tests that read the product's text, and so find what no behaviour shows."""
 
@@ -89,7 +92,7 @@ class Hunt:
         path = locate(fault, self._product)
         remarks = list[str]()
         found = None
-        for batch in self._batches(fault, path):
+        for batch in self.batches(fault):
             found = self._found_in(fault, path, batch, remarks)
             if found is not None:
                 break
@@ -124,8 +127,12 @@ class Hunt:
             words = [word for word in words if word not in failed]
         return None
 
-    def _batches(self, fault: Fault, path: Path) -> list[list[Path]]:
-        """Order the files of tests: the last finder's, those that seem to be about `path`, those of its room, and all others."""
+    def batches(self, fault: Fault) -> list[list[Path]]:
+        """Order the files of tests: the last finder's, those that seem to be about the fault's file, those of its room, and all others.
+
+        Those in virtual time are apart from others: they need a process of their own.
+        """
+        path = locate(fault, self._product)
         kept = self._findings.of(fault)
         last = [file for file in self._tests if kept and kept.test and file == ROOT / kept.test.partition("::")[0]]
         left = sorted(self._tests.keys() - set(last), key=lambda file: (-self._nearness(file, path, fault), file))
@@ -133,13 +140,16 @@ class Hunt:
         room = [file for file in left if _kind_of(file, fault.room) == _ROOM]
         others = [[file for file in left if tier_of(file) == tier and file not in room] for tier in SHORT]
         reached = [last, nearest, near, room, *others][: {"near": 3, "room": 4, "all": None}[self._reach]]
-        return [batch for batch in reached if batch]
+        halves = [
+            [file for file in each if file.is_relative_to(VIRTUAL) is half] for each in reached for half in _HALVES
+        ]
+        return [half for half in halves if half]
 
     def _nearness(self, file: Path, path: Path, fault: Fault) -> int:
-        """Count the words that both names share, the file's own twice; more for a test that imports the module, or is small."""
+        """Count the words that both names share, those of the file's name and its folder's twice; more for a test that imports the module, or is small."""
         words, own, others = (
             _words(path) | _words(Path(fault.name)),
-            _words(Path(path.name)),
+            _words(Path(path.parent.name, path.name)),
             _words(file.relative_to(TESTS)),
         )
         module = ".".join(path.with_suffix("").parts[1:])
@@ -150,7 +160,7 @@ class Hunt:
 def _kind_of(file: Path, room: str) -> int:
     """Say whether a file of tests is the room's own, another room's, or about whole fleets: from small tests to large ones."""
     kind, *rest = file.relative_to(TESTS).parts
-    return (_ROOM if rest[0] == room else 1) if kind in {"unit", "integration"} else 0
+    return (_ROOM if rest[0] == room else 1) if kind in {"unit", "integration", "virtual"} else 0
 
 
 def _words(path: Path) -> set[str]:

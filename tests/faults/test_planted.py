@@ -2,10 +2,14 @@
 
 import ast
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from bed.early import VIRTUAL
+from faults.hunt import Findings, Hunt
 from faults.planted import ROOMS, ROOT, Fault, FaultRefused, locate, read_product, read_table
+from faults.trial import TrialTree
 from support.lua_check import globals_of
 
 FAULTS = read_table()
@@ -44,3 +48,14 @@ def test_a_fault_without_one_place_is_refused(changes: dict[str, str], why: str)
     """Nobody plants another fault than is meant."""
     with pytest.raises(FaultRefused, match=why):
         locate(replace(FAULTS[0], **changes), PRODUCT)
+
+
+def test_tests_in_virtual_time_are_run_apart(tmp_path: Path) -> None:
+    """All the short tests are run, each once, and none of virtual time next to others."""
+    hunt = Hunt(TrialTree(tmp_path), Findings(tmp_path / "findings.json"), processes=1, reach="all")
+    batches = hunt.batches(FAULTS[0])
+    files = [file for batch in batches for file in batch]
+
+    assert all(len({file.is_relative_to(VIRTUAL) for file in batch}) == 1 for batch in batches)
+    assert {file.is_relative_to(VIRTUAL) for file in files} == {True, False}
+    assert len(files) == len(set(files))

@@ -112,7 +112,7 @@ class TrialTree:
         ]
         if processes:
             command += ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
-        command += [word for name in left_out for word in ("--deselect", name)]
+        command += [f"--deselect={name}" for name in left_out]
         with self._log.open("w") as log:
             ended = subprocess.run(
                 [*command, *words], cwd=self.root, env=self._variables, stdout=log, stderr=log, check=False
