@@ -10,13 +10,16 @@ from redis.asyncio import Redis
 
 from support.module_server import ModuleServer
 from support.programs.closed_port import closed_port
+from support.published_call import published
 from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_equal
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.admission.control import AdmissionControl
 from toolfleet_tasks.fairness import wait_queue
 from toolfleet_tasks.fairness.wait_queue import WaitQueue
+from toolfleet_tasks.redis.connection import PipelinedConnection
 
 ECHO = ToolCall(tool_name="owls.echo", arguments={"n": 1})
 KEYS = Keys()
@@ -284,3 +287,20 @@ async def test_redis_may_forget_the_script(make: Make, redis: Redis, worker: Han
         await asyncio.gather(*(fleet.submit(echo(number), ADA) for number in range(3, 6)))
 
     assert sorted(await numbers(worker)) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("number", "kind"), [(1, "joined"), (2, "conflict")])
+async def test_a_key_stands_for_one_call(
+    connection: PipelinedConnection, redis_url: str, number: int, kind: str
+) -> None:
+    """The same call joins it; one with other arguments is refused."""
+    control = AdmissionControl(Settings(redis_url=redis_url))
+    first, second = (
+        published("owls.echo", call_id=f"call-{place}", arguments={"n": each}, user_id="ada", idempotency_key="k")
+        for place, each in enumerate((1, number))
+    )
+    assert await control.ask(connection, first, "tools.owls") is None
+    refusal = await control.ask(connection, second, "tools.owls")
+
+    assert refusal is not None
+    assert (refusal.kind, refusal.call_id) == (kind, first.call_id)
