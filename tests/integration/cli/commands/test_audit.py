@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 
@@ -103,6 +104,19 @@ def test_following_prints_what_comes_until_nobody_reads_it(write: Write, redis_u
 
         wait_until_sync(has_ended, "it has ended")
         assert (process.returncode, process.stderr.read()) == (0, "")
+
+
+def test_whoever_follows_may_interrupt_it(write: Write, redis_url: str) -> None:
+    """^C ends the process as it ends others, and is no error message."""
+    write(1)
+    command, env = [*COMMAND, "audit", "tail", "-f"], {**os.environ, "TOOLFLEET_REDIS_URL": redis_url}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "call-1" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+
+    assert (process.returncode, out, err) == (130, "", "")
 
 
 @pytest.fixture

@@ -146,6 +146,15 @@ def test_what_had_drifted_before_a_pin_goes_on_as_it_was() -> None:
         assert taken(drifted, registrations=registered(one), pins=pins, verdicts=seen).verdicts["git.push"].is_withheld
 
 
+def test_what_is_withheld_stays_disabled() -> None:
+    """Approving it enables nothing."""
+    known = registered(tool(version="1"), enabled=False)
+    plan = taken(tool(version="2", description="Push it."), registrations=known, pins={"git.push": "another"})
+    verdict = plan.verdicts["git.push"]
+
+    assert (verdict.is_withheld, verdict.is_disabled) == (True, True)
+
+
 def test_a_new_number_on_what_was_approved_is_no_change_of_it() -> None:
     """A digest leaves the version out: it is registered, and stays in effect."""
     intake = taken(tool(version="2"), registrations=registered(tool(version="1")), pins={"git.push": digest(tool())})
