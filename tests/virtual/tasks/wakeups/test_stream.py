@@ -98,8 +98,9 @@ async def test_a_key_that_is_no_stream_is_waited_out(bed: Bed, redis: Redis) -> 
 async def test_readers_are_told_that_workers_wake_a_core(bed: Bed, redis: Redis) -> None:
     """Once, in the log, as soon as there is such a worker: it has what they wait for. What comes all the same is read."""
     await LaneCapacity(bed.settings, count=4).note()
+    fleet = await bed.agent()  # which logs, if it is the first of its process, that this Redis keeps no file
     with capture_logs() as logs:
-        async with listening(await bed.agent()) as heard:
+        async with listening(fleet) as heard:
             await asyncio.sleep(300)
             assert logs == []
             waking = LaneCapacity(bed.with_settings(core_url="http://core:1", core_secret=SECRET), count=4)
