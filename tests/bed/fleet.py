@@ -237,7 +237,10 @@ async def open_bed(redis: VirtualRedis) -> AsyncGenerator[Bed]:
     async with AsyncExitStack() as stack:
         bed = Bed(redis, stack)
         bed.ask("FLUSHALL")
-        yield bed
+        try:
+            yield bed
+        finally:
+            redis.thaw()  # a test that has failed may leave it frozen
 
 
 async def until(condition: Callable[[], object], what: str, *, step: float = 0.05) -> None:
