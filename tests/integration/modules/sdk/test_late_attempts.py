@@ -10,6 +10,7 @@ import pytest
 
 from support.waiting import wait_until
 from toolfleet.sdk import Module, ModuleBusy, ModuleClient, Replies
+from toolfleet_modules.once.claim import LEASE_SECONDS
 from toolfleet_modules.requests.sender_clocks import Senders
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.lease import ALLOWANCE_SECONDS
@@ -183,8 +184,8 @@ async def test_an_attempt_that_comes_after_its_end_is_not_begun(make_replies: Ma
     assert seen == [effect]
 
 
-@pytest.mark.parametrize("seconds", [60, 3600])
-async def test_a_function_is_not_called_too_late(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+@pytest.mark.parametrize(("seconds", "later"), [(LEASE_SECONDS / 4, LEASE_SECONDS / 2), (3600, 2 * LEASE_SECONDS)])
+async def test_a_function_is_not_called_too_late(monkeypatch: pytest.MonkeyPatch, seconds: float, later: float) -> None:
     """It has waited for a thread, and its process stood still: its end has passed, or another process may have the call."""
     go, called = threading.Event(), list[int]()
     module = Module("owls", threads=1)
@@ -195,18 +196,19 @@ async def test_a_function_is_not_called_too_late(monkeypatch: pytest.MonkeyPatch
         go.wait()
         return number
 
-    async def ask(number: int, begin_by: str) -> Any:
-        headers = {"Idempotency-Key": f"c{number}", "Toolfleet-Begin-By": begin_by}
+    async def ask(number: int, within: float) -> Any:
+        now = fleet_clock.now()
+        headers = {"Idempotency-Key": f"c{number}", "Toolfleet-Begin-By": told(now + within, now)}
         body = {"tool_name": "owls.slow", "arguments": {"number": number}}
         return (await client.http.post("/execute", json=body, headers=headers)).json()
 
     async with module.client() as client:
-        now, clock = fleet_clock.now(), fleet_clock.suspend_aware
-        first = asyncio.create_task(ask(1, told(now + 60, now)))
+        clock = fleet_clock.suspend_aware
+        first = asyncio.create_task(ask(1, 60))
         await wait_until(lambda: called, "the one thread is at work")
-        second = asyncio.create_task(ask(2, told(now + seconds, now)))
+        second = asyncio.create_task(ask(2, seconds))
         await wait_until(lambda: module.app and len(client_works(module)) == 2, "the second waits for it")
-        monkeypatch.setattr(fleet_clock, "suspend_aware", lambda: clock() + 120)
+        monkeypatch.setattr(fleet_clock, "suspend_aware", lambda: clock() + later)
         go.set()
         assert (await first)["success"]
         assert was_not_begun(await second)
