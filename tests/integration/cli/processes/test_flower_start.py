@@ -38,9 +38,10 @@ def test_flower_has_and_reads_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 WEBHOOKS = 'core_url = "http://127.0.0.1:1"\n[registry_webhooks]\n"http://127.0.0.1:1/a" = ["removed"]\n'
+APPROVALS = '[[approvals.webhooks]]\nurl = "http://127.0.0.1:1/a"\nsecret = "NAMED"\n'
 
 
-@pytest.mark.parametrize("file", [FILE, "require_signed_results = true\n", WEBHOOKS])
+@pytest.mark.parametrize("file", [FILE, "require_signed_results = true\n", WEBHOOKS, APPROVALS])
 def test_nothing_is_left_of_secrets_in_a_childs_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
@@ -51,9 +52,9 @@ def test_nothing_is_left_of_secrets_in_a_childs_environment(
     monkeypatch.setenv("TOOLFLEET_CORE_SECRET", f"whsec_{b64encode(b'c' * 32).decode()}")
     monkeypatch.setenv("TOOLFLEET_REGISTRY_WEBHOOKS_SECRET", f"whsec_{b64encode(b'r' * 32).decode()}")
     assert load_settings().signing_key == KEY
+    assert bool(load_settings().approvals.webhooks) == (file == APPROVALS)
     for name, value in no_secrets().items():
         monkeypatch.setenv(name, value)
 
-    assert load_settings().model_dump(include=set(SECRETS)) == Settings.model_construct().model_dump(
-        include=set(SECRETS)
-    )
+    names = {*SECRETS, "approvals", "registry_webhooks", "module_headers"}  # whatever is left out of the table
+    assert load_settings().model_dump(include=names) == Settings.model_construct().model_dump(include=names)
