@@ -19,6 +19,7 @@ from toolfleet_gateway.auth.opening import key_to_generate
 from toolfleet_gateway.http.serving.server import GatewayServer, make_server
 from toolfleet_registry.access.key_text import new_key_text
 from toolfleet_registry.system.listening import listening_socket
+from toolfleet_registry.system.process import Process, enter
 
 
 @contextmanager
@@ -36,6 +37,7 @@ def gateway_here(bed: TestBed, **settings: object) -> Generator[ServedGateway]:
         await gateway.serve_gateway(own, listener, generated=key, ready=ready.set)
 
     def run() -> None:
+        enter(Process())  # what it counts, and has said once, is not the tests'
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve())
 

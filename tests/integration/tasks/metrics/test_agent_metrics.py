@@ -1,10 +1,8 @@
 """What an agent counts for Prometheus, and where: on a port, in its program's own registry, or nowhere."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from prometheus_client import CollectorRegistry
 
 from support.documents import programs
@@ -14,21 +12,10 @@ from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.metrics import process_recorder
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.system.process import this_process
 
 UNKNOWN = ToolCall(tool_name="nobody.knows")
 CALLER = Caller(user_id="ada", permission="user")
 END = {"outcome": "refused", "error_code": "unknown_module", "effect_state": "none"}
-
-
-@pytest.fixture(autouse=True)
-def own_process() -> Iterator[None]:
-    """Whatever another test of this process has left counting is not counted here."""
-    before = this_process().part(process_recorder._Held)
-    calls, started = before.calls, before.started
-    before.calls, before.started = None, 0
-    yield
-    before.calls, before.started = calls, started
 
 
 async def test_an_agent_answers_on_a_port_while_its_fleet_is_open(redis_url: str) -> None:
