@@ -8,11 +8,15 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from bed.fleet import Bed, until
-from support.workers.wakes import SECRET, complete
+from support.fleet import SIGNING_KEY
+from support.workers.wakes import SECRET, complete, wake
 from toolfleet import ToolFleet
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.system.process import this_process
+from toolfleet_tasks.messages.signing import Seal
 from toolfleet_tasks.presence.lane_capacity import LaneCapacity
 from toolfleet_tasks.wakeups import stream
+from toolfleet_tasks.wakeups.events import wake_body
 
 DAY = 24 * 3600
 DEAD_SECONDS = stream._DEAD_AFTER_MS / 1000
@@ -74,6 +78,7 @@ async def test_a_waiting_reader_costs_next_to_nothing(bed: Bed, redis: Redis) ->
     before = (await redis.info("stats"))["total_commands_processed"]
     await asyncio.sleep(60)
     after = (await redis.info("stats"))["total_commands_processed"]
+    assert not any(each.done() for each in readers)
     for each in readers:
         each.cancel()
     await asyncio.wait(readers)
@@ -97,6 +102,7 @@ async def test_a_key_that_is_no_stream_is_waited_out(bed: Bed, redis: Redis) -> 
 
 async def test_readers_are_told_that_workers_wake_a_core(bed: Bed, redis: Redis) -> None:
     """Once, in the log, as soon as there is such a worker: it has what they wait for. What comes all the same is read."""
+    bed.given["signing_key"] = SIGNING_KEY
     await LaneCapacity(bed.settings, count=4).note()
     fleet = await bed.agent()  # which logs, if it is the first of its process, that this Redis keeps no file
     with capture_logs() as logs:
@@ -109,7 +115,8 @@ async def test_readers_are_told_that_workers_wake_a_core(bed: Bed, redis: Redis)
             for _ in range(10):
                 await waking.note()
                 await asyncio.sleep(10)
-            await complete(redis, "job-1")
+            news = Seal(SIGNING_KEY, purpose="job").sign(wake_body(wake("job-1")))
+            await complete(redis, "job-1", body=news)
             await until(lambda: heard == ["job-1"], "it is read")
 
-    assert [(line["event"], len(line["workers"])) for line in logs] == [("completions_go_to_core", 1)]
+    assert [(line["event"], line["workers"]) for line in logs] == [("completions_go_to_core", [this_process().name])]
