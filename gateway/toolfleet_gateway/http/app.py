@@ -1,7 +1,9 @@
 """Builds the gateway's app out of routes: bounds around it, one endpoint a path, and the document of all."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 
 from starlette.applications import Starlette
@@ -23,7 +25,7 @@ from toolfleet_gateway.http.bounds.query_keys import QueryKeys
 from toolfleet_gateway.http.endpoint import Endpoint
 from toolfleet_gateway.http.entrance import Entrance
 from toolfleet_gateway.http.health import LIVE, READY, health_routes
-from toolfleet_gateway.http.openapi import openapi_document
+from toolfleet_gateway.http.openapi import Json, openapi_document
 from toolfleet_gateway.http.problem_answers import ProblemAnswers, problem_of
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.http.security_headers import SecurityHeaders
@@ -49,9 +51,9 @@ def build_app(  # noqa: PLR0913 - what is not obvious has a default
     `apps` answer at other paths whatever is sent there, in a protocol of their own. `shown` as of `AccessLog`.
     """
     known = [*routes, *health_routes(is_ready)]
-    document = openapi_document([*known, _document_route("")], root_path=settings.gateway_root_path)
+    known.append(_document_route(lambda: openapi_document(known, root_path=settings.gateway_root_path)))
     by_path = dict[str, list[AnyRoute]]()
-    for route in (*known, _document_route(json.dumps(document, separators=(",", ":")))):
+    for route in known:
         by_path.setdefault(route.path, []).append(route)
     by_endpoint = [(path, _traced(path, Endpoint(of_path, entrance), tracing)) for path, of_path in by_path.items()]
     app = Starlette(
@@ -92,9 +94,14 @@ def _bounds(settings: GatewaySettings, shown: ShownIds) -> list[Middleware]:
     ]
 
 
-def _document_route(text: str) -> AnyRoute:
+def _document_route(write: Callable[[], Json]) -> AnyRoute:
+    @cache
+    def text() -> str:
+        return json.dumps(write(), separators=(",", ":"))
+
     async def document(_: RouteRequest[None, None]) -> Response:
-        return text_answer(text)
+        # Written when it is first asked for: that takes most of a gateway's start, and would hold up its other requests.
+        return text_answer(await asyncio.to_thread(text))
 
     return Route(
         method="GET",
