@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 from celery import beat, signals
 from celery.signals import beat_init
 from celery.worker import state
@@ -18,6 +17,7 @@ from bed.network import Link
 from bed.redis import VirtualRedis
 from bed.site import Site
 from support import module_server
+from support.gateways.gateway_process import ServedGateway
 from support.module_server import ModuleServer
 from toolfleet import ToolFleet
 from toolfleet_cli.local.tcp_ports import LOOPBACK
@@ -101,17 +101,10 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Gateway:
-    """A gateway that takes requests: its `url`, and the `key` that it was given."""
+class Gateway(ServedGateway):
+    """A gateway that takes requests, in a site of its own."""
 
     site: Site
-    url: str
-    key: str
-
-    def client(self, key: str | None = None) -> httpx.AsyncClient:
-        """Return a client with its key, or another one."""
-        headers = {"Authorization": f"Bearer {key or self.key}"}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30, trust_env=False)
 
 
 class _Worker(FleetWorker):
@@ -130,12 +123,14 @@ class Bed:
 
     Attributes:
         given: The settings of all its members; a member may be given more. A test may set some before it starts members.
+        key: What all its gateways were given.
 
     """
 
     def __init__(self, redis: VirtualRedis, stack: AsyncExitStack) -> None:
         self.redis, self._stack = redis, stack
         self.given: dict[str, Any] = {"redis_url": redis.url, "module_services": {}}
+        self.key = new_key_text().text  # one of its own would not be made where the registry has keys
         self._members = 0
         self._mortal: list[Site] = []
 
@@ -188,19 +183,19 @@ class Bed:
         """Start a gateway, and wait until it takes requests."""
         site, ready = self.site("gateway"), asyncio.Event()
         self._mortal.append(site)
-        key = new_key_text().text  # one of its own would not be made where the registry has keys
         given = self.with_settings(**{"gateway_leave_seconds": 0, **settings})
 
         async def serve() -> int:
             listener = listening_socket(LOOPBACK, 0)
             port: int = listener.getsockname()[1]
-            serving = asyncio.create_task(serve_gateway(given, listener, generated=generate_key(key), ready=ready.set))
+            key = generate_key(self.key)
+            serving = asyncio.create_task(serve_gateway(given, listener, generated=key, ready=ready.set))
             await asyncio.wait([serving, asyncio.create_task(ready.wait())], return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
                 serving.result()
             return port
 
-        return Gateway(site, f"http://{LOOPBACK}:{await site.start(serve())}", key)
+        return Gateway(f"http://{LOOPBACK}:{await site.start(serve())}", self.key, site)
 
     async def link(self, port: int) -> Link:
         """Make a connection to a server that can be disturbed: hand its URL to the member that shall suffer."""

@@ -12,6 +12,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
+from support.gateways.gateway_process import NO_TLS
+
 Call = Callable[[str, dict[str, Any]], Coroutine[Any, Any, str]]
 """Calls the tool of that name; returns what the model reads, whether the call has failed or not."""
 
@@ -41,7 +43,7 @@ async def _sdk(url: str, key: str) -> AsyncGenerator[ConnectedClient]:
 
     connected = ConnectedClient(call)
     async with (
-        httpx2.AsyncClient(headers=_bearing(key), timeout=60, trust_env=False) as http,
+        httpx2.AsyncClient(headers=_bearing(key), timeout=60, trust_env=False, verify=NO_TLS) as http,
         Client(streamable_http_client(url, http_client=http)) as client,
     ):
         connected.names += [tool.name for tool in (await client.list_tools()).tools]

@@ -1,7 +1,6 @@
 """A real gateway, and people with a key each."""
 
 import contextlib
-import ssl
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,13 +9,12 @@ from typing import Any
 import httpx
 
 from support.fleet import TestBed
-from support.gateways.gateway_process import Gateway, gateway_process
+from support.gateways.gateway_process import NO_TLS, Gateway, gateway_process
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_registry.access.api_key import ApiKey, KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys, CreatedKey
 from toolfleet_registry.access.grants import COMMAND_LINE
 
-_NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # to read all certificates of the machine takes each client 0.2 s
 PEOPLE: Mapping[str, KeyDraft] = {
     "ada": KeyDraft(user_id="ada", permission="owner", allowed_modules="*", role="admin"),
     "olga": KeyDraft(user_id="olga", allowed_modules=frozenset(), role="operator"),
@@ -51,7 +49,7 @@ class KeyedGateway:
     def client(self, who: str) -> httpx.AsyncClient:
         """A client of one of `PEOPLE`."""
         headers = {"authorization": f"Bearer {self.keys[who].text}"} if who in self.keys else {}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30, trust_env=False, verify=_NO_TLS)
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30, trust_env=False, verify=NO_TLS)
 
     async def get(self, who: str, path: str, **options: Any) -> httpx.Response:
         async with self.client(who) as client:

@@ -8,7 +8,7 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from support.gateways.gateway_process import Gateway
+from support.gateways.gateway_process import NO_TLS, ServedGateway
 
 Era = Literal["auto", "legacy"]
 ERAS: list[Era] = ["auto", "legacy"]
@@ -16,11 +16,11 @@ ERAS: list[Era] = ["auto", "legacy"]
 
 @asynccontextmanager
 async def mcp_client(
-    gateway: Gateway, era: Era = "auto", *, path: str = "/mcp", key: str | None = None, **options: Any
+    gateway: ServedGateway, era: Era = "auto", *, path: str = "/mcp", key: str | None = None, **options: Any
 ) -> AsyncGenerator[Client]:
     """A client that has connected; `auto` finds that the gateway speaks 2026-07-28."""
     headers = {"Authorization": f"Bearer {key or gateway.key}"}
-    async with httpx2.AsyncClient(headers=headers, timeout=30, trust_env=False) as http:
+    async with httpx2.AsyncClient(headers=headers, timeout=30, trust_env=False, verify=NO_TLS) as http:
         transport = streamable_http_client(gateway.url + path, http_client=http)
         async with Client(transport, mode=era, **options) as client:
             yield client
