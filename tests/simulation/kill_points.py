@@ -1,0 +1,178 @@
+"""Kills a member of a small fleet at each of its writes, one after the other: `python -m simulation.kill_points [ROW ...]`.
+
+A row is one thing that is asked of a fleet, and who dies of it: at its 1st, 2nd, 3rd write and so on, before the write leaves
+it, in its middle and after it, until the write never comes. After each death `kill_scenes` checks what must hold. Prints the
+points of each row and ends with 1 if anything did not hold.
+"""
+
+import argparse
+import asyncio
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from random import Random
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from bed.fleet import Bed
+
+Effect = Literal["once", "idempotent", "read", "undeclared"]
+SceneName = Literal["call", "approved", "rejected", "expired", "job", "core", "stream"]
+Victim = Literal["worker", "agent", "approver", "beat", "core"]
+EFFECTS: tuple[Effect, ...] = ("once", "idempotent", "read", "undeclared")
+PARTS = (0.0, 0.5, 1.0)
+"""How much of the write still leaves the member."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing that is asked, and who dies meanwhile.
+
+    Attributes:
+        scene: Which of `kill_scenes.SCENES`.
+        tool: Of a call: its effect, and behind an underscore what the module does.
+        workers: How many there are. Each may be the one that dies.
+        is_bounded: Whether the module may run so many calls only; claims take another way then.
+
+    """
+
+    scene: SceneName
+    victim: Victim
+    tool: str = ""
+    workers: int = 1
+    is_bounded: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return what it is called on the command line."""
+        count = f"{self.workers}-workers" if self.workers > 1 else ""
+        words = (self.scene, self.tool.replace("_", "-"), "bounded" if self.is_bounded else "", self.victim, count)
+        return ".".join(filter(None, words))
+
+
+ROWS: tuple[Row, ...] = (
+    *(Row("call", "worker", f"{each}_{how}", n) for n in (1, 2) for how in ("works", "retries") for each in EFFECTS),
+    *(Row("call", "worker", f"{each}_lasts", 2) for each in ("once", "read")),
+    *(Row("call", "worker", f"{each}_works", is_bounded=True) for each in ("once", "read")),
+    *(Row("call", "agent", f"{each}_works") for each in EFFECTS),
+    *(Row("approved", victim) for victim in ("worker", "beat", "agent", "approver")),
+    *(Row("rejected", victim) for victim in ("worker", "approver")),
+    *(Row("expired", victim) for victim in ("worker", "beat")),
+    *(Row("job", victim) for victim in ("worker", "beat", "agent")),
+    *(Row("core", victim) for victim in ("worker", "beat", "core")),
+    Row("stream", "agent"),
+)
+
+
+@dataclass
+class Findings:
+    """What became of a row: how many points it has had, at how many of them the member died, and what did not hold."""
+
+    row: Row
+    points: int = 0
+    deaths: int = 0
+    most_writes: int = 0
+    violations: list[str] = field(default_factory=list)
+
+
+async def walk(
+    row: Row, bed: "Bed", *, every: int = 1, first: int = 0, is_enough: Callable[[Findings], bool] = lambda _: False
+) -> Findings:
+    """Go through a row's points, or each `every`th one from `first` on, until they are over or it is enough."""
+    from simulation.kill_scenes import SCENES  # noqa: PLC0415 - it needs virtual time
+
+    found = Findings(row)
+    scene = SCENES[row.scene](row, bed)
+    await scene.open()
+    survived = 0
+    for number, (write, part) in enumerate((write, part) for write in itertools.count(1) for part in PARTS):
+        if number % every != first % every:
+            continue
+        violations = await scene.play(write, part)
+        found.points += 1
+        found.violations += [f"{row.name} write {write} part {part}: {each}" for each in violations]
+        if scene.has_died:
+            survived, found.deaths, found.most_writes = 0, found.deaths + 1, write
+        else:
+            survived += 1
+        if is_enough(found):
+            return found
+        if survived == len(PARTS):  # all of one write's, or more: it never came
+            break
+    found.violations += [f"{row.name} at the end: {each}" for each in await scene.close()]
+    return found
+
+
+def walk_here(row: Row, seed: int, every: int = 1, is_enough: Callable[[Findings], bool] = lambda _: False) -> Findings:
+    """Go through a row in this process, which runs in virtual time from then on."""
+    import bed.replaced  # noqa: PLC0415 - it puts virtual time into the process, before all that knows the time
+    from bed.fleet import open_bed  # noqa: PLC0415 - as above
+    from bed.loop import VirtualLoop  # noqa: PLC0415
+    from simulation.scene import own_redis  # noqa: PLC0415
+
+    redis, _ = own_redis()
+    bed.replaced.seed(seed)
+    loop = VirtualLoop(Random(f"order {seed}"))
+
+    async def run() -> Findings:
+        async with open_bed(redis) as opened:
+            return await walk(row, opened, every=every, first=seed, is_enough=is_enough)
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        return runner.run(run())
+
+
+def main() -> None:
+    options = _options()
+    rows = [row for row in ROWS if not options.rows or any(row.name.startswith(word) for word in options.rows)]
+    began_at, total = time.monotonic(), Findings(ROWS[0])
+    # A process a row: what is dead stays in memory.
+    with ProcessPoolExecutor(options.processes, get_context("spawn"), max_tasks_per_child=1) as pool:
+        waiting = [pool.submit(walk_here, row, options.seed, options.every) for row in rows]
+        for each in as_completed(waiting):
+            found = each.result()
+            _show(found)
+            total.points += found.points
+            total.deaths += found.deaths
+            total.violations += found.violations
+    _say(
+        f"{len(rows)} rows, {total.points} points, {total.deaths} deaths, {len(total.violations)} violations with the seed"
+        f" {options.seed} in {time.monotonic() - began_at:.0f} s"
+    )
+    sys.exit(bool(total.violations))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m simulation.kill_points", description=__doc__)
+    parser.add_argument("rows", nargs="*", help="the rows whose names begin so; by default all")
+    parser.add_argument(
+        "--seed", type=int, default=int(time.time()) % 1_000_000, help="by default another one each time"
+    )
+    parser.add_argument("--every", type=int, default=1, help="only each so many points")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    if unknown := [word for word in options.rows if not any(row.name.startswith(word) for row in ROWS)]:
+        parser.error(f"no row begins with {unknown}; there are {[row.name for row in ROWS]}")
+    return options
+
+
+def _show(found: Findings) -> None:
+    _say(
+        f"{found.row.name}: {found.points} points, {found.deaths} deaths, up to write {found.most_writes},"
+        f" {len(found.violations)} violations"
+    )
+    for violation in found.violations[:5]:
+        _say(f"  {violation}")
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - it is a command
+
+
+if __name__ == "__main__":
+    main()
