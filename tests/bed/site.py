@@ -32,6 +32,7 @@ class Site(Process):
         dies_at: The write, counted from 1, at which it dies.
         written_then: How much of that write still leaves it, from 0 (it dies before it) to 1 (after it).
         on_death: Called at such a death, in the middle of the site's own code.
+        pauses_at: The write, counted as above, after which it pauses; `on_pause` is called then.
         celery: What Celery keeps once a process, by name.
 
     """
@@ -46,6 +47,8 @@ class Site(Process):
         self.dies_at: int | None = None
         self.written_then = 0.0
         self.on_death: Callable[[], object] = lambda: None
+        self.pauses_at: int | None = None
+        self.on_pause: Callable[[], object] = lambda: None
         self.celery: dict[str, Any] = {}
         self._handlers: dict[int, Any] = {}
         self._held: _Held | None = None
@@ -83,6 +86,19 @@ class Site(Process):
         self.dies_at, self.written_then = self.writes + write, part
         return dead
 
+    def pause_at(self, write: int) -> asyncio.Event:
+        """Have it pause after a write, counted from now. Returns an event that is set then."""
+        loop, paused = asyncio.get_running_loop(), asyncio.Event()
+
+        def pause() -> None:
+            self.pause()
+            paused.set()
+
+        context = contextvars.copy_context()
+        self.on_pause = lambda: loop.call_soon(pause, context=context)
+        self.pauses_at = self.writes + write
+        return paused
+
     def pause(self) -> None:
         """Stop it as SIGSTOP does: none of its code runs, and its connections stay."""
         self._held = _Held.taken(asyncio.get_running_loop(), self)
@@ -111,6 +127,8 @@ class Site(Process):
         if self.is_dead:
             return None
         self.writes += 1
+        if self.writes == self.pauses_at:
+            self.on_pause()
         if self.writes != self.dies_at:
             return data
         self.is_dead = True

@@ -42,6 +42,8 @@ TOLD_SECONDS = 4 * LEASE_SECONDS
 """A call whose worker dies is told about after so long at the latest, beside what its module takes."""
 
 _LASTS_SECONDS = LEASE_SECONDS + 1.5
+_PAUSE_SECONDS = 2 * LEASE_SECONDS + 1
+_LATE_TIMEOUT_SECONDS = 2.0
 _MOST_ATTEMPTS = 2
 _QUIET_SECONDS = 60.0
 _LONGEST_SECONDS = 300.0
@@ -57,7 +59,7 @@ class Scene:
     """A fleet in which something is asked again and again, and one member dies meanwhile, each time at another write.
 
     Attributes:
-        has_died: Whether the member died in the last `play`.
+        has_died: Whether the member died, or paused, in the last `play`.
 
     """
 
@@ -99,20 +101,24 @@ class Scene:
     async def play(self, write: int, part: float) -> list[str]:
         """Ask once, while the row's member dies at this write. Returns what did not hold."""
         self._write, self._part, self.has_died = write, part, False
-        victims = self._victims()
-        events = [site.die_at(write, part) for site in victims]
-        replaced = asyncio.create_task(self._replace(victims, events))
+        victims, pauses = self._victims(), self.row.fate == "pauses"
+        events = [site.pause_at(write) if pauses else site.die_at(write, part) for site in victims]
+        self._replaced = asyncio.create_task(self._replace(victims, events))
         try:
             async with asyncio.timeout(_LONGEST_SECONDS):
                 found = await self.ask(f"{write}-{part}")
         except Exception as exc:  # noqa: BLE001 - whatever it is: the next death may say more
             found = [f"no end: {exc!r}"]
-        for site in victims:
-            site.dies_at = None
-        if any(site.is_dead for site in victims):
-            await replaced
-        replaced.cancel()
+        self.spare()
+        if self.has_died or any(site.is_dead for site in victims):
+            await self._replaced
+        self._replaced.cancel()
         return found
+
+    def spare(self) -> None:
+        """Have nobody die who has not died yet: what was asked for is over."""
+        for site in self._victims():
+            site.dies_at = site.pauses_at = None
 
     async def ask(self, ref: str) -> list[str]:
         """Ask for one thing, wait for its end, and return what did not hold."""
@@ -215,9 +221,14 @@ class Scene:
         await asyncio.wait(deaths, return_when=asyncio.FIRST_COMPLETED)
         self.has_died = True
         for site, death in zip(victims, deaths, strict=True):
-            if not site.is_dead:
-                site.dies_at = None
+            if not death.done():
+                site.dies_at = site.pauses_at = None
                 death.cancel()
+        if self.row.fate == "pauses":
+            await asyncio.sleep(_PAUSE_SECONDS)
+            for site in victims:
+                site.resume()
+            return
         await self.replace()
 
     async def replace(self) -> None:
@@ -261,6 +272,9 @@ class CallScene(Scene):
         began_at = clock.monotonic()
         result = await self.by("agent", lambda fleet: fleet.call(call, _OWNER, timeout=TIMEOUT_SECONDS))
         took = clock.monotonic() - began_at
+        if self.row.fate == "pauses" and self.has_died:
+            await self._replaced  # it goes on, and may do so with what is over
+            await asyncio.sleep(LEASE_SECONDS)
         found = await self.is_over(result.audit.call_id or "")
         retries = how == "retries"
         found += self.executed_well(ref, result, effect, retries=retries)
@@ -274,6 +288,35 @@ class CallScene(Scene):
                 found.append(f"told {result}, and again {again}")
             if len(self.module.requests) != count:
                 found.append("executed again for who asks under its key")
+        return found
+
+
+class LateScene(Scene):
+    """A call that takes longer than it may."""
+
+    has_beat = False
+
+    async def ask(self, ref: str) -> list[str]:
+        """Implements `Scene.ask`."""
+        call = ToolCall(tool_name=f"owls.{self.row.tool}", arguments={"ref": ref})
+        began_at = clock.monotonic()
+        result = await self.fleet.call(call, _OWNER, timeout=_LATE_TIMEOUT_SECONDS)
+        took, call_id = clock.monotonic() - began_at, result.audit.call_id or ""
+        self.spare()
+        await asyncio.sleep(2 * LEASE_SECONDS)
+        found, is_read = await self.is_over(call_id), self.row.tool.startswith("read")
+        if took > _LATE_TIMEOUT_SECONDS + 3:
+            found.append(f"told after {took:.1f} s")
+        requests = [each for each in self.module.requests if each["arguments"].get("ref") == ref]
+        if len(requests) > (_MOST_ATTEMPTS if is_read else 1):
+            found.append(f"sent {len(requests)} times")
+        if result.success or (result.effect_state == "none" and requests):
+            found.append(f"sent {len(requests)} times, and told {result}")
+        if not self.has_died and (result.error_code, result.effect_state) != ("timed_out", "unknown"):
+            found.append(f"told {result}")
+        has_letter = bool(self.look("HEXISTS", _KEYS.dead, call_id))
+        if has_letter != (result.effect_state == "unknown") and not is_read:
+            found.append(f"{'a' if has_letter else 'no'} dead letter of {result.effect_state}")
         return found
 
 
@@ -491,6 +534,7 @@ def _entries(look: Callable[..., Any], stream: str) -> list[Any]:
 
 SCENES: Mapping[str, type[Scene]] = {
     "call": CallScene,
+    "late": LateScene,
     "approved": ApprovalScene,
     "rejected": ApprovalScene,
     "expired": ApprovalScene,
