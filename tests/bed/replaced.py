@@ -178,9 +178,11 @@ import celery.apps.worker
 import celery.worker
 import celery.worker.request
 import kombu.pools
+import standardwebhooks.webhooks
 
 celery.worker.state = _state
 celery.app.base.datetime = celery.worker.request.datetime = _Datetime
+standardwebhooks.webhooks.datetime = _Datetime  # type: ignore[attr-defined] # it verifies by this name
 kombu.pools.connections = _of_site("connections", partial(kombu.pools.Connections, limit=kombu.pools.use_global_limit))
 kombu.pools.producers = _of_site("producers", partial(kombu.pools.Producers, limit=kombu.pools.use_global_limit))
 celery.app.trace._localized = _of_site("traced", list)
