@@ -1,11 +1,8 @@
 """Calls that their module goes on with by itself: the fleet holds no slot for them, and asks where they are."""
 
 import asyncio
-import signal
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ from support.module_server import ModuleServer, serve
 from support.modules import sdk_program
 from support.servers.hatchery import HATCHED, Hatchery, make_hatchery
 from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered
-from toolfleet import Caller, CallHandle, Progress, ToolCall, ToolFleet
+from toolfleet import Caller, Progress, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_tasks.messages.signing import module_key
@@ -57,11 +54,6 @@ def served(shared: Hatchery, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture
-def bed(redis_url: str, nest: Hatchery, tmp_path: Path) -> TestBed:
-    return TestBed(redis_url, (nest.server,), tmp_path, {"visibility_timeout": 4})
-
-
-@pytest.fixture
 async def fleet(served: TestBed, nest: Hatchery) -> AsyncIterator[ToolFleet]:
     async with ToolFleet(settings=served.settings) as fleet:
         yield fleet
@@ -93,65 +85,6 @@ async def test_a_result_is_held_against_the_schema(fleet: ToolFleet, nest: Hatch
     result = await fleet.call(HATCH, owner, timeout=SECONDS)
     assert (result.error, result.error_code, result.effect_state) == ("The egg was cold.", "module_error", "none")
     assert result.retryable
-
-
-@pytest.mark.parametrize("most", [12, pytest.param(200, marks=pytest.mark.slow)])
-async def test_others_need_not_wait_for_them(bed: TestBed, nest: Hatchery, owner: Caller, most: int) -> None:
-    """Calls that go on leave both slots of a worker, both places of their module and their caller's share to others."""
-    nest.poll_after = 30.0
-    # Each is asked for every second, or every 5 s.
-    bed.more = {"visibility_timeout": 2 if most < 100 else 10, "module_concurrency": {"nest": 2}}
-    with bed.worker(worker_concurrency=2):
-        async with ToolFleet(settings=bed.settings) as fleet:
-            handles = list[CallHandle]()
-            for count in range(1, most + 1):
-                handles.append(await fleet.submit(HATCH, owner, timeout=120))
-                await wait_until(partial(nest.has_begun, count), "it has begun")
-            result = await fleet.call(ToolCall(tool_name="nest.quick"), owner, timeout=20)
-            assert (result.success, nest.server.most_running <= 2) == (True, True)
-            nest.answer = HATCHED
-            results = await asyncio.gather(*(handle.result(3 * PATIENCE_SECONDS) for handle in handles))
-    assert {(each.success, each.audit.attempts) for each in results} == {(True, 1)}
-    assert len(nest.begun) == most
-
-
-async def test_any_worker_asks(bed: TestBed, nest: Hatchery, owner: Caller) -> None:
-    """The one that has begun the call is killed; another one hears how it ends, and begins nothing."""
-    async with ToolFleet(settings=bed.settings) as fleet:
-        with bed.worker() as doomed:
-            handle = await fleet.submit(HATCH, owner, timeout=60)
-            await wait_until(lambda: len(nest.asked) >= 2, "it was asked for")
-            doomed.send_signal(signal.SIGKILL)
-            doomed.wait()
-        count = len(nest.asked)
-        with bed.worker():
-            await wait_until(lambda: len(nest.asked) >= count + 2, "another one asks", seconds=30)
-            nest.answer = HATCHED
-            result = await handle.result(SECONDS)
-    assert (result.success, result.audit.attempts, len(nest.begun)) == (True, 1, 1)
-
-
-async def test_a_worker_that_dies_as_a_call_is_accepted_loses_nothing(
-    bed: TestBed, nest: Hatchery, owner: Caller
-) -> None:
-    """Nobody has heard the handle; whoever asks what became of the call does, and follows it."""
-
-    async def slowly(request: dict[str, Any]) -> Any:
-        nest.acceptance(request["tool_name"])
-        await asyncio.sleep(60)
-
-    nest.server.tools["nest.hatch"] = slowly
-    nest.server.memory = lambda _: {"state": "running", "handle": nest.begun[0]}
-    async with ToolFleet(settings=bed.settings) as fleet:
-        with bed.worker() as doomed:
-            handle = await fleet.submit(HATCH, owner, timeout=60)
-            await wait_until(lambda: nest.begun, "the module has the call")
-            doomed.send_signal(signal.SIGKILL)
-        with bed.worker():
-            await wait_until(lambda: nest.asked, "it is followed", seconds=30)
-            nest.answer = HATCHED
-            result = await handle.result(SECONDS)
-    assert (result.success, result.audit.attempts, len(nest.begun)) == (True, 1, 1)
 
 
 @pytest.mark.parametrize("answer", [{"state": "unknown"}, {"state": "none"}, 404], ids=["unknown", "none", "404"])
@@ -186,33 +119,6 @@ async def test_a_module_that_says_nothing_is_asked_again(
     nest.fault, nest.answer = 0, HATCHED
     assert (await handle.result(SECONDS)).success
     assert len(nest.begun) == 1
-
-
-async def test_a_module_that_is_away_is_waited_for(bed: TestBed, owner: Caller) -> None:
-    """Its call goes on once it is back at its address."""
-    nest, stack = make_hatchery(), ExitStack()
-    with held_port() as port, stack:
-        stack.enter_context(serve(nest.server, port=port))
-        bed.modules = (nest.server,)
-        with bed.worker() as worker:
-            async with ToolFleet(settings=bed.settings) as fleet:
-                handle = await fleet.submit(HATCH, owner, timeout=60)
-                await wait_until(lambda: nest.asked, "it was asked for")
-                stack.close()
-                await wait_until(lambda: "status_unanswered" in worker.said(), "nobody answers")
-                nest.answer = HATCHED
-                with serve(nest.server, port=port):
-                    result = await handle.result(SECONDS)
-    assert (result.success, result.audit.attempts, len(nest.begun)) == (True, 1, 1)
-
-
-async def test_its_deadline_ends_it(fleet: ToolFleet, nest: Hatchery, owner: Caller) -> None:
-    """Nobody knows what the module makes of it; it is told, once, that nobody wants it any more."""
-    result = await fleet.call(HATCH, owner, timeout=3)
-
-    assert (result.error_code, result.effect_state) == ("timed_out", "unknown")
-    await wait_until(lambda: nest.cancelled, "the module is told", seconds=SECONDS)
-    assert nest.cancelled == [{"call_id": result.audit.call_id, "handle": nest.begun[0], "cancel": True}]
 
 
 @pytest.mark.parametrize("is_silent", [False, True], ids=["between two questions", "during one"])

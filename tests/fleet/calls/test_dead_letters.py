@@ -17,35 +17,25 @@ from support.module_server import ModuleServer, Request, serve
 from support.up import COMMAND
 from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import WorkerProcess
-from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
+from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_registry.contracts.dead_letters import DeadLetter
 from toolfleet_registry.errors import NoSuchDeadLetter
-from toolfleet_tasks.dead_letters.call_letters import Kept
 
 PIN = "4711-0815"
 PAY = ToolCall(tool_name="bank.pay", arguments={"to": "bob", "pin": PIN})
-
-
 Start = Callable[[], WorkerProcess]
 
 
 class Bank:
-    """A module that pays, or gives its `answer`, or, while it `hangs`, keeps whoever asks waiting."""
+    """A module that pays, or, while it `hangs`, keeps whoever asks waiting."""
 
     def __init__(self) -> None:
         self.hangs = True
-        self.answer: dict[str, Any] | None = None
         self.module = ModuleServer("bank")
-        parameters = [
-            {"name": "to", "type": "string"},
-            {"name": "pin", "type": "string", "sensitive": True},
-        ]
+        parameters = [{"name": "to", "type": "string"}, {"name": "pin", "type": "string", "sensitive": True}]
         self.module.add("pay", self.pay, effect="once", parameters=parameters)
 
     async def pay(self, request: Request) -> dict[str, Any]:
-        if self.answer is not None:
-            return self.answer
         if self.hangs:
             await asyncio.Event().wait()
         return {"success": True, "result": f"paid {request['arguments']['to']}"}
@@ -71,17 +61,6 @@ def bed(bank: Bank, tmp_path: Path, fast_mode: None) -> Iterator[TestBed]:
 async def fleet(bed: TestBed) -> AsyncIterator[ToolFleet]:
     async with ToolFleet(settings=bed.settings) as fleet:
         yield fleet
-
-
-async def provoke(
-    bank: Bank, work: "asyncio.Task[ToolResult]", killed: WorkerProcess, finder: Callable[[], object]
-) -> ToolResult:
-    """A worker is killed while the module has the call; another one, which is started then, finds it."""
-    await wait_until(lambda: bank.module.running, "the module has the call")
-    killed.process.kill()
-    await wait_until(lambda: not bank.module.running, "its caller has gone")
-    finder()
-    return await asyncio.wait_for(work, 30)
 
 
 @pytest.fixture
@@ -114,16 +93,16 @@ async def dead(bed: TestBed, *words: str, code: int = 0, stdin: str = "") -> str
     return str(ended.stdout)
 
 
-def known(letter: Kept) -> DeadLetter:
-    assert isinstance(letter, DeadLetter)
-    return letter
-
-
 async def test_an_unknown_end_is_kept_and_can_be_replayed(
     bed: TestBed, fleet: ToolFleet, bank: Bank, owner: Caller, start: Start
 ) -> None:
     """It is listed, shown without its sensitive argument, and with that run once more, as a new call."""
-    result = await provoke(bank, asyncio.create_task(fleet.call(PAY, owner)), start(), start)
+    worker, call = start(), asyncio.create_task(fleet.call(PAY, owner))
+    await wait_until(lambda: bank.module.running, "the module has the call")
+    worker.process.kill()
+    await wait_until(lambda: not bank.module.running, "its caller has gone")
+    start()
+    result = await call
     assert (result.error_code, result.effect_state) == ("outcome_unknown", "unknown")
     call_id = result.audit.call_id
 
@@ -143,56 +122,6 @@ async def test_an_unknown_end_is_kept_and_can_be_replayed(
     assert (again["success"], again["result"]) == (True, "paid bob")
     assert again["audit"]["call_id"] != call_id
     assert [request["arguments"] for request in bank.module.calls("pay")] == [PAY.arguments] * 2
-    assert await fleet.dead_letters.list() == []
-
-
-async def test_a_replay_with_an_unknown_end_takes_the_letters_place(
-    bed: TestBed, fleet: ToolFleet, bank: Bank, owner: Caller, start: Start
-) -> None:
-    """There is one letter still, which names the first; and it can be dropped."""
-    workers = list[WorkerProcess]()
-    first = await provoke(bank, asyncio.create_task(fleet.call(PAY, owner)), start(), lambda: workers.append(start()))
-    replay = fleet.dead_letters.replay(first.audit.call_id, arguments={"pin": PIN})
-    second = await provoke(bank, asyncio.create_task(replay), workers[0], start)
-    assert second.error_code == "outcome_unknown"
-
-    (letter,) = await fleet.dead_letters.list()
-    assert known(letter).replay_of == first.audit.call_id
-    assert letter.call_id == second.audit.call_id
-    assert known(letter).caller == owner
-    with pytest.raises(NoSuchDeadLetter):
-        await fleet.dead_letters.replay(first.audit.call_id, arguments={"pin": PIN})
-    await dead(bed, "drop", letter.call_id)
-    assert await fleet.dead_letters.list() == []
-    assert len(bank.module.calls("pay")) == 2
-
-
-@pytest.mark.usual
-async def test_a_module_that_has_stopped_a_tool_leaves_its_end_unknown(
-    fleet: ToolFleet, bank: Bank, owner: Caller, start: Start
-) -> None:
-    """At the limit either may be first, the module or its worker; there is a letter each time."""
-    bank.answer = {"success": False, "error": "stopped", "error_code": "timed_out", "effect_state": "unknown"}
-    start()
-    result = await fleet.call(PAY, owner)
-
-    assert (result.error_code, result.effect_state, result.audit.attempts) == ("timed_out", "unknown", 1)
-    (letter,) = await fleet.dead_letters.list()
-    assert (letter.call_id, known(letter).error_code) == (result.audit.call_id, "timed_out")
-
-
-@pytest.mark.usual
-async def test_what_ended_well_or_surely_did_nothing_is_not_kept(
-    bed: TestBed, fleet: ToolFleet, bank: Bank, owner: Caller
-) -> None:
-    """A success, a refusal and an expired call leave no letter."""
-    bank.hangs = False
-    results = [await fleet.call(PAY, owner, timeout=0.5), await fleet.call(PAY, Caller())]
-    worker: WorkerProcess
-    with bed.worker() as worker:
-        results.append(await fleet.call(PAY, owner))
-
-    assert [result.error_code for result in results] == ["expired", "permission_denied", None], worker.said()
     assert await fleet.dead_letters.list() == []
 
 

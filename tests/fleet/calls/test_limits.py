@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ from redis.asyncio import Redis
 
 from support.fleet import TestBed
 from support.fleet_calls import FleetCalls
-from support.module_server import ModuleServer, holding, serve
-from support.owls import echo, nap
+from support.module_server import ModuleServer, serve
+from support.owls import echo
 from support.processes import next_line, python_program
 from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
@@ -52,8 +51,6 @@ asyncio.run(main())
 def make_module() -> ModuleServer:
     module = ModuleServer("owls")
     module.add("rare", echo, daily_limit=LIMIT, effect="read")
-    module.add("rare_nap", nap, daily_limit=2, effect="read")
-    module.add("rare_nap_once", nap, daily_limit=2, effect="once")
     module.add("cheap", echo, cost="cheap")
     return module
 
@@ -146,25 +143,6 @@ async def test_a_call_that_finds_no_module_is_given_back(bed: TestBed, module: M
             results = await fleet.call_many([RARE] * (LIMIT + 1), ADA, timeout=60)
     assert [result.error_code for result in results if not result.success] == ["rate_limited"]
     assert len(module.calls("rare")) == LIMIT
-
-
-@pytest.mark.parametrize(("tool", "ended"), [("owls.rare_nap", None), ("owls.rare_nap_once", "outcome_unknown")])
-async def test_a_worker_that_is_killed_neither_frees_nor_doubles(
-    redis_here: str, module: ModuleServer, tmp_path: Path, tool: str, ended: str | None
-) -> None:
-    """A call that it had begun counts once, whether it is begun again or its end is unknown."""
-    more = {"fast_transport": True, "visibility_timeout": 2}  # else its message comes back after hours
-    bed = TestBed(redis_here, (module,), logs_in(tmp_path), more)
-    async with ToolFleet(settings=bed.settings) as fleet:
-        with bed.worker() as worker, holding(module, tool.removeprefix("owls.")):
-            handle = await fleet.submit(ToolCall(tool_name=tool, arguments={"seconds": 0}), ADA)
-            await wait_until(lambda: module.requests, "it runs")
-            worker.send_signal(signal.SIGKILL)
-            worker.wait()
-        with bed.worker():
-            result = await handle.result(30)
-        assert result.error_code == ended
-        assert await used(fleet, tool) == 1
 
 
 async def test_an_agent_that_is_killed_neither_frees_nor_doubles(bed: TestBed, module: ModuleServer) -> None:

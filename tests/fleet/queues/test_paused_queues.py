@@ -1,7 +1,6 @@
 """Operators pause, drain and resume queues: nothing is begun meanwhile, and no call is lost or made twice."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -11,7 +10,6 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer, holding
 from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_registry.errors import NoSuchQueue, OperationRefused
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
 STATES = "toolfleet:queue-states"
@@ -76,17 +74,6 @@ async def test_calls_of_a_paused_queue_wait_and_are_run_when_it_is_resumed(
     assert sorted(call["arguments"]["word"] for call in owls.calls("echo")) == sorted(f"w{i}" for i in range(20))
 
 
-async def test_a_call_that_waits_too_long_was_not_executed(fleet: ToolFleet, owls: ModuleServer) -> None:
-    """It ends at its deadline as anywhere else, and is not begun later."""
-    await fleet.queues.pause("owls")
-    result = await fleet.call(echo(word="late"), OWNER, timeout=1)
-    await fleet.queues.resume("owls")
-    await is_idle(fleet)
-
-    assert (result.error_code, result.effect_state) == ("expired", "none")
-    assert "late" not in [call["arguments"]["word"] for call in owls.calls("echo")]
-
-
 @pytest.mark.usual
 async def test_a_draining_queue_refuses_new_calls_and_runs_the_others(fleet: ToolFleet, owls: ModuleServer) -> None:
     """At once, with a reason; what was there is run to its end, and then it is drained until it is resumed."""
@@ -104,42 +91,6 @@ async def test_a_draining_queue_refuses_new_calls_and_runs_the_others(fleet: Too
     (drained,) = await fleet.queues.drain("owls", wait_seconds=20)
     assert (drained.state, drained.is_empty) == ("drained", True)
     assert owls.calls("echo") == []
-
-
-async def test_a_lane_is_paused_with_all_its_modules(
-    fleet: ToolFleet, larks: ModuleServer, wrens: ModuleServer
-) -> None:
-    """One of them is not resumed by itself, and one that was paused by itself stays so."""
-    await fleet.queues.pause("lane:slow")
-    await fleet.queues.pause("wrens")
-    with pytest.raises(OperationRefused, match="lane:slow"):
-        await fleet.queues.resume("larks")
-    calls = [asyncio.create_task(fleet.call(echo(name), OWNER, timeout=60)) for name in ("larks", "wrens")]
-    assert (await fleet.call(echo(), OWNER)).success
-    await until(fleet, ("paused", 1, 0), "larks")
-    await fleet.queues.resume("lane:slow")
-
-    assert (await calls[0]).success
-    await until(fleet, ("paused", 1, 0), "wrens")
-    await fleet.queues.resume("wrens")
-    assert (await calls[1]).success
-
-
-async def test_twice_is_as_once_and_an_unknown_name_is_an_error(bed: TestBed, fleet: ToolFleet) -> None:
-    """The first one's time and reason stay; the nearest names are said."""
-    await fleet.queues.pause("owls", reason="first")
-    await fleet.queues.pause("tools.owls", reason="second")
-    async with Redis.from_url(bed.redis_url, decode_responses=True) as redis:
-        stored = json.loads(str(await redis.hget(STATES, "owls")))
-    await fleet.queues.resume("owls")
-    await fleet.queues.resume("owls")
-
-    assert stored["reason"] == "first"
-    with pytest.raises(NoSuchQueue, match="owls") as caught:
-        await fleet.queues.pause("owl")
-    assert caught.value.nearest[0] == "owls"
-    with pytest.raises(OperationRefused, match="own tasks"):
-        await fleet.queues.pause("toolfleet.control")
 
 
 async def test_a_worker_that_starts_takes_nothing_of_a_paused_queue(
