@@ -12,7 +12,7 @@ from faults.planted import ROOMS, ROOT, Fault, FaultRefused, locate, read_produc
 from faults.trial import TrialTree
 from support.lua_check import globals_of
 
-FAULTS = read_table()
+FAULTS = [*read_table(), *read_table(ROOT / "tests/simulation/planted.toml")]
 PRODUCT = read_product(ROOT)
 
 

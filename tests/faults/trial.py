@@ -75,7 +75,7 @@ class TrialTree:
         code += "; print(json.dumps([each.__file__ for each in (toolfleet, "
         code += ", ".join(f"toolfleet_{room}" for room in _PACKAGES) + ")]))"
         shown = subprocess.run(
-            [self.python, "-c", code], cwd=self.root, env=self._variables, check=True, capture_output=True, text=True
+            [self.python, "-c", code], cwd=self.root, env=self.variables, check=True, capture_output=True, text=True
         ).stdout
         if strays := [file for file in json.loads(shown) if not Path(file).is_relative_to(self.root)]:
             raise TrialFailed(f"The copy does not import itself, but {strays}.")
@@ -115,7 +115,7 @@ class TrialTree:
         command += [f"--deselect={name}" for name in left_out]
         with self._log.open("w") as log:
             ended = subprocess.run(
-                [*command, *words], cwd=self.root, env=self._variables, stdout=log, stderr=log, check=False
+                [*command, *words], cwd=self.root, env=self.variables, stdout=log, stderr=log, check=False
             )
         kept = self._cache / "v" / "cache" / "lastfailed"
         failed = list[str](json.loads(kept.read_text())) if kept.exists() else []
@@ -124,7 +124,8 @@ class TrialTree:
         return failed
 
     @property
-    def _variables(self) -> dict[str, str]:
+    def variables(self) -> dict[str, str]:
+        """The environment of what runs in the copy."""
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("TOOLFLEET_", "PYTHON", "PYTEST"))
         }

@@ -75,6 +75,7 @@ ROWS: tuple[Row, ...] = (
     *(Row("call", "worker", f"{each}_works", is_bounded=True) for each in ("once", "read")),
     *(Row("call", "worker", f"{each}_works", 2, fate="pauses") for each in EFFECTS),
     *(Row("call", "worker", f"{each}_lasts", 2, fate="pauses") for each in ("once", "read")),
+    Row("call", "worker", "read_fails", 2, fate="pauses"),
     *(Row("late", "worker", f"{each}_lasts") for each in ("once", "read")),
     *(Row("call", "agent", f"{each}_works") for each in EFFECTS),
     *(Row("approved", victim) for victim in ("worker", "beat", "agent", "approver")),
