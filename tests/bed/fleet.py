@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import uvicorn
 from celery import beat, signals
 from celery.signals import beat_init
 from celery.worker import state
 from kombu.asynchronous import set_event_loop
+from starlette.types import ASGIApp
 
 from bed import clock
 from bed.greenlets import SharedHubLoop
@@ -20,10 +23,12 @@ from support import module_server
 from support.gateways.gateway_process import ServedGateway
 from support.module_server import ModuleServer
 from toolfleet import ToolFleet
+from toolfleet_cli.hosting.mcp import mcp_host
 from toolfleet_cli.local.tcp_ports import LOOPBACK
 from toolfleet_gateway.auth.generated_key import generate_key
 from toolfleet_gateway.gateway import serve_gateway
 from toolfleet_registry.access.key_text import new_key_text
+from toolfleet_registry.config.host_specs import McpSpec
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.listening import listening_socket
 from toolfleet_registry.time import fleet_clock
@@ -36,7 +41,15 @@ from toolfleet_workers.pool.bootsteps import AnsweredProbes, LoopWatchdog
 from toolfleet_workers.pool.health import health_of
 from toolfleet_workers.worker_app import make_worker_app
 
+
+async def _tick(server: Any) -> None:
+    """Implements uvicorn's `main_loop`, which does so ten times a second: that would cost a test most of its time."""
+    while not await server.on_tick(0):  # noqa: ASYNC110 - a signal handler ends it
+        await asyncio.sleep(1)
+
+
 AsyncioPool.make_hub_loop = SharedHubLoop  # type: ignore[assignment] # it has all that is used
+uvicorn.Server.main_loop = _tick  # type: ignore[assignment, method-assign]
 beat_init.disconnect(fleet_beat._answer_probes)  # probes are answered by threads, as the workers' are
 _PATIENCE_SECONDS = 3600.0
 _TICK_SECONDS = 0.001
@@ -177,6 +190,31 @@ class Bed:
             site = self.site(module.name)
             await site.start(module_server.start(module, port))
             self.given["module_services"] = {**self.given["module_services"], module.name: module.url}
+        return site
+
+    async def serve_app(self, name: str, app: ASGIApp, port: int = 0) -> tuple[Site, str]:
+        """Serve any app. Returns its site and its URL."""
+        site = self.site(name)
+
+        async def serve() -> str:
+            listener = listening_socket(LOOPBACK, port)
+            server = uvicorn.Server(uvicorn.Config(app, log_config=None))
+            serving = asyncio.create_task(server.serve([listener]))
+            while not server.started:
+                await asyncio.sleep(0.01)
+                if serving.done():
+                    serving.result()
+            return f"http://{LOOPBACK}:{listener.getsockname()[1]}"
+
+        return site, await site.start(serve())
+
+    async def host_mcp(self, name: str, app: ASGIApp, **spec: object) -> Site:
+        """Serve the app of an MCP server, and its tools as a module. Returns the server's site."""
+        site, url = await self.serve_app(f"{name}-server", app)
+        described = McpSpec.model_validate({"url": f"{url}/mcp", "trusted": True, **spec})
+        host = mcp_host(self.settings, described, name=name, beside=Path.cwd())
+        _, self.given["module_services"][name] = await self.serve_app(name, host.app)
+        await until(lambda: host.tools, "it has listed its tools")
         return site
 
     async def gateway(self, **settings: object) -> "Gateway":

@@ -2,12 +2,13 @@
 
 import asyncio
 import selectors
+from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
 from random import Random
 from typing import Any
 
 from bed import clock, redis
-from bed.site import owned_task
+from bed.site import here, owned_task
 
 _MARGIN_SECONDS = 0.25
 """How long before a timer Redis may end its own waits first: the client of such a wait has a limit that is a little longer."""
@@ -46,6 +47,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def set_exception_handler(self, handler: Any) -> None:
         """Do nothing: a worker would hide the errors of all others."""
+
+    def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any]) -> None:
+        """Implements asyncio's. Those of a site end with it: they are not closed with the loop."""
+        if here() is None:
+            super()._asyncgen_firstiter_hook(agen)  # type: ignore[misc] # asyncio's own
 
     def _left_thread(self, _: object) -> None:
         self.in_threads -= 1
