@@ -12,7 +12,7 @@ import uvloop
 
 from support.fleet import TestBed
 from support.gateways.gateway_process import ServedGateway
-from support.gateways.keyed_gateway import KeyedGateway, people_of
+from support.gateways.keyed_gateway import KeyedGateway, keyed
 from support.waiting import wait_until_sync
 from toolfleet_gateway import gateway
 from toolfleet_gateway.auth.opening import key_to_generate
@@ -56,5 +56,5 @@ def gateway_here(bed: TestBed, **settings: object) -> Generator[ServedGateway]:
 @contextmanager
 def keyed_gateway_here(bed: TestBed, **settings: object) -> Generator[KeyedGateway]:
     """One for people with a key each."""
-    with people_of(bed) as keys, gateway_here(bed, **settings) as gateway:
-        yield KeyedGateway(gateway, keys)  # type: ignore[arg-type] # nobody asks for its process
+    with gateway_here(bed, **settings) as gateway, keyed(gateway, bed.settings) as keyed_one:
+        yield keyed_one

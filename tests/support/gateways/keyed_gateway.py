@@ -9,11 +9,12 @@ from typing import Any
 import httpx
 
 from support.fleet import TestBed
-from support.gateways.gateway_process import NO_TLS, Gateway, gateway_process
+from support.gateways.gateway_process import NO_TLS, Gateway, ServedGateway, gateway_process
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_registry.access.api_key import ApiKey, KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys, CreatedKey
 from toolfleet_registry.access.grants import COMMAND_LINE
+from toolfleet_registry.settings import Settings
 
 PEOPLE: Mapping[str, KeyDraft] = {
     "ada": KeyDraft(user_id="ada", permission="owner", allowed_modules="*", role="admin"),
@@ -65,12 +66,12 @@ class KeyedGateway:
 
 
 @contextmanager
-def people_of(bed: TestBed) -> Generator[Mapping[str, CreatedKey]]:
-    """The keys of `PEOPLE` in the fleet."""
-    with contextlib.closing(ApiKeys.of(bed.settings)) as keys:
+def keyed(gateway: ServedGateway, settings: Settings) -> Generator[KeyedGateway]:
+    """A gateway of the fleet with these settings, wherever it runs, and keys for `PEOPLE`."""
+    with contextlib.closing(ApiKeys.of(settings)) as keys:
         made = {who: keys.create(draft, COMMAND_LINE) for who, draft in PEOPLE.items()}
         try:
-            yield made
+            yield KeyedGateway(gateway, made)  # type: ignore[arg-type] # who asks for its process has one
         finally:
             keys.revoke([each.key.id for each in made.values()])
 
@@ -78,5 +79,5 @@ def people_of(bed: TestBed) -> Generator[Mapping[str, CreatedKey]]:
 @contextmanager
 def keyed_gateway(bed: TestBed, **env: str) -> Generator[KeyedGateway]:
     """A gateway of the fleet, with these variables."""
-    with people_of(bed) as keys, gateway_process(bed, env=env) as gateway:
-        yield KeyedGateway(gateway, keys)
+    with gateway_process(bed, env=env) as gateway, keyed(gateway, bed.settings) as keyed_one:
+        yield keyed_one

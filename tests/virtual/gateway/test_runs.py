@@ -1,16 +1,13 @@
 """Runs and conversations that clients of a gateway name: what an agent's profile limits is counted by these."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 
-from support.fleet import TestBed
-from support.gateways.keyed_gateway import KeyedGateway, keyed_gateway
+from bed.fleet import Bed
+from support.gateways.keyed_gateway import KeyedGateway, keyed
 from support.gateways.mcp_requests import asked
-from support.module_server import ModuleServer, serve
-from support.owls import make_module
-from toolfleet_cli.local.redis_server import redis_server
+from support.module_server import ModuleServer
 from toolfleet_gateway.mcp.calls.conversations import CONVERSATION_ID, RUN_ID
 
 AGENTS = {
@@ -24,21 +21,14 @@ AGENTS = {
 NAP = {"seconds": 0}
 
 
-@pytest.fixture(scope="module")
-def module() -> Iterator[ModuleServer]:
-    with serve(make_module()) as module:
-        yield module
-
-
-@pytest.fixture(scope="module")
-def gateway(module: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedGateway]:
+@pytest.fixture
+async def gateway(bed: Bed, owls: ModuleServer) -> AsyncIterator[KeyedGateway]:
     """A gateway whose callers are all of one agent."""
-    more = {"agents": AGENTS, "default_agent": "brief"}
-    with redis_server(tmp_path_factory.mktemp("redis")) as url:
-        folder: Path = tmp_path_factory.mktemp("logs")
-        bed = TestBed(url, (module,), folder, more)
-        with bed.worker(), keyed_gateway(bed) as gateway:
-            yield gateway
+    bed.given |= {"agents": AGENTS, "default_agent": "brief"}
+    await bed.serve(owls)
+    await bed.worker()
+    with keyed(await bed.gateway(), bed.settings) as gateway:
+        yield gateway
 
 
 async def test_a_rest_client_names_run_and_conversation(gateway: KeyedGateway) -> None:
