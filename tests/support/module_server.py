@@ -150,6 +150,19 @@ def holding(module: ModuleServer, method: str) -> Generator[Callable[[], None]]:
         module.tools[name] = tool
 
 
+def hold(module: ModuleServer, method: str) -> asyncio.Event:
+    """Have each call of a tool wait, in a module on the test's own loop, until this event is set; then the tool runs it."""
+    name, released = f"{module.name}.{method}", asyncio.Event()
+    tool = module.tools[name]
+
+    async def wait(request: Request) -> web.StreamResponse | dict[str, Any]:
+        await released.wait()
+        return await tool(request)
+
+    module.tools[name] = wait
+    return released
+
+
 @contextmanager
 def serve(module: ModuleServer, *, port: int = 0) -> Generator[ModuleServer]:
     """Serve the module on this port of the loopback interface, or on a free one."""

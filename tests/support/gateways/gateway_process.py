@@ -62,17 +62,6 @@ def gateway_process(
         yield Gateway(_found(rf"{READY} url=(\S+)", said), usual["TOOLFLEET_GATEWAY_KEY"], process)
 
 
-@contextmanager
-def gateway_pair(bed: TestBed) -> Generator[tuple[Gateway, Gateway]]:
-    """Two gateways with one key, and a worker."""
-    with (
-        bed.worker(),
-        gateway_process(bed) as one,
-        gateway_process(bed, env={"TOOLFLEET_GATEWAY_KEY": one.key}) as two,
-    ):
-        yield one, two
-
-
 def _found(pattern: str, text: str) -> str:
     found = re.search(pattern, text)
     assert found is not None, text

@@ -1,5 +1,6 @@
 """Hosts a program that is an MCP server as a trusted module of a fleet."""
 
+import os
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,3 +15,8 @@ def hosted(bed: TestBed, module: str, command: Sequence[str], env: Mapping[str, 
     host = [sys.executable, "-m", "toolfleet_cli", "host", "mcp", module, "--trusted", *given, "--", *command]
     with program(bed, host, f"host-{module}", ready="is served at http://"):
         yield
+
+
+def paths() -> str:
+    """Where a program finds what tests share."""
+    return os.pathsep.join(path for path in sys.path if path)

@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import mcp_types as types
@@ -17,6 +18,7 @@ from mcp.shared.subscriptions import PromptsListChanged, ResourcesListChanged, R
 
 from support.hosts.nest_server import Noting, main, make_older, said
 
+SERVER = Path(__file__)
 TEXT = {"type": "object", "properties": {"uri": {"type": "string"}}}
 FORBIDDEN = "eggs://forbidden"
 

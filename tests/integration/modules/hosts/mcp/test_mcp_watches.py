@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from support.hosts.hosted_program import paths
 from support.hosts.mcp_server import HostedServer, hosted_server
-from support.hosts.watched_fleet import SERVER, paths
-from support.hosts.watched_server import Watched, server_of
+from support.hosts.watched_server import SERVER, Watched, server_of
 from support.oauth.loopback_app import served
 from support.waiting import wait_until
 from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer

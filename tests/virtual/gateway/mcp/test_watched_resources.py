@@ -1,62 +1,86 @@
 """Resources of MCP modules that clients watch: an update reaches those that have asked, at whichever gateway they listen."""
 
 import asyncio
-import os
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import httpx
 import pytest
-from mcp import Client, StdioServerParameters
 from mcp.client.subscriptions import listen
 from mcp.shared.exceptions import MCPError
-from mcp.shared.subscriptions import ResourceUpdated
+from starlette.types import ASGIApp
 
-from support.gateways.gateway_process import Gateway
+from bed.fleet import Bed, Gateway, until
+from bed.site import Site
 from support.gateways.mcp_clients import ERAS, Era, mcp_client
 from support.gateways.mcp_requests import request_of
 from support.gateways.old_sessions import OldSession
-from support.hosts.watched_fleet import SECONDS, WatchedFleet, subscribe, unsubscribe, watched_fleet, watching
-from support.waiting import wait_until, wait_until_answered
-from toolfleet_cli.local.redis_server import redis_server
+from support.hosts.watched_server import Watched, server_of
+from support.hosts.watching import subscribe, unsubscribe, watching
 from toolfleet_registry.functions.server_change import ServerChange
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.watching.server_changes import ServerChanges
 
-USUAL = ("oldstdio", "newhttp")
-OTHERS = ("newstdio", "oldhttp")
 ONE, TWO = "eggs://one", "eggs://two"
+MODULES = ("old", "new")
 
 
-def served(modules: tuple[str, ...], factory: pytest.TempPathFactory) -> Iterator[WatchedFleet]:
-    with (
-        redis_server(factory.mktemp("redis")) as url,
-        watched_fleet(modules, url, factory.mktemp("notes"), factory.mktemp("logs")) as fleet,
-    ):
-        yield fleet
+@dataclass(frozen=True)
+class WatchedFleet:
+    """A server of each era, and two gateways with one key."""
+
+    bed: Bed
+    one: Gateway
+    two: Gateway
+    servers: dict[str, Site]
+
+    async def restart(self, module: str) -> None:
+        """Kill a module's server, and start another one where it was."""
+        site = self.servers[module]
+        port = next(each.getsockname()[1] for each in site.sockets if each.fileno() >= 0 and _listens(each))
+        site.kill()
+        self.servers[module], _ = await self.bed.serve_app(f"{module}-server", watched_app(module), port)
 
 
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedFleet]:
-    yield from served(USUAL, tmp_path_factory)
+def watched_app(module: str) -> ASGIApp:
+    return server_of(Watched(), is_old=module == "old").streamable_http_app()
 
 
-@pytest.fixture(scope="module")
-def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedFleet]:
-    yield from served(OTHERS, tmp_path_factory)
+def _listens(each: socket.socket) -> bool:
+    return bool(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
 @pytest.fixture
-async def clients(fleet: WatchedFleet) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
-    """One of each gateway."""
-    async with fleet.one.client() as here, fleet.two.client() as there:
-        yield here, there
+async def fleet(bed: Bed) -> WatchedFleet:
+    servers = {module: await bed.host_mcp(module, watched_app(module)) for module in MODULES}
+    await bed.worker()
+    fleet = WatchedFleet(bed, await bed.gateway(), await bed.gateway(), servers)
+    for gateway in (fleet.one, fleet.two):
+        async with gateway.client() as client:
+
+            async def are_there() -> bool:
+                text = (await client.get("/tools")).text
+                return all(f'"{module}.lay"' in text for module in MODULES)
+
+            await until(are_there, "the gateway has the tools", step=1)
+    return fleet
 
 
-async def until(is_so: Callable[[], object], what: str) -> None:
-    await wait_until(is_so, what, seconds=SECONDS)
+@pytest.fixture
+async def here(fleet: WatchedFleet) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the first gateway."""
+    async with fleet.one.client() as client:
+        yield client
+
+
+@pytest.fixture
+async def there(fleet: WatchedFleet) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the other one."""
+    async with fleet.two.client() as client:
+        yield client
 
 
 async def lay(gateway: Gateway, module: str, uri: str = ONE) -> None:
@@ -64,7 +88,10 @@ async def lay(gateway: Gateway, module: str, uri: str = ONE) -> None:
         await client.call_tool("lay", {"uri": uri})
 
 
-async def updates_reach(fleet: WatchedFleet, module: str, era: Era) -> None:
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("module", MODULES)
+async def test_an_update_reaches_who_watches(fleet: WatchedFleet, module: str, era: Era) -> None:
+    """And nobody else, also where another gateway has it changed; changes of the lists of prompts and resources as well."""
     async with (
         watching(fleet.one, module, era, ONE) as (_, heard),
         watching(fleet.one, module, era, TWO) as (_, other),
@@ -82,32 +109,17 @@ async def updates_reach(fleet: WatchedFleet, module: str, era: Era) -> None:
     assert heard.uris == [ONE]
 
 
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("module", USUAL)
-async def test_an_update_reaches_who_watches(fleet: WatchedFleet, module: str, era: Era) -> None:
-    """And nobody else, also where another gateway has it changed; changes of the lists of prompts and resources as well."""
-    await updates_reach(fleet, module, era)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("module", OTHERS)
-async def test_an_update_reaches_who_watches_another_server(others: WatchedFleet, module: str, era: Era) -> None:
-    """The same of the other eras over the other transports."""
-    await updates_reach(others, module, era)
-
-
 async def test_who_watches_no_more_is_told_no_more(fleet: WatchedFleet) -> None:
     """Others that watch the same are."""
     async with (
-        watching(fleet.one, "oldstdio", "legacy", ONE, TWO) as (leaving, heard),
-        watching(fleet.two, "oldstdio", "auto", ONE) as (_, other),
+        watching(fleet.one, "old", "legacy", ONE, TWO) as (leaving, heard),
+        watching(fleet.two, "old", "auto", ONE) as (_, other),
     ):
         await unsubscribe(leaving, ONE)
         await unsubscribe(leaving, "eggs://never-watched")
-        await lay(fleet.one, "oldstdio")
+        await lay(fleet.one, "old")
         await until(lambda: other.uris, "the other client was told")
-        await lay(fleet.one, "oldstdio", TWO)
+        await lay(fleet.one, "old", TWO)
         await until(lambda: heard.uris, "a later update came")
 
     assert (heard.uris, other.uris) == ([TWO], [ONE])
@@ -116,21 +128,20 @@ async def test_who_watches_no_more_is_told_no_more(fleet: WatchedFleet) -> None:
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_server_that_was_started_anew_is_watched_again(fleet: WatchedFleet, era: Era) -> None:
     """Its clients are told that what they watch may have changed meanwhile, and then of each change."""
-    async with watching(fleet.one, "oldstdio", era, ONE) as (client, heard):
-        assert (await client.call_tool("die", {})).is_error
+    async with watching(fleet.one, "old", era, ONE) as (_, heard):
+        await fleet.restart("old")
         await until(lambda: ONE in heard.uris, "it may have changed")
         await until(lambda: {"prompts", "resources"} <= {*heard.lists}, "and so may its lists")
         heard.uris.clear()
-        await lay(fleet.two, "oldstdio")
+        await lay(fleet.two, "old")
         await until(lambda: heard.uris == [ONE], "the update came")
 
 
 async def test_any_gateway_takes_a_subscription_and_any_has_the_stream(
-    fleet: WatchedFleet, clients: tuple[httpx.AsyncClient, httpx.AsyncClient]
+    fleet: WatchedFleet, here: httpx.AsyncClient, there: httpx.AsyncClient
 ) -> None:
     """What a session watches lies in Redis; a second stream takes the place of the first, which ends."""
-    here, there = clients
-    session = await OldSession.open(here, "/mcp/oldstdio")
+    session = await OldSession.open(here, "/mcp/old")
     assert "error" not in await session.ask(here, "resources/subscribe", uri=ONE)
     async with session.stream(here) as first, session.stream(there) as second:
         told = asyncio.ensure_future(anext(second))
@@ -140,33 +151,18 @@ async def test_any_gateway_takes_a_subscription_and_any_has_the_stream(
             await session.ask(here, "tools/call", name="lay", arguments={"uri": ONE})
             return told.done()
 
-        await wait_until_answered(is_told, "the second stream is told", seconds=SECONDS)
-        async with asyncio.timeout(SECONDS):
-            assert (await told)["params"]["uri"] == ONE
-            while await ended is not None:  # of before there was a second one
-                ended = asyncio.ensure_future(anext(first, None))
-        await here.delete("/mcp/oldstdio", headers=session.headers)
-        async with asyncio.timeout(SECONDS):
-            async for _ in second:  # ends with the session
-                pass
-
-
-async def test_a_program_tells_its_client(fleet: WatchedFleet) -> None:
-    """`toolfleet mcp` tells clients of the newer era."""
-    env = {"PATH": os.environ["PATH"], "TOOLFLEET_REDIS_URL": fleet.redis_url}
-    words = ["-m", "toolfleet_cli", "mcp", "--module", "newhttp"]
-    async with (
-        Client(StdioServerParameters(command=sys.executable, args=words, env=env)) as client,
-        listen(client.session, resource_subscriptions=[ONE]) as stream,
-    ):
-        await lay(fleet.one, "newhttp")
-        async with asyncio.timeout(SECONDS):
-            assert await anext(stream) == ResourceUpdated(ONE)
+        await until(is_told, "the second stream is told")
+        assert (await told)["params"]["uri"] == ONE
+        while await ended is not None:  # of before there was a second one
+            ended = asyncio.ensure_future(anext(first, None))
+        await here.delete("/mcp/old", headers=session.headers)
+        async for _ in second:  # ends with the session
+            pass
 
 
 async def test_what_may_not_be_watched_is_refused(fleet: WatchedFleet) -> None:
     """In the server's words; newer clients find it left out of what is acknowledged. Addresses are of bounded length."""
-    async with mcp_client(fleet.one, "legacy", path="/mcp/oldstdio") as client:
+    async with mcp_client(fleet.one, "legacy", path="/mcp/old") as client:
         for uri, reason in (
             ("eggs://forbidden", "forbidden to watch"),
             ("x" * 2001, "2000 characters"),
@@ -180,7 +176,7 @@ async def test_what_may_not_be_watched_is_refused(fleet: WatchedFleet) -> None:
             True,
             True,
         )
-    async with mcp_client(fleet.one, path="/mcp/oldstdio") as client:
+    async with mcp_client(fleet.one, path="/mcp/old") as client:
         async with listen(client.session, resource_subscriptions=[ONE, "eggs://forbidden"]) as stream:
             assert stream.honored.resource_subscriptions == [ONE]
         with pytest.raises(MCPError, match="At most 1000"):
@@ -202,35 +198,33 @@ async def test_what_may_not_be_watched_is_refused(fleet: WatchedFleet) -> None:
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_who_may_not_watch_any_more_is_told_no_more(
-    fleet: WatchedFleet, clients: tuple[httpx.AsyncClient, httpx.AsyncClient], era: Era
+    fleet: WatchedFleet, here: httpx.AsyncClient, era: Era
 ) -> None:
     """An operator switches that off as any tool, and on again."""
-    tool = "/operations/tools/oldstdio.mcp.resources.subscribe"
-    async with watching(fleet.one, "oldstdio", era, ONE) as (_, heard):
-        try:
-            assert (await clients[0].post(f"{tool}/disable", json={})).is_success
+    tool = "/operations/tools/old.mcp.resources.subscribe"
+    async with watching(fleet.one, "old", era, ONE) as (_, heard):
+        assert (await here.post(f"{tool}/disable", json={})).is_success
 
-            async def is_refused() -> bool:
-                async with mcp_client(fleet.one, "legacy", path="/mcp/oldstdio") as client:
-                    assert client.server_capabilities.resources is not None
-                    return not client.server_capabilities.resources.subscribe
+        async def is_refused() -> bool:
+            async with mcp_client(fleet.one, "legacy", path="/mcp/old") as client:
+                assert client.server_capabilities.resources is not None
+                return not client.server_capabilities.resources.subscribe
 
-            await wait_until_answered(is_refused, "nobody can watch", seconds=SECONDS)
-            heard.lists.clear()
-            await lay(fleet.two, "oldstdio")
-            async with mcp_client(fleet.two, path="/mcp/oldstdio") as client:
-                await client.list_resources()
-                await client.call_tool("build", {})
-            await until(lambda: "resources" in heard.lists, "a later change came")
-            assert heard.uris == []
-        finally:
-            assert (await clients[0].post(f"{tool}/enable", json={})).is_success
+        await until(is_refused, "nobody can watch")
+        heard.lists.clear()
+        await lay(fleet.two, "old")
+        async with mcp_client(fleet.two, path="/mcp/old") as client:
+            await client.list_resources()
+            await client.call_tool("build", {})
+        await until(lambda: "resources" in heard.lists, "a later change came")
+        assert heard.uris == []
+        assert (await here.post(f"{tool}/enable", json={})).is_success
 
         async def is_told() -> bool:
-            await lay(fleet.two, "oldstdio")
+            await lay(fleet.two, "old")
             return bool(heard.uris)
 
-        await wait_until_answered(is_told, "updates come again", seconds=SECONDS)
+        await until(is_told, "updates come again")
 
 
 async def test_a_client_that_never_reads_costs_nothing_else(fleet: WatchedFleet) -> None:
@@ -239,13 +233,13 @@ async def test_a_client_that_never_reads_costs_nothing_else(fleet: WatchedFleet)
     body, headers = request_of("subscriptions/listen", {"notifications": {"resourceSubscriptions": long}})
     async with (
         fleet.one.client() as silent,
-        watching(fleet.one, "newhttp", "auto", ONE) as (_, heard),
-        async_client(fleet.redis_url) as redis,
-        silent.stream("POST", "/mcp/newhttp", json=body, headers=headers) as answer,
+        watching(fleet.one, "new", "auto", ONE) as (_, heard),
+        async_client(fleet.bed.redis.url) as redis,
+        silent.stream("POST", "/mcp/new", json=body, headers=headers) as answer,
     ):
         assert answer.is_success  # and nothing of it is read
         changes = ServerChanges(redis, GatewayKeys(Keys()))
         for number in range(60):
-            await changes.tell("newhttp", [ServerChange("resource", uri) for uri in (*long, ONE)])
+            await changes.tell("new", [ServerChange("resource", uri) for uri in (*long, ONE)])
             await until(lambda least=number: len(heard.uris) > least, "the other client is told")  # type: ignore[misc]
-        await lay(fleet.one, "newhttp")
+        await lay(fleet.one, "new")

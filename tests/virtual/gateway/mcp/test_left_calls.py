@@ -1,19 +1,16 @@
 """Calls with a key that are left before they begin, and repeated: whoever follows one gets its result, and it happens once."""
 
 import asyncio
-import signal
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 from redis import Redis
 
-from support.fleet import TestBed
+from bed.fleet import Bed, Gateway, until
 from support.gateways.mcp_requests import asked
 from support.module_server import ModuleServer
-from support.waiting import wait_until
-from support.worker_process import WorkerProcess
 from toolfleet_registry.redis.keys import Keys
 
 Json = dict[str, Any]
@@ -21,21 +18,16 @@ NOTES = "*mcp-followers:*"
 
 
 @pytest.fixture
-async def asleep(bed: TestBed, worker: WorkerProcess) -> AsyncIterator[WorkerProcess]:
-    """The worker, which takes nothing: calls wait in their queue."""
-    with Redis.from_url(bed.redis_url, decode_responses=True) as keys:
-        for name in keys.scan_iter(NOTES):
-            keys.delete(name)
-    worker.send_signal(signal.SIGSTOP)
-    try:
-        yield worker
-    finally:
-        worker.send_signal(signal.SIGCONT)
+async def gateways(bed: Bed, owls: ModuleServer) -> tuple[Gateway, Gateway]:
+    """Two without a worker: calls wait in their queue until a test starts one."""
+    await bed.serve(owls)
+    return await bed.gateway(), await bed.gateway()
 
 
 @pytest.fixture
-def keys(bed: TestBed) -> Redis:
-    return Redis.from_url(bed.redis_url, decode_responses=True)
+def keys(bed: Bed) -> Iterator[Redis]:
+    with bed.redis.client() as client:
+        yield client
 
 
 def call(client: httpx.AsyncClient, key: str) -> "asyncio.Task[Json]":
@@ -51,7 +43,7 @@ async def noted(keys: Redis, **fields: str) -> str:
         notes = {name: keys.hgetall(name) for name in keys.scan_iter(NOTES)}
         return next((name for name, note in notes.items() if note.items() >= fields.items()), None)
 
-    await wait_until(lambda: found() is not None, f"it is noted: {fields}")
+    await until(lambda: found() is not None, f"it is noted: {fields}")
     return str(found()).rpartition(":")[2]
 
 
@@ -61,21 +53,21 @@ async def left(calling: "asyncio.Task[Json]") -> None:
 
 
 async def test_who_joined_a_call_keeps_it_when_the_other_goes(
-    here: httpx.AsyncClient, there: httpx.AsyncClient, asleep: WorkerProcess, keys: Redis, owls: ModuleServer
+    here: httpx.AsyncClient, there: httpx.AsyncClient, bed: Bed, keys: Redis, owls: ModuleServer
 ) -> None:
     """Whichever of two gateways a client leaves, the other's client has the result."""
     leaving, staying = call(here, "two at once"), call(there, "two at once")
     await noted(keys, followers="1")
     await left(leaving)
     await noted(keys, followers="0")
-    asleep.send_signal(signal.SIGCONT)
+    await bed.worker()
 
     result = (await staying)["result"]
     assert (result["isError"], len(owls.calls("nap_once"))) == (False, 1)
 
 
 async def test_a_repeat_of_a_call_that_was_left_in_its_queue_runs(
-    here: httpx.AsyncClient, there: httpx.AsyncClient, asleep: WorkerProcess, keys: Redis, owls: ModuleServer
+    here: httpx.AsyncClient, there: httpx.AsyncClient, bed: Bed, keys: Redis, owls: ModuleServer
 ) -> None:
     """The first one is taken back, as nobody follows it; the repeat is a call of its own, and the only one that runs."""
     first, second = call(here, "left in its queue"), call(there, "left in its queue")
@@ -83,10 +75,10 @@ async def test_a_repeat_of_a_call_that_was_left_in_its_queue_runs(
     await left(first)
     await left(second)
     call_id = await noted(keys, abandoned="1")
-    # The note comes before the taking back: a worker that woke up now could begin the call.
-    await wait_until(lambda: keys.hget(Keys().call(call_id), "state") == "done", "it is taken back")
+    # The note comes before the taking back: a worker that came now could begin the call.
+    await until(lambda: keys.hget(Keys().call(call_id), "state") == "done", "it is taken back")
     repeat = call(there, "left in its queue")
-    asleep.send_signal(signal.SIGCONT)
+    await bed.worker()
 
     result = (await repeat)["result"]
     assert (result["isError"], len(owls.calls("nap_once"))) == (False, 1)
@@ -96,7 +88,7 @@ async def test_a_repeat_of_a_call_that_was_left_in_its_queue_runs(
 async def test_a_call_that_is_taken_back_as_a_repeat_joins_it(
     here: httpx.AsyncClient,
     there: httpx.AsyncClient,
-    asleep: WorkerProcess,
+    bed: Bed,
     keys: Redis,
     owls: ModuleServer,
     is_abandoned: bool,
@@ -108,7 +100,7 @@ async def test_a_call_that_is_taken_back_as_a_repeat_joins_it(
         keys.hset(next(keys.scan_iter(f"{NOTES}{call_id}")), "abandoned", "1")
     taken_back = await asked(there, "tools/call", {"name": "call_cancel", "arguments": {"call_id": call_id}})
     assert "cancelled" in str(taken_back)
-    asleep.send_signal(signal.SIGCONT)
+    await bed.worker()
 
     results = [(await each)["result"] for each in followers]
     assert [each["isError"] for each in results] == [not is_abandoned] * 2

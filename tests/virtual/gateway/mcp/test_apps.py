@@ -1,25 +1,15 @@
 """Apps of MCP servers: a client finds and reads them at both kinds of endpoint, and what an app asks is a call of the fleet."""
 
-import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-
-import httpx
 import mcp_types as types
 import pytest
 from mcp import Client
 from mcp.server.apps import APP_MIME_TYPE, EXTENSION_ID
 from mcp.shared.exceptions import MCPError
 
-from support.fleet import TestBed
-from support.gateways.gateway_process import Gateway, gateway_process
+from bed.fleet import Bed, Gateway, until
 from support.gateways.mcp_clients import ERAS, Era, mcp_client
-from support.hosts.hosted_program import hosted
-from support.waiting import PATIENCE_SECONDS, wait_until_answered, wait_until_sync
-from support.worker_process import TESTS
-from toolfleet_cli.local.redis_server import redis_server
+from support.hosts.app_server import app_server
 
-SERVER = TESTS / "support" / "hosts" / "app_server.py"
 SHARED = "ui://nest/app.html"
 MODULES = {"barn": "ui://barn/app.html", "left": SHARED, "right": SHARED}
 """The address of each module's app."""
@@ -28,25 +18,20 @@ META = {
 }
 
 
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with redis_server(tmp_path_factory.mktemp("redis")) as url:
-        bed = TestBed(url, (), tmp_path_factory.mktemp("logs"))
+@pytest.fixture
+async def gateway(bed: Bed) -> Gateway:
+    for module, address in MODULES.items():
+        await bed.host_mcp(module, app_server(module, address, is_old=module == "right"))
+    await bed.worker()
+    gateway = await bed.gateway()
+    async with gateway.client() as client:
 
-        def host(module: str) -> AbstractContextManager[None]:
-            era = ["old"] if module == "right" else []
-            command = [sys.executable, str(SERVER), module, MODULES[module], *era]
-            return hosted(bed, module, command, {"PYTHONPATH": str(TESTS)})
+        async def are_there() -> bool:
+            text = (await client.get("/tools")).text
+            return all(f'"{module}.show"' in text for module in MODULES)
 
-        with host("barn"), host("left"), host("right"), bed.worker(), gateway_process(bed) as gateway:
-            headers = {"Authorization": f"Bearer {gateway.key}"}
-            with httpx.Client(base_url=gateway.url, headers=headers, trust_env=False) as client:
-                wait_until_sync(
-                    lambda: all(f'"{module}.show"' in client.get("/tools").text for module in MODULES),
-                    "the gateway serves the modules",
-                    seconds=3 * PATIENCE_SECONDS,
-                )
-            yield gateway
+        await until(are_there, "the gateway serves the modules", step=1)
+    return gateway
 
 
 async def said(client: Client, tool: str) -> str:
@@ -128,7 +113,7 @@ async def test_a_key_hears_of_apps_that_it_reaches_only(gateway: Gateway, era: E
             async with gateway.client(made["text"]) as client:
                 return (await client.get("/tools")).is_success
 
-        await wait_until_answered(is_known, "the key is known")
+        await until(is_known, "the key is known")
         async with mcp_client(gateway, era, key=made["text"]) as client:
             assert [each.uri for each in (await client.list_resources()).resources] == [SHARED]
             assert "left" in await page(client, SHARED)

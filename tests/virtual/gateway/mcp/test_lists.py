@@ -1,7 +1,6 @@
 """What MCP clients are listed, and told of changes; and what stands for a list that is too long."""
 
 import asyncio
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -9,23 +8,18 @@ import mcp_types as types
 import pytest
 from mcp.client.subscriptions import listen
 
-from support.fleet import TestBed
-from support.gateways.gateway_process import Gateway, gateway_process
+from bed.fleet import Bed, Gateway, until
 from support.gateways.mcp_clients import ERAS, Era, mcp_client
 from support.gateways.mcp_requests import asked
 from support.module_server import ModuleServer
-from support.waiting import wait_until_answered
-from support.worker_process import WorkerProcess
-
-SECONDS = 20
 
 
-@pytest.fixture(scope="module")
-def brief(bed: TestBed, worker: WorkerProcess) -> Iterator[Gateway]:
+@pytest.fixture
+async def brief(bed: Bed, owls: ModuleServer) -> Gateway:
     """A gateway that lists five tools at most, and takes calls within a minute for repeats."""
-    env = {"TOOLFLEET_MCP_LISTED_TOOLS": "5", "TOOLFLEET_MCP_REPEAT_WINDOW_SECONDS": "60"}
-    with gateway_process(bed, env=env) as gateway:
-        yield gateway
+    await bed.serve(owls)
+    await bed.worker()
+    return await bed.gateway(mcp_listed_tools=5, mcp_repeat_window_seconds=60)
 
 
 def structure(result: types.CallToolResult) -> dict[str, Any]:
@@ -61,26 +55,29 @@ BAD: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "arguments"), BAD)
-async def test_wrong_arguments_are_told_in_words(brief: Gateway, name: str, arguments: dict[str, Any]) -> None:
+async def test_wrong_arguments_are_told_in_words(brief: Gateway) -> None:
     """As a failure that a model reads."""
     async with mcp_client(brief) as client:
-        assert (await client.call_tool(name, arguments)).is_error
+        for name, arguments in BAD:
+            assert (await client.call_tool(name, arguments)).is_error, (name, arguments)
 
 
 async def test_a_window_takes_an_equal_call_for_a_repeat(brief: Gateway, owls: ModuleServer) -> None:
     """Of a tool that could do it twice, and with the same arguments; a tool that only reads runs each time."""
-    owls.forget()
     async with mcp_client(brief) as client:
         for _ in range(2):
-            await client.call_tool("owls.nap_once", {"seconds": 0.01})
-            await client.call_tool("owls.nap", {"seconds": 0.01})
-        await client.call_tool("owls.nap_once", {"seconds": 0.02})
+            await client.call_tool("owls.nap_once", {"seconds": 1})
+            await client.call_tool("owls.nap", {"seconds": 1})
+        await client.call_tool("owls.nap_once", {"seconds": 2})
+        before = (len(owls.calls("nap_once")), len(owls.calls("nap")))
+        await asyncio.sleep(60)
+        await client.call_tool("owls.nap_once", {"seconds": 1})
 
-    assert (len(owls.calls("nap_once")), len(owls.calls("nap"))) == (2, 2)
+    assert before == (2, 2)
+    assert len(owls.calls("nap_once")) == 3
 
 
-async def disabled(gateway: Gateway, tool: str, *, on: bool) -> None:
+async def switch(gateway: Gateway, tool: str, *, on: bool) -> None:
     """Have an operator switch a tool, and wait until the gateway has heard of it."""
     async with gateway.client() as client:
         answer = await client.post(f"/operations/tools/{tool}/{'enable' if on else 'disable'}", json={})
@@ -90,47 +87,39 @@ async def disabled(gateway: Gateway, tool: str, *, on: bool) -> None:
             listed = (await asked(client, "tools/list", {}))["result"]["tools"]
             return (tool in {each["name"] for each in listed}) == on
 
-        await wait_until_answered(is_so, f"{tool} is switched", seconds=SECONDS)
+        await until(is_so, f"{tool} is switched")
 
 
 @pytest.mark.parametrize("has_tools", [True, False])
-async def test_a_newer_client_is_told_of_changed_lists(one: Gateway, has_tools: bool) -> None:
+async def test_a_newer_client_is_told_of_changed_lists(gateways: tuple[Gateway, Gateway], has_tools: bool) -> None:
     """By the stream that it listens to: where tools change, their apps may."""
+    one, _ = gateways
     wanted = partial(listen, tools_list_changed=True) if has_tools else partial(listen, resources_list_changed=True)
     async with mcp_client(one) as client, wanted(client.session) as changes:
         told = asyncio.ensure_future(anext(aiter(changes)))
         await asyncio.sleep(0)
-        try:
-            await disabled(one, "owls.turn_away", on=False)
-            async with asyncio.timeout(SECONDS):
-                assert await told
-        finally:
-            await disabled(one, "owls.turn_away", on=True)
+        await switch(one, "owls.turn_away", on=False)
+        assert await told
 
 
-async def test_an_older_client_is_told_of_changed_tools(one: Gateway) -> None:
-    """By the stream of its session, at whatever gateway that is open."""
+async def test_an_older_client_is_told_of_changed_tools(gateways: tuple[Gateway, Gateway]) -> None:
+    """By the stream of its session, which it opens a moment after it has connected."""
     heard = asyncio.Event()
 
     async def hear(message: object) -> None:
         if isinstance(message, types.ToolListChangedNotification) or "list_changed" in str(message):
             heard.set()
 
-    async with mcp_client(one, "legacy", message_handler=hear):
-        try:
-            async with asyncio.timeout(SECONDS):
-                while not heard.is_set():
-                    await disabled(one, "owls.turn_away", on=False)
-                    await disabled(one, "owls.turn_away", on=True)
-                    await asyncio.wait([asyncio.ensure_future(heard.wait())], timeout=1)
-        finally:
-            await disabled(one, "owls.turn_away", on=True)
+    async with mcp_client(gateways[0], "legacy", message_handler=hear):
+        await asyncio.sleep(1)
+        await switch(gateways[1], "owls.turn_away", on=False)
+        await heard.wait()
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_lists_are_private_and_in_one_order(one: Gateway, era: Era) -> None:
+async def test_lists_are_private_and_in_one_order(gateways: tuple[Gateway, Gateway], era: Era) -> None:
     """Each caller sees its own."""
-    async with mcp_client(one, era) as client:
+    async with mcp_client(gateways[0], era) as client:
         first, second = await client.list_tools(), await client.list_tools()
     assert [tool.name for tool in first.tools] == [tool.name for tool in second.tools]
     if era == "auto":

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,12 @@ import mcp_types as types
 import pytest
 from mcp import Client
 
-from support.fleet import TestBed
-from support.gateways.gateway_process import Gateway, gateway_pair
+from bed.fleet import Gateway, until
 from support.gateways.mcp_clients import mcp_client
 from support.gateways.mcp_requests import asked, messages_of, request_of
+from support.gateways.old_sessions import TAKES, OldSession
 from support.local_tools.log_teller import tell
-from support.module_server import ModuleServer, serve
-from support.waiting import wait_until
-from toolfleet_cli.local.redis_server import redis_server
+from support.module_server import ModuleServer
 
 Json = dict[str, Any]
 LEVEL = "io.modelcontextprotocol/logLevel"
@@ -26,29 +23,14 @@ INFO: Json = {"level": "info", "data": {"eggs": 3, "nothing": None}, "logger": "
 QUIET: Json = {"level": "debug", "data": "quiet"}
 LOUD: Json = {"level": "alert", "data": "fox"}
 MESSAGES: Json = {"messages": [INFO, QUIET, LOUD]}
-
-
-@pytest.fixture(scope="module")
-def owls() -> Iterator[ModuleServer]:
-    module = ModuleServer("owls")
-    module.add("tell", tell, effect="read")
-    with serve(module):
-        yield module
-
-
-@pytest.fixture(scope="module")
-def gateways(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Gateway]]:
-    """Two, with one key."""
-    with redis_server(tmp_path_factory.mktemp("redis")) as url:
-        bed = TestBed(url, (owls,), tmp_path_factory.mktemp("logs"))
-        with gateway_pair(bed) as pair:
-            yield pair
+SET_LEVEL: Json = {"jsonrpc": "2.0", "id": 1, "method": "logging/setLevel"}
 
 
 @pytest.fixture
-async def here(gateways: tuple[Gateway, Gateway]) -> AsyncIterator[httpx.AsyncClient]:
-    async with gateways[0].client() as client:
-        yield client
+def owls() -> ModuleServer:
+    module = ModuleServer("owls")
+    module.add("tell", tell, effect="read")
+    return module
 
 
 class Heard:
@@ -79,7 +61,7 @@ async def test_a_newer_client_hears_what_it_asks_for(gateways: tuple[Gateway, Ga
 
 
 async def test_an_older_client_sets_its_level_once_for_all_gateways(
-    gateways: tuple[Gateway, Gateway], owls: ModuleServer
+    gateways: tuple[Gateway, Gateway],
 ) -> None:
     """It holds from its next call on, wherever that comes in, and can be changed; before there is none."""
     heard = Heard()
@@ -92,24 +74,22 @@ async def test_an_older_client_sets_its_level_once_for_all_gateways(
             assert [data for _, data in heard.take()] == wanted
 
 
-async def test_a_level_is_kept_with_the_session(gateways: tuple[Gateway, Gateway], owls: ModuleServer) -> None:
+async def test_a_level_is_kept_with_the_session(
+    here: httpx.AsyncClient, there: httpx.AsyncClient, owls: ModuleServer
+) -> None:
     """Another gateway knows it; another session does not, and what is no level is refused."""
-    owls.forget()
-    async with gateways[0].client() as one, gateways[1].client() as two:
-        session = await _session(one)
-        other = await _session(one)
-        wrong = await _old(one, session, "logging/setLevel", {"level": "deafening"})
-        right = await _old(one, session, "logging/setLevel", {"level": "notice"})
-        told = await _old(two, session, "tools/call", {"name": "owls.tell", "arguments": MESSAGES})
-        silent = await _old(two, other, "tools/call", {"name": "owls.tell", "arguments": MESSAGES})
-        homeless = await _old(one, None, "logging/setLevel", {"level": "info"})
+    session, other = [await OldSession.open(here, "/mcp") for _ in range(2)]
+    wrong = await session.ask(here, "logging/setLevel", level="deafening")
+    right = await session.ask(here, "logging/setLevel", level="notice")
+    told, silent = await _told(there, session), await _told(there, other)
+    homeless = await here.post("/mcp", json={**SET_LEVEL, "params": {"level": "info"}}, headers=TAKES)
 
-    assert wrong[-1]["error"]["code"] == types.INVALID_PARAMS
-    assert right[-1]["result"] == {}
+    assert wrong["error"]["code"] == types.INVALID_PARAMS
+    assert right["result"] == {}
     assert [each.get("method") for each in told] == ["notifications/message", None]
     assert told[0]["params"] == LOUD
     assert [each.get("method") for each in silent] == [None]
-    assert homeless[-1]["error"]["code"] == types.INVALID_REQUEST
+    assert messages_of(homeless.text)[0]["error"]["code"] == types.INVALID_REQUEST
     assert [request.get("log_level") for request in owls.requests] == ["notice", None]
 
 
@@ -130,7 +110,6 @@ async def test_messages_are_as_the_module_wrote_them(here: httpx.AsyncClient, ex
 
 async def test_a_level_that_is_none_is_refused(here: httpx.AsyncClient, owls: ModuleServer) -> None:
     """-32602, and nothing is called."""
-    owls.forget()
     for level in ("deafening", 7, ["info"]):
         answer = await asked(here, "tools/call", {"name": "owls.tell", "arguments": MESSAGES}, None, {LEVEL: level})
         assert answer["error"]["code"] == types.INVALID_PARAMS
@@ -141,7 +120,6 @@ async def test_two_clients_never_hear_each_other(
     gateways: tuple[Gateway, Gateway], owls: ModuleServer, tmp_path: Path
 ) -> None:
     """Also while their calls are at work at the same time."""
-    owls.forget()
     go = tmp_path / "go"
 
     async def heard_by(name: str, gateway: Gateway) -> set[str]:
@@ -152,7 +130,7 @@ async def test_two_clients_never_hear_each_other(
         return {data for _, data in heard.take()}
 
     calls = [asyncio.create_task(heard_by(f"owl{number}", gateways[number % 2])) for number in range(4)]
-    await wait_until(lambda: len(owls.calls("tell")) == len(calls), "all are at work", seconds=30)
+    await until(lambda: len(owls.calls("tell")) == len(calls), "all are at work")
     go.touch()
     assert await asyncio.gather(*calls) == [{f"owl{number}"} for number in range(4)]
 
@@ -183,24 +161,7 @@ async def _set_level(client: Client, level: Any) -> None:
     await client.session.send_request(request, types.EmptyResult)
 
 
-async def _session(client: httpx.AsyncClient) -> str:
-    facts = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-    body = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": facts}
-    answer = await client.post("/mcp", json=body, headers=_ACCEPT)
-    return answer.headers["mcp-session-id"]
-
-
-async def _old(client: httpx.AsyncClient, session: str | None, method: str, params: Json) -> list[Json]:
-    """The messages that come back."""
-    headers = {
-        **_ACCEPT,
-        "mcp-protocol-version": "2025-11-25",
-        **({} if session is None else {"mcp-session-id": session}),
-    }
-    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    answer = await client.post("/mcp", json=body, headers=headers)
-    is_stream = answer.headers["content-type"].startswith("text/event-stream")
-    return messages_of(answer.text) if is_stream else [answer.json()]
-
-
-_ACCEPT = {"accept": "application/json, text/event-stream"}
+async def _told(client: httpx.AsyncClient, session: OldSession) -> list[Json]:
+    """The messages that a call brings."""
+    answer = await session.post(client, "tools/call", name="owls.tell", arguments=MESSAGES)
+    return messages_of(answer.text)

@@ -1,7 +1,6 @@
 """Calls that ask: an MCP client answers, of both eras, whatever gateway its answer reaches."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
@@ -10,12 +9,10 @@ import pytest
 from mcp.client.context import ClientRequestContext
 from mcp.shared.exceptions import MCPError
 
-from support.fleet import TestBed
-from support.gateways.gateway_process import Gateway, gateway_pair
+from bed.fleet import Gateway
 from support.gateways.mcp_clients import ERAS, Era, mcp_client
 from support.gateways.mcp_requests import asked
-from support.module_server import ModuleServer, Request, serve
-from toolfleet_cli.local.redis_server import redis_server
+from support.module_server import ModuleServer, Request
 
 Json = dict[str, Any]
 FORM = {"message": "Who are you?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
@@ -32,38 +29,24 @@ async def ask(request: Request) -> Json:
     return {"success": True, "result": {"answer": inputs["responses"]["name"], "state": inputs["state"]}}
 
 
-@pytest.fixture(scope="module")
-def callers() -> Iterator[ModuleServer]:
+@pytest.fixture
+def module() -> ModuleServer:
     module = ModuleServer("callers")
     module.add("ask", ask, effect="once")
-    with serve(module):
-        yield module
-
-
-@pytest.fixture(scope="module")
-def gateways(callers: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Gateway]]:
-    """Two, with one key."""
-    with redis_server(tmp_path_factory.mktemp("redis")) as url:
-        bed = TestBed(url, (callers,), tmp_path_factory.mktemp("logs"))
-        with gateway_pair(bed) as pair:
-            yield pair
+    return module
 
 
 @pytest.fixture
-async def clients(gateways: tuple[Gateway, Gateway], callers: ModuleServer) -> AsyncIterator[list[httpx.AsyncClient]]:
+def clients(here: httpx.AsyncClient, there: httpx.AsyncClient) -> list[httpx.AsyncClient]:
     """One of each gateway."""
-    callers.forget()
-    one, two = gateways
-    async with one.client() as here, two.client() as there:
-        yield [here, there]
+    return [here, there]
 
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_client_is_asked_and_the_call_goes_on(
-    gateways: tuple[Gateway, Gateway], callers: ModuleServer, era: Era
+    gateways: tuple[Gateway, Gateway], module: ModuleServer, era: Era
 ) -> None:
     """It is one call in two attempts, and its module has its own state back."""
-    callers.forget()
 
     async def answer(_: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
         return types.ElicitResult(action="accept", content={"name": params.message})
@@ -75,7 +58,7 @@ async def test_a_client_is_asked_and_the_call_goes_on(
         "answer": {"action": "accept", "content": {"name": "Who are you?"}},
         "state": "asked",
     }
-    assert len(set(callers.call_ids("ask"))) == 1
+    assert len(set(module.call_ids("ask"))) == 1
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -85,7 +68,7 @@ async def test_who_cannot_be_asked_gets_the_modules_refusal(gateways: tuple[Gate
         assert (await client.call_tool("callers.ask", {})).is_error
 
 
-async def test_the_answer_may_reach_another_gateway(clients: list[httpx.AsyncClient], callers: ModuleServer) -> None:
+async def test_the_answer_may_reach_another_gateway(clients: list[httpx.AsyncClient], module: ModuleServer) -> None:
     """The sealed state says which call it is; the same answer once more brings the same result."""
     here, there = clients
     first = (await asked(here, "tools/call", ASK, CAPABLE))["result"]
@@ -94,7 +77,7 @@ async def test_the_answer_may_reach_another_gateway(clients: list[httpx.AsyncCli
 
     assert (first["resultType"], first["inputRequests"]["name"]["method"]) == ("input_required", "elicitation/create")
     assert [each["structuredContent"]["answer"] for each in results] == [ADA["name"]] * 2
-    assert len(callers.calls("ask")) == 2
+    assert len(module.calls("ask")) == 2
 
 
 WRONG: list[tuple[str, Json]] = [

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,15 +10,13 @@ import mcp_types as types
 import pytest
 from mcp.client.context import ClientRequestContext
 
-from support.fleet import SIGNING_KEY, TestBed
-from support.gateways.gateway_process import Gateway, gateway_pair, gateway_process
+from bed.fleet import Bed, Gateway, until
+from support.fleet import SIGNING_KEY
 from support.gateways.mcp_clients import ERAS, Era, mcp_client
 from support.gateways.mcp_requests import TASKS, asked
-from support.module_server import ModuleServer, serve
+from support.module_server import ModuleServer
 from support.owls import echo
-from support.waiting import PATIENCE_SECONDS, wait_until_answered
 from toolfleet import Approver, ToolFleet
-from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.access.api_key import KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.access.grants import COMMAND_LINE
@@ -49,11 +46,9 @@ def says(decision: str, reason: str = "") -> Json:
 
 @dataclass(frozen=True)
 class Bank:
-    """Two gateways, one whose clients wait for two seconds only, and who has which key."""
+    """Two gateways, and who has which key."""
 
-    bed: TestBed
     pair: tuple[Gateway, Gateway]
-    impatient: Gateway
     keys: dict[str, str]
     module: ModuleServer
 
@@ -61,30 +56,28 @@ class Bank:
         return self.pair[number].client(self.keys[who])
 
 
-@pytest.fixture(scope="module")
-def bank_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
+@pytest.fixture
+def module() -> ModuleServer:
     module = ModuleServer("bank")
     module.add("pay", echo, effect="once")
-    with serve(module), redis_server(tmp_path_factory.mktemp("redis")) as url:
-        more: dict[str, object] = {"agents": AGENTS, "signing_key": SIGNING_KEY}
-        bed = TestBed(url, (module,), tmp_path_factory.mktemp("logs"), more)
-        with contextlib.closing(ApiKeys.of(bed.settings)) as keys:
-            made = {who: keys.create(draft, COMMAND_LINE).text for who, draft in KEYS.items()}
-        brief = {"TOOLFLEET_MCP_WAIT_SECONDS": "2"}
-        with gateway_pair(bed) as pair, gateway_process(bed, env=brief) as impatient:
-            yield Bank(bed, pair, impatient, made, module)
+    return module
 
 
 @pytest.fixture
-def bank(bank_of_all: Bank) -> Bank:
-    bank_of_all.module.forget()
-    return bank_of_all
+def given() -> dict[str, Any]:
+    return {"agents": AGENTS, "signing_key": SIGNING_KEY}
 
 
 @pytest.fixture
-async def fleet(bank: Bank) -> AsyncIterator[ToolFleet]:
-    async with ToolFleet(settings=bank.bed.settings) as fleet:
-        yield fleet
+def bank(bed: Bed, gateways: tuple[Gateway, Gateway], module: ModuleServer) -> Bank:
+    with contextlib.closing(ApiKeys.of(bed.settings)) as keys:
+        made = {who: keys.create(draft, COMMAND_LINE).text for who, draft in KEYS.items()}
+    return Bank(gateways, made, module)
+
+
+@pytest.fixture
+async def fleet(bed: Bed, bank: Bank) -> ToolFleet:
+    return await bed.agent()
 
 
 async def waiting_id(fleet: ToolFleet) -> str:
@@ -97,7 +90,7 @@ async def waiting_id(fleet: ToolFleet) -> str:
         ]
         return bool(found)
 
-    await wait_until_answered(is_there, "a call waits")
+    await until(is_there, "a call waits")
     (one,) = found
     return one
 
@@ -114,7 +107,7 @@ async def ended(client: httpx.AsyncClient, task_id: str) -> Json:
         found.update(await task_of(client, task_id))
         return found["status"] not in {"working", "input_required"}
 
-    await wait_until_answered(has_ended, "the task has ended")
+    await until(has_ended, "the task has ended")
     return found
 
 
@@ -237,7 +230,7 @@ async def cancel(client: httpx.AsyncClient, call_id: str) -> None:
 
 async def test_who_may_not_decide_waits(bank: Bank, fleet: ToolFleet) -> None:
     """For as long as a client waits; then it has the call's id, by which its tools know the call. Taken back, it is withdrawn."""
-    async with bank.impatient.client(bank.keys["sam"]) as client:
+    async with bank.client("sam") as client:
         result = (await asked(client, "tools/call", FEED, FORMS))["result"]
         call_id = result["_meta"]["toolfleet/callId"]
         assert (result["isError"], result["_meta"]["toolfleet/running"]) == (True, True)
@@ -271,8 +264,7 @@ async def test_the_sdks_client_is_asked_by_policy_only(bank: Bank, fleet: ToolFl
         questions.append(params.message)
         return types.ElicitResult(action="accept", content={"decision": "approve"})
 
-    gateway = bank.impatient if who == "sam" else bank.pair[0]  # sam waits in vain
-    async with mcp_client(gateway, era, key=bank.keys[who], elicitation_callback=answer) as client:
+    async with mcp_client(bank.pair[0], era, key=bank.keys[who], elicitation_callback=answer) as client:
         result = await client.call_tool("bank.pay", {"n": 1})
     assert (result.is_error, len(questions)) == (who == "sam", int(who == "ada"))
     assert len(bank.module.calls("pay")) == int(who == "ada")
@@ -291,9 +283,7 @@ async def test_an_older_clients_question_ends_when_others_decide(bank: Bank, fle
 
     async with mcp_client(bank.pair[0], "legacy", key=bank.keys["ada"], elicitation_callback=never) as client:
         running = asyncio.create_task(client.call_tool("bank.pay", {"n": 1}))
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await is_asked.wait()
+        await is_asked.wait()
         await fleet.approvals.approve(await waiting_id(fleet), BOSS)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            assert not (await running).is_error
+        assert not (await running).is_error
     assert len(bank.module.calls("pay")) == 1
