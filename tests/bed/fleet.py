@@ -273,7 +273,7 @@ async def open_bed(redis: VirtualRedis) -> AsyncGenerator[Bed]:
         try:
             yield bed
         finally:
-            redis.thaw()  # a test that has failed may leave it frozen
+            redis.thaw()  # where a test has failed meanwhile
 
 
 async def until(condition: Callable[[], object], what: str, *, step: float = 0.05) -> None:
