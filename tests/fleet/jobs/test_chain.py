@@ -7,6 +7,7 @@ import pytest
 
 from support.core.chain import WISH, Chain, User, chain
 from support.servers.plain_http import PLAIN
+from support.waiting import PATIENCE_SECONDS
 from toolfleet import Caller, Conversation, Poll, ToolCall, ToolFleet
 
 _HASTY_CORE = "support.core.dying_core:app"
@@ -27,7 +28,7 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
 def check(user: User) -> None:
     """The site is served, its user was told, and everything was done once."""
     answer = user.hears()
-    page = httpx.get(answer.rpartition(" ")[2], timeout=10, trust_env=False, verify=PLAIN)
+    page = httpx.get(answer.rpartition(" ")[2], timeout=PATIENCE_SECONDS, trust_env=False, verify=PLAIN)
 
     assert "<title>Build me a site about owls" in page.text, answer
     assert user.sources() == _EVERY_TURN

@@ -73,6 +73,7 @@ def make_works(name: str = "works", *, ends_after: int = 0) -> Works:
     identified = [{"name": "id", "type": "string", "required": True}]
     works.server.add("begin", works.begin, effect="once")
     works.server.add("state", works.state, effect="read", parameters=identified)
+    works.server.add("state_rarely", works.state, effect="read", parameters=identified, daily_limit=3)
     works.server.add("ship", _ship, effect="once")
     works.server.add("refuse", _refuse, effect="read")
     works.server.add("guarded", _ship, effect="once", requires_gate=True)

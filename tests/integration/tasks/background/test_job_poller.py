@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from support.module_server import ModuleServer, serve
 from support.modules.raw_module import Peer, raw_module
 from support.owls import make_module
-from support.waiting import wait_until_equal
+from support.waiting import PATIENCE_SECONDS, wait_until_equal
 from support.workers.wakes import SECRET, hurry, put
 from toolfleet import Caller, Conversation, Poll, Schedule, ToolCall, ToolFleet
 from toolfleet_registry.contracts import ToolResult
@@ -129,7 +129,7 @@ async def test_ticks_that_pile_up_in_a_worker_are_one(
     worker_runtime.start(asyncio.get_running_loop(), broker=str(settings.broker))
     try:
         keeper = keeper_of(settings)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await asyncio.gather(*(keeper.resume(seconds=20) for _ in range(20)))
     finally:
         await worker_runtime.stop()
@@ -193,7 +193,7 @@ async def test_a_core_that_hangs_does_not_hold_a_tick(
         await asyncio.Event().wait()
 
     await put(redis)
-    async with raw_module(hang) as core, asyncio.timeout(15):
+    async with raw_module(hang) as core, asyncio.timeout(PATIENCE_SECONDS):
         await keeper_of(settings, core_url=core.url, core_secret=SECRET).resume(seconds=1)
         assert len(core.requests) == 1
 

@@ -1,4 +1,4 @@
-"""The scheduler's executor where the desk does not do as it should; `tests/fleet/jobs/test_scheduler.py` has the rest."""
+"""The scheduler's executor where the desk does not do as it should; `tests/virtual/jobs/test_scheduler.py` has the rest."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -11,7 +11,8 @@ from support.published_call import published
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.jobs import Job, JobRefused, JobSpec
 from toolfleet_registry.contracts.outcomes import Outcome
-from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.settings import load_settings
 from toolfleet_registry.time.lease import Lease, LeaseOver
 from toolfleet_workers.executors.scheduler import JobPort, SchedulerExecutor
 
@@ -155,3 +156,9 @@ async def test_what_is_not_there_is_said(
     """A tool that an agent with other software knows, and a job that is nobody's."""
     attempt = await executor.execute(published(tool, arguments=arguments, user_id="ada"), seconds=5)
     assert (attempt.outcome, attempt.result.error_code) == (Outcome.PERMANENT, code)
+
+
+def test_two_modules_of_that_name_are_refused() -> None:
+    """At start, in one sentence."""
+    with pytest.raises(SettingsError, match="TOOLFLEET_SCHEDULER: its tools are the module 'scheduler'"):
+        load_settings(scheduler=True, module_services={"scheduler": "http://127.0.0.1:1"})

@@ -1,46 +1,34 @@
 """The module `scheduler`: a model makes, sees and ends its user's jobs, as tools like any others."""
 
-from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime, timedelta
+import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from support.fleet import TestBed
+from bed.fleet import Bed
+from support.fleet import SIGNING_KEY
 from support.module_server import ModuleServer
-from support.worker_process import WorkerProcess
-from toolfleet import Caller, Conversation, SettingsError, ToolCall, ToolFleet, ToolResult
-from toolfleet_registry.settings import load_settings
+from toolfleet import Caller, Conversation, ToolCall, ToolFleet, ToolResult
 
 TALK = Conversation(conversation_id="talk-1", platform="chat", platform_channel_id="7")
-ADA = Caller(user_id="ada", permission="admin", allowed_modules="*")
-BOB = Caller(user_id="bob", permission="admin", allowed_modules="*")
-SOON = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-
-
-@pytest.fixture(scope="module")
-def bed(owls: ModuleServer, redis_process_url: str, tmp_path_factory: pytest.TempPathFactory) -> TestBed:
-    more = {"scheduler": True, "jobs_per_user": 3, "signing_key": "a secret of more than thirty-two characters"}
-    return TestBed(redis_process_url, (owls,), tmp_path_factory.mktemp("logs"), more)
+ADA, BOB = (Caller(user_id=name, permission="admin", allowed_modules="*") for name in ("ada", "bob"))
+SOON = "in an hour"
 
 
 @pytest.fixture
-async def fleet(bed: TestBed, redis_url: str) -> AsyncIterator[ToolFleet]:
-    assert redis_url == bed.redis_url  # it is empty now
-    async with ToolFleet(settings=bed.settings) as fleet:
-        yield fleet
-
-
-@pytest.fixture
-def worker(bed: TestBed, fleet: ToolFleet) -> Iterator[WorkerProcess]:
-    del fleet
-    with bed.worker() as worker:
-        yield worker
+async def fleet(bed: Bed, owls: ModuleServer) -> ToolFleet:
+    bed.given.update(scheduler=True, jobs_per_user=3, signing_key=SIGNING_KEY)
+    await bed.serve(owls)
+    await bed.worker()
+    return await bed.agent()
 
 
 async def asked(fleet: ToolFleet, method: str, caller: Caller = ADA, **arguments: Any) -> ToolResult:
+    if arguments.get("at") == SOON:
+        arguments["at"] = datetime.fromtimestamp(time.time() + 3600, UTC).isoformat()
     call = ToolCall(tool_name=f"scheduler.{method}", arguments=arguments)
-    return await fleet.call(call, caller, conversation=TALK, timeout=20)
+    return await fleet.call(call, caller, conversation=TALK)
 
 
 async def made(fleet: ToolFleet, caller: Caller = ADA, **arguments: Any) -> str:
@@ -49,8 +37,7 @@ async def made(fleet: ToolFleet, caller: Caller = ADA, **arguments: Any) -> str:
     return str(result.result["job_id"])
 
 
-@pytest.mark.usual
-async def test_a_model_makes_a_job_and_sees_it(fleet: ToolFleet, worker: WorkerProcess) -> None:
+async def test_a_model_makes_a_job_and_sees_it(fleet: ToolFleet) -> None:
     """It is in the list, by itself, and where the conversation's own fields say."""
     result = await asked(fleet, "add_job", tool_name="owls.echo", arguments={"status": "running"}, name="the owls")
     assert result.success, result
@@ -67,7 +54,7 @@ async def test_a_model_makes_a_job_and_sees_it(fleet: ToolFleet, worker: WorkerP
     assert known.conversation_id == "talk-1"
 
 
-async def test_a_job_is_its_users_alone(fleet: ToolFleet, worker: WorkerProcess) -> None:
+async def test_a_job_is_its_users_alone(fleet: ToolFleet) -> None:
     """Another user neither sees it nor ends it."""
     job_id = await made(fleet, at=SOON, message="Water the plants.")
     looked, cancelled = [await asked(fleet, each, BOB, job_id=job_id) for each in ("get_job", "cancel_job")]
@@ -78,7 +65,7 @@ async def test_a_job_is_its_users_alone(fleet: ToolFleet, worker: WorkerProcess)
     assert (await asked(fleet, "get_job", job_id=job_id)).result["state"] == "waiting"
 
 
-async def test_a_job_can_be_cancelled_again_and_again(fleet: ToolFleet, worker: WorkerProcess) -> None:
+async def test_a_job_can_be_cancelled_again_and_again(fleet: ToolFleet) -> None:
     """The second time it stays as it is."""
     job_id = await made(fleet, at=SOON, message="Water the plants.")
     states = [(await asked(fleet, "cancel_job", job_id=job_id)).result["state"] for _ in range(2)]
@@ -88,7 +75,7 @@ async def test_a_job_can_be_cancelled_again_and_again(fleet: ToolFleet, worker: 
     assert [job["state"] for job in (await asked(fleet, "list_jobs", ended=True)).result["jobs"]] == ["cancelled"]
 
 
-async def test_a_model_ends_a_workflow_of_its_user(fleet: ToolFleet, worker: WorkerProcess) -> None:
+async def test_a_model_ends_a_workflow_of_its_user(fleet: ToolFleet) -> None:
     """All of its jobs and no others; another user's of that name stay, and are not counted."""
     jobs = [await made(fleet, delay_seconds=60, message="Look.", workflow_id="release") for _ in range(2)]
     other = await made(fleet, delay_seconds=60, message="Look.")
@@ -121,7 +108,7 @@ async def test_a_model_ends_a_workflow_of_its_user(fleet: ToolFleet, worker: Wor
     ],
 )
 async def test_a_job_that_could_not_run_is_refused_with_a_reason(
-    fleet: ToolFleet, worker: WorkerProcess, wish: dict[str, Any], code: str | None, text: str
+    fleet: ToolFleet, wish: dict[str, Any], code: str | None, text: str
 ) -> None:
     """One sentence, of which a model can make a better call; and nothing has happened."""
     result = await asked(fleet, "add_job", **wish)
@@ -133,22 +120,22 @@ async def test_a_job_that_could_not_run_is_refused_with_a_reason(
     assert (await asked(fleet, "list_jobs", ended=True)).result == {"jobs": []}
 
 
-async def test_a_job_calls_no_tool_that_its_creator_may_not_call(bed: TestBed, redis_url: str) -> None:
+async def test_a_job_calls_no_tool_that_its_creator_may_not_call(bed: Bed, owls: ModuleServer) -> None:
     """Whoever may make jobs gets no further rights by that."""
-    assert redis_url == bed.redis_url  # it is empty, and no agent of other settings registers the module meanwhile
+    bed.given.update(scheduler=True, scheduler_permission="user")
+    await bed.serve(owls)
+    await bed.worker()
     bob = Caller(user_id="bob", permission="user", allowed_modules="*")
-    with bed.worker(scheduler_permission="user"):
-        async with ToolFleet(settings=bed.settings.model_copy(update={"scheduler_permission": "user"})) as open_fleet:
-            await open_fleet.modules.refresh()
-            refused = await asked(open_fleet, "add_job", bob, tool_name="owls.admin_only")
-            allowed = await asked(open_fleet, "add_job", bob, tool_name="owls.echo")
+    open_fleet = await bed.agent()
+    refused = await asked(open_fleet, "add_job", bob, tool_name="owls.admin_only")
+    allowed = await asked(open_fleet, "add_job", bob, tool_name="owls.echo")
 
     assert refused.error_code == "permission_denied"
     assert "owls.admin_only" in str(refused.error)
     assert allowed.success
 
 
-async def test_only_who_may_use_the_module_makes_jobs(fleet: ToolFleet, worker: WorkerProcess) -> None:
+async def test_only_who_may_use_the_module_makes_jobs(fleet: ToolFleet) -> None:
     """By default that is an admin; others do not see the tools."""
     user = Caller(user_id="eve", permission="user", allowed_modules="*")
     result = await asked(fleet, "add_job", user, tool_name="owls.echo")
@@ -157,7 +144,7 @@ async def test_only_who_may_use_the_module_makes_jobs(fleet: ToolFleet, worker: 
     assert not [tool for tool in await fleet.tools(user) if tool.name.startswith("scheduler.")]
 
 
-async def test_a_user_has_so_many_jobs(fleet: ToolFleet, worker: WorkerProcess) -> None:
+async def test_a_user_has_so_many_jobs(fleet: ToolFleet) -> None:
     """The fourth of three is `busy`; another user has room."""
     for _ in range(3):
         await made(fleet, at=SOON, message="Water the plants.")
@@ -167,16 +154,10 @@ async def test_a_user_has_so_many_jobs(fleet: ToolFleet, worker: WorkerProcess) 
     await made(fleet, BOB, at=SOON, message="Water the plants.")
 
 
-async def test_a_model_cannot_say_which_conversation_is_woken(fleet: ToolFleet, worker: WorkerProcess) -> None:
+async def test_a_model_cannot_say_which_conversation_is_woken(fleet: ToolFleet) -> None:
     """What it writes under those names is left out; the conversation's own stand there."""
     job_id = await made(fleet, at=SOON, message="hi", conversation_id="another", platform="mail")
     known = await fleet.jobs.get(job_id, ADA)
 
     assert known is not None
     assert known.conversation_id == "talk-1"
-
-
-def test_two_modules_of_that_name_are_refused() -> None:
-    """At start, in one sentence."""
-    with pytest.raises(SettingsError, match="TOOLFLEET_SCHEDULER: its tools are the module 'scheduler'"):
-        load_settings(scheduler=True, module_services={"scheduler": "http://127.0.0.1:1"})
