@@ -56,5 +56,5 @@ def gateway_here(bed: TestBed, **settings: object) -> Generator[ServedGateway]:
 @contextmanager
 def keyed_gateway_here(bed: TestBed, **settings: object) -> Generator[KeyedGateway]:
     """One for people with a key each."""
-    with gateway_here(bed, **settings) as gateway, keyed(gateway, bed.settings) as keyed_one:
-        yield keyed_one
+    with people_of(bed.settings) as keys, gateway_here(bed, **settings) as gateway:
+        yield KeyedGateway(gateway, keys)  # type: ignore[arg-type] # nobody asks for its process

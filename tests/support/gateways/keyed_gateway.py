@@ -66,8 +66,8 @@ class KeyedGateway:
 
 
 @contextmanager
-def keyed(gateway: ServedGateway, settings: Settings) -> Generator[KeyedGateway]:
-    """A gateway of the fleet with these settings, wherever it runs, and keys for `PEOPLE`."""
+def people_of(settings: Settings) -> Generator[Mapping[str, CreatedKey]]:
+    """The keys of `PEOPLE` in the fleet."""
     with contextlib.closing(ApiKeys.of(settings)) as keys:
         made = {who: keys.create(draft, COMMAND_LINE) for who, draft in PEOPLE.items()}
         try:
@@ -79,5 +79,5 @@ def keyed(gateway: ServedGateway, settings: Settings) -> Generator[KeyedGateway]
 @contextmanager
 def keyed_gateway(bed: TestBed, **env: str) -> Generator[KeyedGateway]:
     """A gateway of the fleet, with these variables."""
-    with gateway_process(bed, env=env) as gateway, keyed(gateway, bed.settings) as keyed_one:
-        yield keyed_one
+    with people_of(bed.settings) as keys, gateway_process(bed, env=env) as gateway:
+        yield KeyedGateway(gateway, keys)
