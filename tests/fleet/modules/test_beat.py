@@ -1,10 +1,9 @@
-"""Beat keeps the manifests fresh, through the control queue that the fast lane serves."""
+"""Beat as a process of its own: whom it feeds, what can be read of it, and a clock that is set."""
 
-import asyncio
 import sys
-import time
 from pathlib import Path
 
+import pytest
 from redis import Redis
 
 from support.clocks import WallClock
@@ -12,37 +11,21 @@ from support.fleet import TestBed, program
 from support.module_server import serve
 from support.owls import make_module
 from support.programs.onlookers import read_by_its_user
-from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_sync
-from toolfleet import Caller, ToolFleet
+from support.waiting import wait_until_sync
 from toolfleet_cli.local.commands import beat_command
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.queues import CONTROL
 
 
-async def test_a_new_tool_is_offered_within_a_refresh(tmp_path: Path, owner: Caller) -> None:
-    """Two beats run side by side; the modules are asked at once and then every interval, and agents see what changed.
-
-    Neither beats nor workers can be read by other programs of their user.
-    """
-    logs, began_at = tmp_path / "logs", time.monotonic()
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+def test_no_other_program_of_their_user_reads_their_environments(tmp_path: Path) -> None:
+    """Neither beats' nor workers': these hold keys."""
+    logs = tmp_path / "logs"
     logs.mkdir()
-    with serve(make_module()) as owls, redis_server(tmp_path / "redis") as url:
-        bed = TestBed(url, (owls,), logs, {"refresh_interval_seconds": 2})
-        beats = [program(bed, beat_command(), f"beat-{number}", ready="beat: Starting") for number in range(2)]
-        with bed.worker(lane="fast") as worker, beats[0] as beat, beats[1]:
-            if sys.platform == "linux":  # their environments hold keys
-                assert [read_by_its_user(it.process.pid) for it in (worker, beat)] == [set(), set()]
-            await wait_until(lambda: owls.looks >= 1, "beat has had the module asked")
-            async with ToolFleet(settings=bed.settings) as fleet:
-                owls.add("new", owls.tools["owls.echo"])
-                names: set[str] = set()
-                async with asyncio.timeout(PATIENCE_SECONDS):
-                    while "owls.new" not in names:
-                        names = {tool.name for tool in await fleet.tools(owner)}
-                        await asyncio.sleep(0.01)
-
-    # As often as its intervals allow since the first process began, and not once for each beat.
-    assert owls.looks <= 2 + (time.monotonic() - began_at) / 2
+    with redis_server(tmp_path / "redis") as url:
+        bed = TestBed(url, (), logs)
+        with bed.worker() as worker, program(bed, beat_command(), "beat", ready="beat: Starting") as beat:
+            assert [read_by_its_user(it.process.pid) for it in (worker, beat)] == [set(), set()]
 
 
 def test_a_beat_alone_feeds_the_directory(tmp_path: Path) -> None:

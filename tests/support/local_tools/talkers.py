@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from aiohttp import web
 
 from support.module_server import Request
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 
 Step = tuple[float | None, str]
+_LONG_SECONDS = 30 * PATIENCE_SECONDS  # a worker that has died is missed after a minute
 
 
 class Talker:
@@ -44,7 +45,8 @@ class Talker:
         for number, (fraction, message) in enumerate(self._steps):
             yield json.dumps({"progress": fraction, "message": message}).encode() + b"\n"
             self.said += 1
-            await wait_until(functools.partial(self._may_say, number + 1), "the test wants the next step")
+            may_go_on = functools.partial(self._may_say, number + 1)
+            await wait_until(may_go_on, "the test wants the next step", seconds=_LONG_SECONDS)
         yield self._end(request)
 
 
