@@ -80,10 +80,10 @@ async def test_a_repeat_after_the_end_brings_its_result(fleet: ToolFleet, other:
     """At once, with the first call's id; nothing is published."""
     handle = await fleet.submit(FIRST, ADA)
     await worker.finish(await worker.take())
-    await handle.result(10)
+    await handle.result(PATIENCE_SECONDS)
 
     for one in (fleet, other):
-        assert call_id(await asyncio.wait_for(one.call(SAME, ADA), 3)) == handle.id
+        assert call_id(await asyncio.wait_for(one.call(SAME, ADA), PATIENCE_SECONDS)) == handle.id
     assert await worker.queued() == []
 
 
@@ -92,7 +92,11 @@ async def test_a_large_result_is_found_as_well(fleet: ToolFleet, other: ToolFlee
     handle = await fleet.submit(FIRST, ADA)
     joining = asyncio.create_task(other.call(SAME, ADA))
     await worker.finish(await worker.take(), ToolResult.ok("owls.echo", "x" * 2**19))
-    results = [await handle.result(10), await asyncio.wait_for(joining, 10), await other.call(SAME, ADA, timeout=10)]
+    results = [
+        await handle.result(PATIENCE_SECONDS),
+        await asyncio.wait_for(joining, PATIENCE_SECONDS),
+        await other.call(SAME, ADA, timeout=10),
+    ]
 
     assert [len(result.result or "") for result in results] == [2**19] * 3
 
@@ -130,7 +134,7 @@ async def test_what_did_not_happen_may_be_tried_again(fleet: ToolFleet, worker: 
         claim = await worker.take()
         failed = ToolResult.failed("owls.echo", "module_error", "no", effect_state=effect_state)
         await worker.finish(claim, failed)
-        ids.append(call_id(await handle.result(10)))
+        ids.append(call_id(await handle.result(PATIENCE_SECONDS)))
     again = await fleet.call(SAME, ADA, timeout=10)
 
     assert (call_id(again), again.effect_state) == (ids[1], "unknown")
@@ -150,7 +154,7 @@ async def test_a_repeats_own_deadline_ends_only_its_waiting(
         assert "does no harm" in (result.hint or "")
     await worker.finish(await worker.take())
 
-    assert (await handle.result(10)).success
+    assert (await handle.result(PATIENCE_SECONDS)).success
 
 
 async def test_cancelling_a_repeat_ends_only_its_waiting(
@@ -165,12 +169,12 @@ async def test_cancelling_a_repeat_ends_only_its_waiting(
         waiting.cancel()
         await joined.cancel()
         await asyncio.wait([waiting])
-        assert (await joined.result(10)).error_code == "cancelled"
+        assert (await joined.result(PATIENCE_SECONDS)).error_code == "cancelled"
         await wait_until(partial(are_waiting, one, 1), "the others have left")
     await worker.finish(await worker.take())
 
-    assert (await handle.result(10)).success
-    assert (await asyncio.wait_for(staying, 10)).success
+    assert (await handle.result(PATIENCE_SECONDS)).success
+    assert (await asyncio.wait_for(staying, PATIENCE_SECONDS)).success
     await wait_until(lambda: waiting_in(fleet) + waiting_in(other) == 0, "nobody waits")
 
 
@@ -193,7 +197,7 @@ async def test_when_the_first_caller_gives_up_repeats_hear_of_it(
     repeats = [asyncio.create_task(one.call(SAME, ADA, timeout=20)) for one in (fleet, other)]
     await wait_until(lambda: waiting_in(fleet) + waiting_in(other) == 2, "both have joined")
     first.cancel()
-    results = await asyncio.wait_for(asyncio.gather(*repeats), 15)
+    results = await asyncio.wait_for(asyncio.gather(*repeats), PATIENCE_SECONDS)
 
     assert [(result.error_code, result.effect_state) for result in results] == [("cancelled", "none")] * 2
     assert (await fleet.submit(SAME, ADA)).id not in {call_id(result) for result in results}
@@ -210,7 +214,7 @@ async def test_leaving_the_fleet_ends_repeats(settings: Settings, fleet: ToolFle
     handle = await fleet.submit(FIRST, ADA)
     async with ToolFleet(settings=settings) as leaving:
         joined = await leaving.submit(SAME, ADA)
-    result = await joined.result(5)
+    result = await joined.result(PATIENCE_SECONDS)
 
     assert (joined.id, result.error_code) == (handle.id, "outcome_unknown")
 
@@ -225,7 +229,7 @@ async def test_only_the_same_key_makes_a_repeat_of_a_once_only_call_harmless(
     for one in (fleet, other):
         handle = await one.submit(once, ADA)
         await handle.cancel()
-        for result in (await one.call(once, ADA, timeout=1), await handle.result(5)):
+        for result in (await one.call(once, ADA, timeout=1), await handle.result(PATIENCE_SECONDS)):
             assert (result.effect_state, result.retryable) == ("unknown", False)
             assert "same idempotency key" in (result.hint or "")
             assert "no harm" not in f"{result.hint} {result.error}"
@@ -235,7 +239,7 @@ async def test_a_repeat_may_come_while_the_first_is_published(fleet: ToolFleet, 
     """Two at once from one agent: one call, and both have its result as soon as it is there."""
     calls = [asyncio.create_task(fleet.call(FIRST, ADA, timeout=60)) for _ in range(3)]
     await worker.finish(await worker.take())
-    results = await asyncio.wait_for(asyncio.gather(*calls), 10)
+    results = await asyncio.wait_for(asyncio.gather(*calls), PATIENCE_SECONDS)
 
     assert all(result.success for result in results)
     assert len({call_id(result) for result in results}) == 1
@@ -250,7 +254,7 @@ async def test_who_joins_a_call_that_is_not_published_hears_of_it(redis_url: str
     )
     async with ToolFleet(settings=settings) as fleet:
         calls = [asyncio.create_task(fleet.call(FIRST, ADA, timeout=seconds)) for seconds in (1, 60, 60)]
-        results = await asyncio.wait_for(asyncio.gather(*calls), 30)
+        results = await asyncio.wait_for(asyncio.gather(*calls), PATIENCE_SECONDS)
 
     assert {(result.success, result.effect_state, result.retryable) for result in results} == {(False, "none", True)}
     assert all(result.hint for result in results)

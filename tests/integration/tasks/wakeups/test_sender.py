@@ -9,7 +9,7 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from support.modules.raw_module import Behaviour, Peer, after_request, answering, http, raw_module
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.wakes import OTHER_SECRET, SECRET, wake
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.wakeups.events import wake_body
@@ -150,7 +150,7 @@ async def reset(peer: Peer) -> None:
 )
 async def test_a_core_that_does_not_answer_is_left_in_time(behaviour: Behaviour, reason: str) -> None:
     """The news stay, and the reason is told."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         answer = await one_try(behaviour, seconds=0.5 if "0.5 s" in reason else 20)
 
     assert not answer.accepted
@@ -185,7 +185,7 @@ async def test_the_status_accepts_whatever_the_body_does(behaviour: Behaviour) -
     """It is not read on, and the connection is closed."""
     async with raw_module(behaviour) as core:
         sender = WebhookSender(core.url, SECRET, timeout_seconds=10)
-        assert (await asyncio.wait_for(sender.send("job-1", BODY, path="/continue"), 30)).accepted
+        assert (await asyncio.wait_for(sender.send("job-1", BODY, path="/continue"), PATIENCE_SECONDS)).accepted
         await wait_until(lambda: core.departures == 1, "the connection is closed")
         await sender.aclose()
 

@@ -3,6 +3,7 @@
 from redis.asyncio import Redis
 
 from support.module_server import ModuleServer
+from support.waiting import PATIENCE_SECONDS
 from support.workers.hand_worker import hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.settings import Settings
@@ -23,7 +24,7 @@ async def test_a_wake_ups_keys_hold_longer_than_it_is_tried(redis_url: str, redi
             handle = await fleet.submit(wanted, ADA, timeout=30)
             claim = await worker.take()
             await worker.finish(claim)
-            result = await handle.result(10)
+            result = await handle.result(PATIENCE_SECONDS)
             call_id = claim.call.call_id
             names = (keys.intent("ada", key), keys.call(call_id), keys.result(call_id))
             assert all([least < await redis.ttl(name) < most for name in names]), key

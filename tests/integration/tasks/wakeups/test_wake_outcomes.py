@@ -9,6 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.modules.raw_module import Peer, answering, http, raw_module
+from support.waiting import PATIENCE_SECONDS
 from support.workers.wakes import complete, delivering, hurry, never, put
 from toolfleet import Caller, Settings, ToolFleet
 from toolfleet_registry.redis.keys import Keys
@@ -192,7 +193,7 @@ async def test_one_that_is_being_tried_is_tried_no_more(redis_url: str, redis: R
         ToolFleet(settings=Settings(redis_url=redis_url)) as fleet,
     ):
         trying = asyncio.create_task(wakes.deliver_due(publish=never, seconds=10))
-        await asyncio.wait_for(asked.wait(), 10)
+        await asyncio.wait_for(asked.wait(), PATIENCE_SECONDS)
         assert await fleet.wakeups.drop("job-1", by="olga") == ("job-1",)
         answer.set()
         await trying
@@ -224,7 +225,7 @@ async def test_one_that_waits_for_its_turn_is_not_sent(redis_url: str, redis: Re
         ToolFleet(settings=Settings(redis_url=redis_url)) as fleet,
     ):
         trying = asyncio.create_task(wakes.deliver_due(publish=never, seconds=10))
-        await asyncio.wait_for(asked.wait(), 10)
+        await asyncio.wait_for(asked.wait(), PATIENCE_SECONDS)
         await fleet.wakeups.drop("job-1", by="olga")
         answer.set()
         assert await trying == 2
