@@ -1,4 +1,4 @@
-"""Celery's canvas with the fleet's signatures: what follows what, once each, whatever dies or arrives twice."""
+"""Celery's canvas with the fleet's signatures: what follows what, once each, whatever dies or arrives twice. `tests/fleet/calls` has the rest."""
 
 import asyncio
 import base64
@@ -77,42 +77,6 @@ def link(agent: ToolFleet, owner: Caller) -> Link:
 async def begun(canvas: Any) -> Any:
     """Celery publishes by blocking."""
     return await asyncio.to_thread(canvas.apply_async)
-
-
-async def test_a_group_runs_each_of_its_calls_once(
-    agent: ToolFleet, worker: Worker, link: Link, module: ModuleServer
-) -> None:
-    """Twenty calls side by side are twenty executions, and their results can be read one by one."""
-    links = [await link(f"line {i}") for i in range(20)]
-    await begun(group(links))
-    results = [await agent.canvas.result_of(one, timeout=600) for one in links]
-
-    assert [result.result for result in results if result] == [f"line {i}" for i in range(20)]
-    assert sorted(journal(module)) == sorted(f"line {i}" for i in range(20))
-
-
-async def test_a_chain_goes_on_in_its_order(agent: ToolFleet, worker: Worker, link: Link, module: ModuleServer) -> None:
-    """Each link begins after the one before it, and gets nothing of its result."""
-    links = [await link("one", seconds=0.2), await link("two"), await link("three")]
-    ended = await begun(chain(*links))
-    result = await agent.canvas.result_of(ended, timeout=600)
-
-    assert result is not None
-    assert (result.result, journal(module)) == ("three", ["one", "two", "three"])
-
-
-async def test_a_chords_body_is_called_once_after_its_header(
-    agent: ToolFleet, worker: Worker, link: Link, module: ModuleServer
-) -> None:
-    """When all of the header have ended, and with its own arguments."""
-    header, body = [await link(f"part {i}", seconds=0.05 * i) for i in range(6)], await link("whole")
-    ended = await begun(chord(header, body))
-    result = await agent.canvas.result_of(ended, timeout=600)
-
-    assert result is not None
-    assert result.result == "whole"
-    assert journal(module)[-1] == "whole"
-    assert sorted(journal(module)) == sorted([f"part {i}" for i in range(6)] + ["whole"])
 
 
 async def test_a_retry_does_not_lose_what_follows(
