@@ -284,6 +284,12 @@ async def until(condition: Callable[[], object], what: str, *, step: float = 0.0
         await asyncio.sleep(step)
 
 
+async def pass_time(seconds: float, *, step: float = 0.1) -> None:
+    """Let time pass in steps: waits of Redis's own, such as `BRPOP`'s, end with the step in which they are over, not with all of it."""
+    for _ in range(round(seconds / step)):
+        await asyncio.sleep(step)
+
+
 def _kill(site: Site) -> None:
     if not site.is_dead:
         site.kill()
