@@ -10,6 +10,7 @@ import pytest
 from redis import Redis
 from structlog.testing import capture_logs
 
+from bed.fleet import pass_time
 from support.waiting import wait_until
 from support.workers.fetching_worker import OTHER, FetchingWorker, Taker, wait_until_waiting, working
 from support.workers.held_messages import KEYS, QUEUE, STORE, cut, evals, message, publish, start_reading, stop_reading
@@ -55,13 +56,13 @@ async def test_a_message_without_a_ring_is_found(worker: FetchingWorker, redis: 
     """Somebody who knows no bells pushes into the list: the worker looks by itself, once a second."""
     await wait_until_waiting(redis)
     redis.lpush(QUEUE, message("silent"))
-    await wait_until(lambda: worker.taker.ids, "it was found")
+    await wait_until(lambda: worker.taker.ids, "it was found", seconds=2)
 
 
 async def test_an_idle_worker_asks_rarely(worker: FetchingWorker, redis: Redis) -> None:
     """Without messages there is about one question a second."""
     before = evals(redis)
-    await asyncio.sleep(60)
+    await pass_time(60)
 
     assert evals(redis) - before <= 65
 
@@ -393,7 +394,7 @@ async def test_a_full_module_makes_nobody_spin(redis_url: str, redis: Redis) -> 
         await asyncio.sleep(1)
         before = evals(redis)
         publish(redis, message("late"))
-        await asyncio.sleep(60)
+        await pass_time(60)
         assert evals(redis) - before <= 125
 
 
