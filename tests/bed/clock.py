@@ -33,6 +33,12 @@ def passed() -> float:
     return _passed / _MICROSECONDS
 
 
+def begin(at: float) -> None:
+    """Have the clock begin at another time than this morning: what a seed has made is the same on every day."""
+    global _wall, _monotonic
+    _wall, _monotonic = int(at), 0.0
+
+
 def move(seconds: float) -> None:
     """Move the clock. Redis first: no client may find there what is older than itself."""
     global _passed  # noqa: PLW0603 - there is one time

@@ -237,8 +237,9 @@ class Bed:
 
     async def link(self, port: int) -> Link:
         """Make a connection to a server that can be disturbed: hand its URL to the member that shall suffer."""
-        link = Link(port)
-        await self.site("link").start(link.open())
+        link, site = Link(port), self.site("link")
+        site.carries = True
+        await site.start(link.open())
         return link
 
     def site(self, name: str) -> Site:

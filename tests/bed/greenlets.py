@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bed import clock
+from bed import clock, settling
 from toolfleet_tasks.aio.greenlet_bridge import Bridge, await_, in_bridge
 
 
@@ -23,6 +23,7 @@ def sleep(seconds: float) -> None:
 
 def wait_for_file(descriptor: int, *, writing: bool = False, timeout: float | None = None) -> bool:
     """Return whether a file is ready, after at most so many seconds; others go on meanwhile. Only in a greenlet."""
+    settling.settle_if_asked()
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT if writing else select.POLLIN)
     return bool(poll.poll(0)) or await_(_is_ready(descriptor, writing=writing, seconds=timeout))
@@ -131,6 +132,7 @@ class _GreenPoller:
 
     def poll(self, timeout: float | None) -> Any:
         """Implements the poller's own."""
+        settling.settle_if_asked()
         events = self._poller.poll(0)
         if events or not timeout:
             await_(asyncio.sleep(0))

@@ -2,18 +2,16 @@
 
 import asyncio
 import selectors
-from collections.abc import AsyncGenerator
-from concurrent.futures import Executor
 from random import Random
 from typing import Any
 
-from bed import clock, redis
-from bed.site import here, owned_task
+from bed import clock, settling, trace
+from bed.site import owned_task
+from toolfleet_tasks.aio.greenlet_bridge import Bridge
 
 _MARGIN_SECONDS = 0.25
 """How long before a timer Redis may end its own waits first: the client of such a wait has a limit that is a little longer."""
 _STUCK_SECONDS = 20.0
-_THREAD_SECONDS = 0.002
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -27,34 +25,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, chance: Random | None = None) -> None:
         self.chance = chance
-        self.jumps = self.in_threads = 0
+        self.jumps = 0
         super().__init__(_Jumping(self))
         self.set_task_factory(owned_task)
 
-    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - asyncio's
-        """Implements asyncio's, without a limit that would be over at once."""
-        del timeout
-        executor: Executor | None = getattr(self, "_default_executor", None)
-        if executor is not None:
-            executor.shutdown()
-
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override] # its types are of 3.11 on
-        """Implements asyncio's. The clock stands still until the thread has ended."""
-        future = super().run_in_executor(executor, func, *args)
-        self.in_threads += 1
-        future.add_done_callback(self._left_thread)
-        return future
+        """Implements asyncio's with a greenlet: a thread would go on while others do, and no two runs would be alike."""
+        del executor
+
+        async def run() -> Any:
+            return await Bridge(lambda: func(*args))
+
+        return self.create_task(run())
 
     def set_exception_handler(self, handler: Any) -> None:
         """Do nothing: a worker would hide the errors of all others."""
-
-    def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any]) -> None:
-        """Implements asyncio's. Those of a site end with it: they are not closed with the loop."""
-        if here() is None:
-            super()._asyncgen_firstiter_hook(agen)  # type: ignore[misc] # asyncio's own
-
-    def _left_thread(self, _: object) -> None:
-        self.in_threads -= 1
 
 
 class _Jumping(selectors.DefaultSelector):
@@ -71,16 +56,17 @@ class _Jumping(selectors.DefaultSelector):
         return key
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if not redis.is_settled():
-            redis.settle()
+        settling.settle_if_asked()
         events = super().select(0)
         if not events and (timeout is None or timeout > 0):
             events = self._wait(timeout)
-        return self._in_some_order(events)
+        ready = len(events)
+        events = self._in_some_order(events)
+        if events:
+            trace.note(f"{ready} ready, now " + " ".join(f"{self._places[key.fd]}:{mask}" for key, mask in events))
+        return events
 
     def _wait(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
-        if self._loop.in_threads:
-            return super().select(_THREAD_SECONDS)
         if timeout is None:
             if events := super().select(_STUCK_SECONDS):
                 return events
@@ -94,7 +80,7 @@ class _Jumping(selectors.DefaultSelector):
 
     def _jump(self, seconds: float) -> list[tuple[selectors.SelectorKey, int]]:
         clock.move(seconds)
-        redis.settle()
+        settling.settle()
         return super().select(0)
 
     def _in_some_order(

@@ -13,48 +13,31 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from bed import clock, sockets
+from bed import clock, settling, sockets
 from toolfleet_cli.local.redis_server import bundled_redis_server, redis_url
 from toolfleet_cli.local.tcp_ports import LOOPBACK, free_port
 
 _PING, _PONG = b"PING\r\n", b"+PONG\r\n"
+_ROUNDS = 20  # for what has waited meanwhile
 _ANSWER_SECONDS = 3.0
 """Debian's server hangs at its start under libfaketime: its memory allocator asks for the time. Such a one is passed over."""
 
 
-_servers: "list[VirtualRedis]" = []
-_settled_at = -1
-
-
-def settle() -> None:
-    """Return when each server has done all that was sent to it before, and its answers are on their way."""
-    global _settled_at  # noqa: PLW0603 - of the process, as the sockets are
-    _settled_at = sockets.writes()
-    for server in _servers:
-        server.settle()
-
-
-def is_settled() -> bool:
-    """Return whether nothing was written to them since they last settled."""
-    return _settled_at == sockets.writes()
-
-
 class VirtualRedis:
-    """A server of the bed's own, with its data in memory."""
+    """A server of the bed's own, with its data in memory. `options` are given to it beside the usual ones."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder, self._options = folder, options
         self.is_frozen = False
         self.port = free_port()
         self.start()
-        _servers.append(self)
+        settling.servers[self.port] = self.settle
 
     def start(self, *options: str) -> None:
         """Start it with these options beside the usual ones."""
-        binary, library = _server_and_library()
-        self._process = _started(binary, library, self.folder, self.port, *options)
+        binary, library = find_server()
+        self._process = _started(binary, library, self.folder, self.port, *self._options, *options)
         self._connect()
-        sockets.servers.add(self.port)
         self.url = redis_url(self.port)
 
     def restart(self) -> None:
@@ -69,14 +52,11 @@ class VirtualRedis:
         """Return a client that blocks, for the test's own questions."""
         return Redis(port=self.port, decode_responses=True)
 
-    def settle(self) -> None:
-        """Return when it has done all that was sent to it before, and has sent its answers.
-
-        It answers in rounds: with its answer to the second question, the answers to all that came before the first are sent.
-        """
+    def settle(self, rounds: int = 2) -> None:
+        """Return when it has answered so many questions, one after the other."""
         if self.is_frozen:
             return
-        while not (self._answers() and self._answers()):
+        while not all(self._answers() for _ in range(rounds)):
             self._pings.close()  # a test has had it close all connections
             self._connect()
 
@@ -96,25 +76,27 @@ class VirtualRedis:
 
     def freeze(self) -> None:
         """Stop it, as SIGSTOP does: its connections stay, and it answers nothing."""
+        settling.settle()
         self.is_frozen = True
         self._process.send_signal(signal.SIGSTOP)
+        os.waitpid(self._process.pid, os.WUNTRACED)  # now it has stopped
 
     def thaw(self) -> None:
         """Let it go on."""
         self._process.send_signal(signal.SIGCONT)
         self.is_frozen = False
+        self.settle(_ROUNDS)
 
     def close(self) -> None:
         """End it."""
-        _servers.remove(self)
-        sockets.servers.discard(self.port)
+        del settling.servers[self.port]
         self._pings.close()
         _end(self._process)
 
 
 @cache
-def _server_and_library() -> tuple[Path, Path]:
-    """Return a server that answers under libfaketime: the wheel's, or that on PATH."""
+def find_server() -> tuple[Path, Path]:
+    """Return a server that answers under libfaketime, the wheel's or that on PATH, and the library."""
     library = _library()
     if library is None:
         raise _missing("libfaketime is not installed: neither its wheel nor the system's package is there")

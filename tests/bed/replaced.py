@@ -20,6 +20,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
+from itertools import count
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -28,6 +29,8 @@ from weakref import WeakSet
 
 from bed import clock
 
+_FIRST_PORT = 20_000
+_NO_PID = 1 << 22 | 1
 _NANOSECONDS = 1_000_000_000
 _real_clock = time.clock_gettime
 _virtual_clocks = {
@@ -51,9 +54,11 @@ gc.set_threshold = lambda *_: None
 
 
 def seed(number: int) -> None:
-    """Have all ids and all jitter come from a seed from now on."""
+    """Have all ids, ports and all jitter come from a seed from now on. The process's own number is one that no process has."""
+    os.getpid, os.getloadavg = lambda: _NO_PID, lambda: (0.0, 0.0, 0.0)
+    sockets.ports = count(_FIRST_PORT)
     random.seed(number)
-    os.urandom = Random(number).randbytes
+    os.urandom = random._urandom = Random(number).randbytes  # type: ignore[attr-defined] # of `secrets`
 
 
 # From here on the product may be imported: it finds the virtual clock.
@@ -67,7 +72,7 @@ from bed.site import here
 
 time.sleep = greenlets.sleep  # type: ignore[assignment] # of fewer types of numbers
 
-for _name in ("__init__", "send", "sendall", "sendmsg", "recv", "recv_into"):
+for _name in ("__init__", "send", "sendall", "sendmsg", "recv", "recv_into", "close", "shutdown", "bind"):
     setattr(socket.socket, _name, getattr(sockets, _name.strip("_")))
 
 

@@ -34,13 +34,14 @@ class Site(Process):
         on_death: Called at such a death, in the middle of the site's own code.
         pauses_at: The write, counted as above, after which it pauses; `on_pause` is called then.
         celery: What Celery keeps once a process, by name.
+        carries: Whether it only passes on what others write.
 
     """
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name}:1", threads=GreenThreads())
         self.host = name
-        self.is_dead = False
+        self.is_dead = self.carries = False
         self.tasks = weakref.WeakSet[asyncio.Task[Any]]()
         self.sockets = weakref.WeakSet[socket.socket]()
         self.writes = 0

@@ -1,28 +1,29 @@
 """What sockets do in the bed: each belongs to the site that made it, writes are counted, and code that blocks waits in its greenlet."""
 
 import socket
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
+from bed import settling, trace
 from bed.greenlets import wait_for_file
 from bed.site import Killed, here
 from toolfleet_tasks.aio.greenlet_bridge import in_bridge
 
+_BUFFER = 1 << 20
+
+ports: "Iterator[int] | None" = None
+"""What a socket that asks for any port gets; `None`: what the kernel gives it."""
 real_init = socket.socket.__init__
 real_send: Any = socket.socket.send
 real_sendall: Any = socket.socket.sendall
 real_sendmsg: Any = socket.socket.sendmsg
+real_bind = socket.socket.bind
+real_close = socket.socket.close
+real_shutdown = socket.socket.shutdown
 real_recv: Any = socket.socket.recv
 real_recv_into: Any = socket.socket.recv_into
-
-servers = set[int]()
-"""The ports of the servers that have to be waited for, as they are processes of their own."""
-_writes = 0
-
-
-def writes() -> int:
-    """Return how often this process has written to one of these servers."""
-    return _writes
 
 
 def init(self: socket.socket, *args: Any, **options: Any) -> None:
@@ -30,6 +31,8 @@ def init(self: socket.socket, *args: Any, **options: Any) -> None:
     real_init(self, *args, **options)
     if (site := here()) is not None:
         site.sockets.add(self)
+        if self.family == socket.AF_INET:  # what is written at once arrives at once
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
 
 
 def send(self: socket.socket, data: Any, *flags: Any) -> Any:
@@ -62,10 +65,38 @@ def recv_into(self: socket.socket, *args: Any) -> Any:
     return real_recv_into(self, *args)
 
 
+def bind(self: socket.socket, address: Any) -> None:
+    """Implements `socket.bind`."""
+    if ports is None or self.family != socket.AF_INET or address[1]:
+        real_bind(self, address)
+        return
+    for port in ports:
+        with suppress(OSError):  # somebody else has it
+            real_bind(self, (address[0], port))
+            return
+
+
+def close(self: socket.socket) -> None:
+    """Implements `socket.close`."""
+    if self.fileno() >= 0 and _peer_of(self) in settling.servers:
+        settling.before_write(self)
+    real_close(self)
+
+
+def shutdown(self: socket.socket, how: int) -> None:
+    """Implements `socket.shutdown`."""
+    if _peer_of(self) in settling.servers:
+        settling.before_write(self)
+    real_shutdown(self, how)
+
+
 def _write(self: socket.socket, data: Any, send: Callable[[Any], Any]) -> Any:
-    global _writes  # noqa: PLW0603 - of the process
-    _writes += _peer_of(self) in servers
     site = here()
+    whole = b"".join(data) if isinstance(data, list) else data
+    if _peer_of(self) in settling.servers:
+        settling.before_write(self, len(whole))
+    if site is None or not site.carries:
+        trace.note(f"{site and site.host} writes {len(whole)} bytes {zlib.crc32(whole):08x}")
     if site is None or self not in site.sockets:
         return send(data)
     left = site.written(data)
@@ -85,6 +116,7 @@ def _peer_of(self: socket.socket) -> int:
 
 
 def _wait_to_read(self: socket.socket) -> None:
+    settling.settle_if_asked()  # whether a server has answered already is not for its speed to decide
     limit = self.gettimeout()
     if limit != 0 and in_bridge() and not wait_for_file(self.fileno(), timeout=limit):
         raise TimeoutError("timed out")

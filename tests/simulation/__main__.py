@@ -5,53 +5,83 @@ did not hold.
 """
 
 import argparse
+import ctypes
 import itertools
 import os
+import resource
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from multiprocessing import get_context
+from pathlib import Path
 
 from simulation.plan import Plan, Verdict
-from simulation.share import play_here
+from simulation.smaller import smallest
+
+_REDUCED = 3  # of all that went wrong
+_ADDR_NO_RANDOMIZE = 0x0040000
+real_monotonic = time.monotonic
 
 
 def main() -> None:
     options = _options()
-    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of what a seed decides
-        words = [sys.executable, "-m", "simulation", *sys.argv[1:]]
-        os.execve(sys.executable, words, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606 - itself
-    began_at, total, faults, wrong = time.monotonic(), Counter[str](), Counter[str](), list[int]()
-    for seed, verdict in _played(options):
+    _fix_addresses()
+    from simulation.pool import played  # noqa: PLC0415 - from here on time is virtual
+
+    began_at, total, faults, wrong = real_monotonic(), Counter[str](), Counter[str](), set[int]()
+    digests: dict[int, str] = {}
+    failed: dict[int, tuple[Plan, Verdict]] = {}
+    for plan, verdict in played(_plans(options), options.processes, options.trace):
         total.update(runs=1, calls=verdict.calls, kills=verdict.kills, in_flight=verdict.in_flight)
         faults += verdict.faults
+        if verdict.digest != digests.setdefault(plan.seed, verdict.digest):
+            verdict.violations.append(f"Two runs of a seed are alike: {digests[plan.seed]} {verdict.digest}")
         if verdict.violations:
-            wrong.append(seed)
-            _show(seed, verdict)
+            wrong.add(plan.seed)
+            _show(plan.seed, verdict)
+            failed.setdefault(plan.seed, (plan, verdict))
     _say(
         f"{total['runs']} runs, {total['calls']} calls, {total['kills']} kills, of which {total['in_flight']} of workers that"
-        f" held calls, in {time.monotonic() - began_at:.0f} s; {dict(faults)}"
+        f" held calls, in {real_monotonic() - began_at:.0f} s, {_processor_seconds():.0f} s of them on a processor; {dict(faults)}"
     )
+    for plan, verdict in [] if options.whole else list(failed.values())[:_REDUCED]:
+        small, runs = smallest(plan, verdict, lambda smaller: next(played(iter([smaller]), 1))[1])
+        _say(f"seed {plan.seed} made smaller in {runs} runs: {small.calls} calls, {small.workers} workers")
+        for fault in small.faults:
+            _say(f"  {fault}")
+        _say(f"  {small.command}")
     _say(f"violations with the seeds {sorted(wrong)}" if wrong else "no violation")
     sys.exit(bool(wrong))
 
 
-def _played(options: argparse.Namespace) -> Iterator[tuple[int, Verdict]]:
-    """Play seeds until the time is over, or so many as are wanted."""
-    ends_at = time.monotonic() + options.seconds
-    last = None if options.runs is None else options.first + options.runs
-    seeds = itertools.takewhile(
-        lambda seed: time.monotonic() < ends_at and (last is None or seed < last), itertools.count(options.first)
-    )
-    with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
-        plans = (Plan.of(seed, calls=options.calls, faults=options.faults) for seed in seeds)
-        waiting = {pool.submit(play_here, plan) for plan in itertools.islice(plans, options.processes)}
-        while waiting:
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            waiting |= {pool.submit(play_here, plan) for plan in itertools.islice(plans, len(done))}
-            yield from (each.result() for each in done)
+def _processor_seconds() -> float:
+    """Return what all runs and their Redis servers have taken together."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _fix_addresses() -> None:
+    """Begin again with the same addresses and the same hashes of texts in every process: they order sets."""
+    if os.environ.get("PYTHONHASHSEED") == "0":
+        return
+    if sys.platform == "linux":
+        ctypes.CDLL(None).personality(_ADDR_NO_RANDOMIZE)
+    words = [sys.executable, "-m", "simulation", *sys.argv[1:]]
+    os.execve(sys.executable, words, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606 - itself
+
+
+def _plans(options: argparse.Namespace) -> Iterator[Plan]:
+    """Make plans until the time is over, or so many as are wanted."""
+    ends_at = real_monotonic() + options.seconds
+    for seed in itertools.count(options.first):
+        if real_monotonic() > ends_at or (options.runs is not None and seed >= options.first + options.runs):
+            return
+        plan = Plan.of(seed, calls=options.calls, faults=options.faults)
+        if options.only is not None:
+            plan = plan.only({int(number) for number in options.only.split(",") if number != "none"})
+        if options.workers is not None:
+            plan = plan.with_workers(options.workers)
+        yield from [plan] * (1 + options.twice)
 
 
 def _options() -> argparse.Namespace:
@@ -61,6 +91,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=600, help="no run begins later than that")
     parser.add_argument("--calls", type=int, default=800, help="of each run")
     parser.add_argument("--faults", type=int, default=30, help="of each run, more or less")
+    parser.add_argument("--workers", type=int, help="of each run; by default what the seed says")
+    parser.add_argument("--only", metavar="NUMBERS", help="the faults, by their numbers, that happen; or `none`")
+    parser.add_argument("--whole", action="store_true", help="do not make smaller what went wrong")
+    parser.add_argument("--twice", action="store_true", help="play each seed twice, and see that both runs are alike")
+    parser.add_argument("--trace", type=Path, help="write what happens to this file")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     if options.first is None:

@@ -39,6 +39,7 @@ class Fault:
     """One fault.
 
     Attributes:
+        number: Its place in the seed's plan.
         at: Seconds after the first call.
         kind: What happens.
         member: The number of the worker, or module, that it happens to.
@@ -48,6 +49,7 @@ class Fault:
 
     """
 
+    number: int
     at: float
     kind: Kind
     member: int
@@ -65,6 +67,8 @@ class Plan:
     seconds: float = 20.0
     workers: int = 2
     faults: Sequence[Fault] = ()
+    drawn: int = 12
+    """How many faults the seed was asked for."""
 
     @classmethod
     def of(cls, seed: int, *, calls: int = 300, faults: int = 12) -> "Plan":
@@ -75,16 +79,34 @@ class Plan:
             (_fault(dice, seconds, workers) for _ in range(dice.randint(faults // 2, faults + faults // 2))),
             key=lambda fault: fault.at,
         )
-        return cls(seed, calls, seconds, workers, tuple(drawn))
+        numbered = tuple(replace(fault, number=number) for number, fault in enumerate(drawn))
+        return cls(seed, calls, seconds, workers, numbered, faults)
+
+    @property
+    def command(self) -> str:
+        """Return the command that plays it."""
+        only = ",".join(str(fault.number) for fault in self.faults) or "none"
+        options = f"--calls {self.calls} --faults {self.drawn} --workers {self.workers} --only {only}"
+        return f'make simulate SIMULATE="--first {self.seed} --runs 1 {options}"'
+
+    def only(self, numbers: set[int]) -> "Plan":
+        """Return it with these faults only."""
+        return replace(self, faults=tuple(fault for fault in self.faults if fault.number in numbers))
+
+    def with_workers(self, count: int) -> "Plan":
+        """Return it with so many workers, to which the faults of the others happen."""
+        faults = tuple(replace(fault, member=fault.member % count) for fault in self.faults)
+        return replace(self, workers=count, faults=faults)
 
     def without(self, places: range) -> "Plan":
         """Return it without some of its faults."""
-        return replace(self, faults=[fault for place, fault in enumerate(self.faults) if place not in places])
+        return replace(self, faults=tuple(fault for place, fault in enumerate(self.faults) if place not in places))
 
 
 def _fault(dice: Random, seconds: float, workers: int) -> Fault:
     (kind,) = dice.choices(list(WEIGHTS), list(WEIGHTS.values()))
     return Fault(
+        number=0,
         at=dice.uniform(0, seconds),
         kind=kind,
         member=dice.randrange(workers),

@@ -34,6 +34,8 @@ class Module:
     `ref` names the caller's intention, across calls with other ids.
     """
 
+    offers_hostile = True
+
     def __init__(self, name: str, journal: Path) -> None:
         self.name = name
         self._journal = JournalWriter(journal)
@@ -71,7 +73,7 @@ class Module:
             known = _LOOKED_AT if name == LOOK else _ARGUMENTS
             parameters = [{"name": one, "type": kind, "description": ""} for one, kind in known.items()]
             tools.append({"name": f"{self.name}.{name}", "description": name, "parameters": parameters, **declared})
-        if self.name == hostile.OWNER:
+        if self.offers_hostile and self.name == hostile.OWNER:
             tools += hostile.definitions()
         return web.json_response({"module_name": self.name, "description": "", "tools": tools})
 
