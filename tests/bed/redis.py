@@ -76,6 +76,8 @@ class VirtualRedis:
 
     def freeze(self) -> None:
         """Stop it, as SIGSTOP does: its connections stay, and it answers nothing."""
+        if self.is_frozen:
+            return
         settling.settle()
         self.is_frozen = True
         self._process.send_signal(signal.SIGSTOP)
