@@ -339,9 +339,13 @@ class ApprovalScene(Scene):
             return [f"asked for, and told {asked}"]
         if self.effects[ref]:
             return [f"executed {self.effects[ref]} before anybody has approved it"]
+        # It joins the call now: after an end without an effect the key is free for another one.
+        seconds = TIMEOUT_SECONDS
+        joined = asyncio.create_task(self.fleet.call(call, caller, timeout=seconds, waits_for_approval=seconds))
+        await asyncio.sleep(_STEP_SECONDS)
         if self.row.scene != "expired":
             await self.by("approver", lambda fleet: self._decide(fleet, call_id))
-        result = await self.fleet.call(call, caller, timeout=TIMEOUT_SECONDS, waits_for_approval=TIMEOUT_SECONDS)
+        result = await joined
         found = await self.is_over(call_id)
         if result.audit.call_id != call_id:
             found.append(f"asked for as {call_id}, and ended as {result.audit.call_id}")
