@@ -1,20 +1,16 @@
 """What is said of why a call may be made, held against what the call comes to."""
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from support.fleet import TestBed
-from support.module_server import ModuleServer, serve
+from bed.fleet import Bed
+from support.module_server import ModuleServer
 from support.owls import echo
-from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.catalog.operator import operating
 from toolfleet_registry.contracts import Level
-from toolfleet_registry.settings import Settings
 
 AGENTS = {
     "plain": {},
@@ -45,38 +41,22 @@ CALLERS: tuple[tuple[Level, frozenset[str] | None], ...] = (
 )
 
 
-@pytest.fixture(scope="module")
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
+@pytest.fixture
+async def fleet(bed: Bed) -> ToolFleet:
     module = ModuleServer("owls")
     module.add("open", echo, effect="read")
     module.add("admins", echo, required_permission="admin", effect="read")
     module.add("read", echo, tags=["reading"], effect="read")
     module.add("closed", echo, effect="read")
-    with redis_server(tmp_path_factory.mktemp("redis")) as url, serve(module) as owls:
-        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), {"default_guest_modules": frozenset({"owls"})})
+    bed.given |= {"default_guest_modules": frozenset({"owls"}), "agents": AGENTS}
+    await bed.serve(module)
+    await bed.worker()
+    return await bed.agent()
 
 
-@pytest.fixture(scope="module")
-def settings(bed: TestBed) -> Settings:
-    known = bed.settings.model_dump(include={"redis_url", "module_services", "default_guest_modules"})
-    return Settings.model_validate({**known, "agents": AGENTS})
-
-
-@pytest.fixture(scope="module")
-def worker(bed: TestBed, settings: Settings) -> Iterator[WorkerProcess]:
-    with bed.worker(agents=settings.agents) as worker:
-        yield worker
-
-
-@pytest.fixture
-async def fleet(settings: Settings, worker: WorkerProcess) -> AsyncIterator[ToolFleet]:
-    async with ToolFleet(settings=settings) as fleet:
-        yield fleet
-
-
-async def test_what_is_said_is_what_happens(fleet: ToolFleet, settings: Settings) -> None:
+async def test_what_is_said_is_what_happens(bed: Bed, fleet: ToolFleet) -> None:
     """For each kind of caller, tool and agent: allowed is what succeeds, and the words of a refusal are the call's own."""
-    async with operating(settings) as operator:
+    async with operating(bed.settings) as operator:
         await operator.disable("owls.closed")
     await fleet.modules.refresh()
     agents = (None, *AGENTS, "plain/helper", "nobody")
@@ -84,7 +64,7 @@ async def test_what_is_said_is_what_happens(fleet: ToolFleet, settings: Settings
     for tool, (permission, modules), agent in itertools.product(TOOLS, CALLERS, agents):
         caller = Caller(user_id="ada", permission=permission, allowed_modules=modules, agent=agent)
         said = await fleet.modules.explain(tool, caller)
-        came = await fleet.call(ToolCall(tool_name=tool, arguments={}), caller, timeout=20)
+        came = await fleet.call(ToolCall(tool_name=tool, arguments={}), caller)
         what = f"{tool} for {caller!r}: {said!r}"
 
         seen.add(said.is_allowed)

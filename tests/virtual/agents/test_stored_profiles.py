@@ -1,76 +1,53 @@
 """Profiles in the registry, over a whole fleet: they change while calls run, and Redis loses them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
-from redis.asyncio import Redis
 
-from support.fleet import TestBed
-from support.module_server import holding, serve
-from support.owls import make_module
-from support.waiting import wait_until, wait_until_answered
-from support.worker_process import WorkerProcess
+from bed.fleet import Bed, until
+from support.module_server import ModuleServer
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.agents.stored.profiles import StoredProfiles
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
 
 ECHO = ToolCall(tool_name="owls.echo", arguments={"n": 1})
-NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 0})
+NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 25})
 READER = Caller(user_id="ada", permission="owner", allowed_modules="*", agent="reader")
 LENIENT: dict[str, dict[str, object]] = {"reader": {}, "other": {}}
 """What an agent's settings say, so that it publishes what only workers refuse."""
 
 
-@pytest.fixture(scope="module")
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
-    """On a Redis of its own, which is emptied."""
-    with redis_server(tmp_path_factory.mktemp("redis")) as url, serve(make_module()) as owls:
-        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"))
-
-
-@pytest.fixture(scope="module")
-def worker(bed: TestBed) -> Iterator[WorkerProcess]:
-    with bed.worker() as worker:
-        yield worker
-
-
 @pytest.fixture
-def stored(bed: TestBed) -> Iterator[StoredProfiles]:
-    opened = StoredProfiles.of(bed.settings)
-    yield opened
-    for name in opened.read():
-        opened.remove(name, by="a test")
-    opened.close()
-
-
-@pytest.fixture
-async def fleet(bed: TestBed, worker: WorkerProcess) -> AsyncIterator[ToolFleet]:
+async def fleet(bed: Bed, owls: ModuleServer) -> ToolFleet:
     """Of an agent that knows what the registry has."""
-    async with ToolFleet(settings=bed.settings) as fleet:
-        yield fleet
+    await bed.serve(owls)
+    await bed.worker()
+    return await bed.agent()
 
 
 @pytest.fixture
-async def lenient(bed: TestBed, worker: WorkerProcess) -> AsyncIterator[ToolFleet]:
+async def lenient(bed: Bed, fleet: ToolFleet) -> ToolFleet:
     """Of an agent whose settings have profiles that take everything."""
-    settings = type(bed.settings).model_validate(
-        {**bed.settings.model_dump(include={"redis_url", "module_services"}), "agents": LENIENT}
-    )
-    async with ToolFleet(settings=settings) as fleet:
-        yield fleet
+    return await bed.agent(agents=LENIENT)
+
+
+@pytest.fixture
+def stored(bed: Bed) -> Iterator[StoredProfiles]:
+    with closing(StoredProfiles.of(bed.settings)) as opened:
+        yield opened
 
 
 async def code(fleet: ToolFleet, call: ToolCall = ECHO, caller: Caller = READER) -> str | None:
-    return (await fleet.call(call, caller, timeout=20)).error_code
+    return (await fleet.call(call, caller)).error_code
 
 
 async def becomes(fleet: ToolFleet, wanted: str | None, what: str) -> None:
     async def is_so() -> bool:
         return await code(fleet) == wanted
 
-    await wait_until_answered(is_so, what)
+    await until(is_so, what)
 
 
 async def test_a_stored_profile_holds_everywhere(fleet: ToolFleet, stored: StoredProfiles) -> None:
@@ -100,31 +77,29 @@ async def test_a_worker_goes_by_what_it_knows_itself(lenient: ToolFleet, stored:
 
 
 async def test_a_call_that_runs_ends_although_its_profile_goes(
-    bed: TestBed, lenient: ToolFleet, stored: StoredProfiles, worker: WorkerProcess
+    lenient: ToolFleet, stored: StoredProfiles, owls: ModuleServer
 ) -> None:
     """It was judged when it began."""
     stored.put("reader", AgentProfile(), by="ada")
     await becomes(lenient, None, "the worker knows the profile")
-    (owls,) = bed.modules
-    with holding(owls, "nap"):
-        handle = await lenient.submit(NAP, READER, timeout=40)
-        await wait_until(lambda: owls.calls("nap"), "it runs")
-        stored.remove("reader", by="ada")
-        await becomes(lenient, "permission_denied", "the worker knows that it is gone")
+    handle = await lenient.submit(NAP, READER)
+    await until(lambda: owls.calls("nap"), "it runs")
+    stored.remove("reader", by="ada")
+    await becomes(lenient, "permission_denied", "the worker knows that it is gone")
+    assert owls.running
 
     assert (await handle.result()).success
 
 
 async def test_a_redis_that_was_emptied_opens_and_closes_nothing(
-    bed: TestBed, fleet: ToolFleet, lenient: ToolFleet, stored: StoredProfiles
+    bed: Bed, fleet: ToolFleet, lenient: ToolFleet, stored: StoredProfiles
 ) -> None:
     """What agents and workers knew they go on with; an agent that nobody knew stays so."""
     stored.put("reader", AgentProfile(tools=("owls.echo",)), by="ada")
     await becomes(fleet, None, "the agent knows the profile")
     await becomes(lenient, None, "the worker knows the profile")
-    async with Redis.from_url(bed.redis_url) as redis:
-        await redis.flushall()
-        await redis.publish(bed.settings.keys.manifests_changed, "")
+    bed.ask("FLUSHALL")
+    bed.ask("PUBLISH", bed.settings.keys.manifests_changed, "")
     await asyncio.gather(fleet.modules.refresh(), lenient.modules.refresh())
 
     for asked in (fleet, lenient):
