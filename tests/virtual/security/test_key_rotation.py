@@ -1,14 +1,11 @@
 """A fleet goes from one signing key to the next while calls run: process by process, and no call fails for it."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 
-import pytest
-
-from support.fleet import TestBed
+from bed.fleet import Bed, until
 from support.module_server import ModuleServer
-from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.settings import Settings
 
@@ -45,10 +42,8 @@ class Agent:
                 while settings is self._settings and not self._is_over:
                     number = len(self.results)
                     calls = [
-                        ToolCall(
-                            tool_name="owls.nap_once", arguments={"seconds": 0.05, "n": f"{id(self)}-{number + n}"}
-                        )
-                        for n in range(4)
+                        ToolCall(tool_name="owls.nap_once", arguments={"seconds": 2, "n": f"{id(self)}-{number + n}"})
+                        for n in range(2)
                     ]
                     self.results += await fleet.call_many(calls, caller)
 
@@ -64,51 +59,41 @@ async def working(agents: list[Agent], caller: Caller) -> AsyncGenerator[None]:
 
 async def until_more(agents: list[Agent]) -> None:
     """Each agent has had calls answered that it made from now on."""
-    wanted = [len(agent.results) + 8 for agent in agents]
-    await wait_until(
+    wanted = [len(agent.results) + 4 for agent in agents]
+    await until(
         lambda: all(len(agent.results) >= more for agent, more in zip(agents, wanted, strict=True)),
         "calls are answered",
-        seconds=3 * PATIENCE_SECONDS,
     )
 
 
-@pytest.mark.slow
-async def test_no_call_fails_while_keys_are_rotated(
-    bed: TestBed, owls: ModuleServer, owner: Caller, redis_url: str
-) -> None:
+async def test_no_call_fails_while_keys_are_rotated(bed: Bed, owls: ModuleServer, owner: Caller) -> None:
     """Workers and agents are restarted one after another, three times; every call is run once and answered."""
-    owls.forget()
-    here = TestBed(redis_url, (owls,), bed.folder, STEPS[0])
-    with ExitStack() as stack:
-        workers = [stack.enter_context(ExitStack()) for _ in range(2)]
-        for worker in workers:
-            await asyncio.to_thread(worker.enter_context, here.worker())
-        agents = [Agent(here.settings) for _ in range(2)]
-        async with working(agents, owner):
-            await until_more(agents)
-            for step in STEPS[1:]:
-                now = TestBed(redis_url, (owls,), bed.folder, step)
-                for worker, agent in zip(workers, agents, strict=True):
-                    await asyncio.to_thread(worker.close)
-                    await asyncio.to_thread(worker.enter_context, now.worker())
-                    await until_more(agents)
-                    agent.restart(now.settings)
-                    await until_more(agents)
+    await bed.serve(owls)
+    workers = [await bed.worker(**STEPS[0]) for _ in range(2)]
+    agents = [Agent(bed.with_settings(**STEPS[0])) for _ in workers]
+    async with working(agents, owner):
+        await until_more(agents)
+        for step in STEPS[1:]:
+            for worker, agent in zip(tuple(workers), agents, strict=True):
+                await worker.stop()
+                workers = [*workers[1:], await bed.worker(**step)]
+                await until_more(agents)
+                agent.restart(bed.with_settings(**step))
+                await until_more(agents)
 
     results = [result for agent in agents for result in agent.results]
     assert [result for result in results if not result.success] == []
     assert len(owls.calls("nap_once")) == len(results)
 
 
-async def test_two_keys_are_valid_at_once(bed: TestBed, owls: ModuleServer, owner: Caller, redis_url: str) -> None:
+async def test_two_keys_are_valid_at_once(bed: Bed, owls: ModuleServer, owner: Caller, said: Callable[[], str]) -> None:
     """An agent with the key before, and one with the next, are served by a worker that has both; and it answers each."""
-    fleets = [TestBed(redis_url, (owls,), bed.folder, step).settings for step in STEPS[1:3]]
-    with TestBed(redis_url, (owls,), bed.folder, STEPS[2]).worker() as worker:
-        for settings in fleets:
-            async with ToolFleet(settings=settings) as fleet:
-                assert (await fleet.call(ToolCall(tool_name="owls.echo", arguments={"n": 1}), owner)).success
-        old_only = TestBed(redis_url, (owls,), bed.folder, STEPS[0]).settings
-        async with ToolFleet(settings=old_only) as fleet:  # what it is told is signed with a key that it does not have
-            unread = await fleet.call(ToolCall(tool_name="owls.echo"), owner)
+    await bed.serve(owls)
+    await bed.worker(**STEPS[2])
+    for step in STEPS[1:3]:
+        fleet = await bed.agent(**step)
+        assert (await fleet.call(ToolCall(tool_name="owls.echo", arguments={"n": 1}), owner)).success
+    old_only = await bed.agent(**STEPS[0])  # what it is told is signed with a key that it does not have
+    unread = await old_only.call(ToolCall(tool_name="owls.echo"), owner)
     assert (unread.success, unread.error_code) == (False, "outcome_unknown")
-    assert "message_refused" not in worker.said()
+    assert "message_refused" not in said()

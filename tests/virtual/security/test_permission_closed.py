@@ -1,26 +1,22 @@
 """A worker runs no call of which it does not know who may make it: whatever it has to ask, and whoever does not answer."""
 
 import asyncio
+import json
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
-from support.fleet import TestBed
+from bed.fleet import Bed, until
 from support.fleet_calls import FleetCalls
-from support.module_server import ModuleServer, serve
+from support.module_server import ModuleServer
 from support.owls import echo
-from support.streams.tcp_proxy import tcp_proxy
-from support.waiting import PATIENCE_SECONDS
-from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_cli.local.redis_server import redis_server
+from toolfleet import Caller, ToolCall, ToolResult
 from toolfleet_registry.catalog.operator import operating
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.servers import async_client
 from toolfleet_tasks.control.refresh import refresh_manifests
 
 GUEST = Caller(permission="guest", allowed_modules="*")
@@ -37,7 +33,7 @@ def module(name: str, *, is_mute: bool = False) -> ModuleServer:
     return served
 
 
-@dataclass
+@dataclass(frozen=True)
 class Stage:
     """A fleet whose manifests have all expired, and workers that were started after that.
 
@@ -45,49 +41,48 @@ class Stage:
     nobody has heard, as where an earlier release has written the registry, and `mute` does not say what it offers.
     """
 
-    bed: TestBed
+    bed: Bed
     calls: FleetCalls
     modules: dict[str, ModuleServer]
 
     async def end_of(self, tool_name: str, caller: Caller = OWNER, **fields: Any) -> ToolResult:
         """How a call ends that nobody but a worker has judged."""
-        call_id = self.calls.publish(tool_name, caller=caller, effect="once", **fields)
-        (result,) = await asyncio.to_thread(self.calls.results, call_id)
-        return ToolResult.model_validate(result)
+        return await end_of(self.bed, self.calls.publish(tool_name, caller=caller, effect="once", **fields))
 
     def ran(self, tool_name: str) -> int:
         name, _, method = tool_name.partition(".")
         return len(self.modules[name].calls(method))
 
 
-async def take_in_and_disable(bed: TestBed) -> None:
+async def end_of(bed: Bed, call_id: str) -> ToolResult:
+    key = Keys().result(call_id)
+    await until(lambda: bed.ask("EXISTS", key), "the call has ended")
+    return ToolResult.model_validate_json(json.loads(bed.ask("GET", key))["result"])
+
+
+async def take_in_and_disable(bed: Bed, modules: Iterable[ModuleServer]) -> None:
     """As a fleet does it for months; then beat is away for hours."""
     assert await refresh_manifests(bed.settings)
     async with operating(bed.settings) as operator:
         for name in ("kept", "gone"):
             await operator.disable(f"{name}.disabled")
-    async with async_client(bed.redis_url) as redis:
-        keys = [Keys().module_manifest(served.name) for served in bed.modules]
-        assert await redis.delete(*keys) == 2
-        await redis.hdel(Keys().registry.manifests, "fresh")
+    assert bed.ask("DEL", *(Keys().module_manifest(served.name) for served in modules)) == 2
+    bed.ask("HDEL", Keys().registry.manifests, "fresh")
 
 
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with ExitStack() as stack:
-        names = ("kept", "gone", "fresh", "mute")
-        served = {name: stack.enter_context(serve(module(name, is_mute=name in {"mute", "fresh"}))) for name in names}
-        url = stack.enter_context(redis_server(tmp_path_factory.mktemp("redis")))
-        more = {"breaker_failures": 1000}
-        bed = TestBed(url, tuple(served.values()), tmp_path_factory.mktemp("logs"), more)
-        asyncio.run(take_in_and_disable(bed))
-        served["gone"].is_mute, served["fresh"].is_mute = True, False
-        for _ in range(WORKERS):
-            stack.enter_context(bed.worker())
-        calls = FleetCalls(bed.settings)
-        stack.callback(calls.close)
-        for each in served.values():
-            each.looks = 0
+@pytest.fixture
+async def stage(bed: Bed) -> AsyncIterator[Stage]:
+    names = ("kept", "gone", "fresh", "mute")
+    served = {name: module(name, is_mute=name in {"mute", "fresh"}) for name in names}
+    bed.given["breaker_failures"] = 1000
+    await bed.serve(*served.values())
+    await take_in_and_disable(bed, served.values())
+    served["gone"].is_mute, served["fresh"].is_mute = True, False
+    for _ in range(WORKERS):
+        await bed.worker()
+    for each in served.values():
+        each.looks = 0
+    with closing(FleetCalls(bed.settings)) as calls:
         yield Stage(bed, calls, served)
 
 
@@ -106,9 +101,11 @@ async def test_what_operators_say_later_holds_as_well(stage: Stage) -> None:
     assert (await stage.end_of("gone.guarded")).success
     async with operating(stage.bed.settings) as operator:
         await operator.disable("gone.guarded")
-        async with asyncio.timeout(30):
-            while (await stage.end_of("gone.guarded")).error_code != "permission_denied":
-                pass
+
+        async def is_refused() -> bool:
+            return (await stage.end_of("gone.guarded")).error_code == "permission_denied"
+
+        await until(is_refused, "workers have heard of it")
         await operator.enable("gone.guarded")
 
 
@@ -141,8 +138,8 @@ async def test_a_tool_that_its_module_does_not_offer_is_not_run(stage: Stage) ->
 
 async def test_a_call_ends_as_busy_if_nobody_can_say_who_may_make_it(stage: Stage) -> None:
     """Within its deadline; the module is not asked once a call, and executes nothing."""
-    until = time.time() + 5
-    results = await asyncio.gather(*(stage.end_of("mute.open", deadline_at=until) for _ in range(CALLS)))
+    deadline = time.time() + 5
+    results = await asyncio.gather(*(stage.end_of("mute.open", deadline_at=deadline) for _ in range(CALLS)))
 
     for result in results:
         assert (result.error_code, result.effect_state, result.retryable) == ("busy", "none", True)
@@ -152,15 +149,10 @@ async def test_a_call_ends_as_busy_if_nobody_can_say_who_may_make_it(stage: Stag
     assert 1 <= stage.modules["mute"].looks <= 4
 
 
-@pytest.fixture
-async def agent(stage: Stage) -> AsyncIterator[ToolFleet]:
-    async with ToolFleet(settings=stage.bed.settings) as fleet:
-        yield fleet
-
-
-async def test_an_agent_goes_by_it_too(stage: Stage, agent: ToolFleet) -> None:
+async def test_an_agent_goes_by_it_too(stage: Stage) -> None:
     """It lists the tools as stale, and calls them."""
-    called = await agent.call(ToolCall(tool_name="gone.open"), GUEST, timeout=20)
+    agent = await stage.bed.agent()
+    called = await agent.call(ToolCall(tool_name="gone.open"), GUEST)
     statuses = await agent.modules.statuses()
 
     assert called.success
@@ -168,22 +160,18 @@ async def test_an_agent_goes_by_it_too(stage: Stage, agent: ToolFleet) -> None:
     assert "gone.disabled" not in {tool.name for tool in await agent.tools(OWNER)}
 
 
-@pytest.mark.slow
-async def test_a_fresh_worker_with_a_slow_redis_runs_nothing_unjudged(tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_a_fresh_worker_with_a_slow_redis_runs_nothing_unjudged(bed: Bed) -> None:
     """Its first call is a guest's, of an owner's tool, and waits in the queue already."""
     owls = module("owls")
-    with serve(owls), redis_server(tmp_path_factory.mktemp("redis")) as url:
-        bed = TestBed(url, (owls,), tmp_path_factory.mktemp("logs"))
-        await refresh_manifests(bed.settings)
-        calls = FleetCalls(bed.settings)
+    await bed.serve(owls)
+    await refresh_manifests(bed.settings)
+    with closing(FleetCalls(bed.settings)) as calls:
         ids = [calls.publish("owls.guarded", caller=caller) for caller in (GUEST, OWNER)]
-        with (
-            tcp_proxy(urlsplit(url).port or 6379, delay_seconds=0.6) as slow,
-            bed.worker(redis_url=f"redis://127.0.0.1:{slow.port}/0", broker_url=url),
-        ):
-            guests, owners = await asyncio.to_thread(calls.results, *ids, seconds=3 * PATIENCE_SECONDS)
-        calls.close()
+    link = await bed.link(bed.redis.port)
+    link.late_seconds = 0.6
+    await bed.worker(redis_url=link.redis_url, broker_url=bed.redis.url)
+    guests, owners = [await end_of(bed, call_id) for call_id in ids]
 
-    assert guests["error_code"] == "permission_denied"
-    assert owners["success"]
+    assert guests.error_code == "permission_denied"
+    assert owners.success
     assert len(owls.calls("guarded")) == 1
