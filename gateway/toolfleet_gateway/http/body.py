@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -81,7 +82,8 @@ def read_query(scope: Scope, adapter: TypeAdapter[M], names: Mapping[str, bool])
         raise invalid_request(f"The query is not as this route takes it: {faults_of(exc)}.") from None
 
 
-def list_fields(model: type[BaseModel]) -> dict[str, bool]:
+@cache  # a schema takes milliseconds, and many routes have the same model
+def list_fields(model: type[BaseModel]) -> Mapping[str, bool]:
     """A query model's fields by the names that clients use, and whether each is a list."""
     properties = model.model_json_schema()["properties"] if model.model_fields else {}
     return {name: schema.get("type") == "array" for name, schema in properties.items()}

@@ -51,7 +51,7 @@ class _Reader:
     def __init__(self, route: AnyRoute) -> None:
         self.route = route
         self._body: TypeAdapter[Any] | None = None if route.body is None else TypeAdapter(route.body)
-        query = route.query or _Empty
+        query: type[BaseModel] = route.query or _Empty
         self._names, self._query = list_fields(query), TypeAdapter[Any](query)
         self._nothing = None if route.query is None or _needs(route.query) else self._query.validate_python({})
 
