@@ -23,7 +23,6 @@ from support import module_server
 from support.gateways.gateway_process import ServedGateway
 from support.module_server import ModuleServer
 from toolfleet import ToolFleet
-from toolfleet_cli.hosting.mcp import mcp_host
 from toolfleet_cli.local.tcp_ports import LOOPBACK
 from toolfleet_gateway.auth.generated_key import generate_key
 from toolfleet_gateway.gateway import serve_gateway
@@ -210,6 +209,8 @@ class Bed:
 
     async def host_mcp(self, name: str, app: ASGIApp, **spec: object) -> Site:
         """Serve the app of an MCP server, and its tools as a module. Returns the server's site."""
+        from toolfleet_cli.hosting.mcp import mcp_host  # noqa: PLC0415 - most tests need nothing of all that it loads
+
         site, url = await self.serve_app(f"{name}-server", app)
         described = McpSpec.model_validate({"url": f"{url}/mcp", "trusted": True, **spec})
         host = mcp_host(self.settings, described, name=name, beside=Path.cwd())
