@@ -1,9 +1,10 @@
-"""The guide's programs do what it says, letter for letter."""
+"""The programs of the guides to the gateway do what they say, letter for letter."""
 
 import asyncio
 import json
 import os
 import shutil
+import sys
 from typing import Any
 
 import httpx
@@ -14,36 +15,43 @@ from support.gateways.gateway_process import Gateway
 from support.module_server import ModuleServer, holding
 from support.waiting import PATIENCE_SECONDS
 
-GUIDE = programs("docs/guides/gateway.md")
+CALLS = programs("docs/guides/gateway.md")
+ROUTES = programs("docs/guides/gateway-routes.md")
+CLIENTS = programs("docs/guides/mcp-clients.md")
+SHELL = ("sh", "-euc")
+PYTHON = (sys.executable, "-c")
+SECONDS = 3 * PATIENCE_SECONDS
 
-pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 
 
-async def _started(program: str, gateway: Gateway) -> asyncio.subprocess.Process:
+async def _started(gateway: Gateway, *command: str) -> asyncio.subprocess.Process:
     env = {**os.environ, "URL": gateway.url, "KEY": gateway.key, "no_proxy": "*"}
-    return await asyncio.create_subprocess_exec("sh", "-euc", program, env=env, stdout=asyncio.subprocess.PIPE)
+    return await asyncio.create_subprocess_exec(*command, env=env, stdout=asyncio.subprocess.PIPE)
 
 
-async def _run(program: str, gateway: Gateway) -> str:
-    process = await _started(program, gateway)
-    async with asyncio.timeout(3 * PATIENCE_SECONDS):
+async def _printed(gateway: Gateway, *command: str) -> str:
+    process = await _started(gateway, *command)
+    async with asyncio.timeout(SECONDS):
         printed, _ = await process.communicate()
     assert process.returncode == 0
     return printed.decode()
 
 
+@needs_curl
 async def test_curl_calls(here: httpx.AsyncClient, one: Gateway) -> None:
     """It prints the result."""
-    result = json.loads(await _run(GUIDE["curl-call"], one))
+    result = json.loads(await _printed(one, *SHELL, CALLS["curl-call"]))
 
     assert (result["success"], result["result"]) == (True, {"text": "hello"})
 
 
+@needs_curl
 async def test_curl_follows(here: httpx.AsyncClient, one: Gateway, owls: ModuleServer) -> None:
     """It prints where the call is, twice, and then its end as an event."""
-    async with asyncio.timeout(3 * PATIENCE_SECONDS):
+    async with asyncio.timeout(SECONDS):
         with holding(owls, "nap"):
-            process = await _started(GUIDE["curl-follow"], one)
+            process = await _started(one, *SHELL, CALLS["curl-follow"])
             assert process.stdout is not None
             first, printed = await _next_state(process.stdout, "")
             second, printed = await _next_state(process.stdout, printed)
@@ -69,8 +77,48 @@ async def _next_state(output: asyncio.StreamReader, printed: str) -> tuple[dict[
             return state, printed[end:]
 
 
+@needs_curl
 async def test_curl_cancels(here: httpx.AsyncClient, one: Gateway) -> None:
     """The state that it prints says so."""
-    state = json.loads(await _run(GUIDE["curl-cancel"], one))
+    state = json.loads(await _printed(one, *SHELL, CALLS["curl-cancel"]))
 
     assert (state["state"], state["result"]["error_code"]) == ("done", "cancelled")
+
+
+@needs_curl
+async def test_curl_lists_tools(one: Gateway) -> None:
+    """It prints the first page; asked again, nothing but 304."""
+    page = json.loads(await _printed(one, *SHELL, ROUTES["curl-tools"]))
+
+    assert [tool["module"] for tool in page["tools"]] == ["owls", "owls"]
+    assert page["count"] > 2
+    assert await _printed(one, *SHELL, ROUTES["curl-tools-again"]) == "304\n"
+
+
+@needs_curl
+async def test_curl_makes_a_job_and_hears_of_its_end(one: Gateway) -> None:
+    """The completion is that of the job."""
+    job = json.loads(await _printed(one, *SHELL, ROUTES["curl-job"]))
+    completion = json.loads((await _printed(one, *SHELL, ROUTES["curl-completions"])).removeprefix("data: "))
+
+    assert completion["job_id"] == job["job_id"]
+    assert completion["result"] == {"text": "hoo"}
+
+
+async def test_python_ends_a_job_by_its_hook(one: Gateway) -> None:
+    """The job has completed."""
+    assert await _printed(one, *PYTHON, ROUTES["python-hook"]) == "completed\n"
+
+
+@needs_curl
+async def test_curl_shows_the_status(one: Gateway) -> None:
+    """It prints the lanes."""
+    status = json.loads(await _printed(one, *SHELL, ROUTES["curl-status"]))
+    assert [lane["lane"] for lane in status["lanes"]] == ["fast", "slow"]
+
+
+async def test_an_mcp_client_lists_and_calls(one: Gateway) -> None:
+    """It prints how many tools there are, and what the call has returned."""
+    tools, result = (await _printed(one, *PYTHON, CLIENTS["mcp-client"])).splitlines()
+    assert tools.endswith("tools")
+    assert result == "{'text': 'hello'}"
