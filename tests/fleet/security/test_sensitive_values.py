@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer, Request, Tool, serve
 from support.servers.plain_http import PLAIN
-from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered, wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.commands import flower_command
@@ -123,27 +123,36 @@ def bed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         yield TestBed(url, (bank,), tmp_path_factory.mktemp("logs"), more)
 
 
+@pytest.fixture(scope="module")
+def worker(bed: TestBed) -> Iterator[WorkerProcess]:
+    with bed.worker() as worker:
+        yield worker
+
+
+@pytest.fixture(scope="module")
+def flower_url(bed: TestBed) -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch, held_port(0) as port:
+        patch.setenv("FLOWER_UNAUTHENTICATED_API", "true")
+        with program(bed, flower_command("127.0.0.1", port), "flower", ready="Visit me"):
+            yield f"http://127.0.0.1:{port}"
+
+
 @pytest.fixture
-async def watched(bed: TestBed, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
-    monkeypatch.setenv("FLOWER_UNAUTHENTICATED_API", "true")
-    with (
-        bed.worker() as worker,
-        held_port(0) as port,
-        program(bed, flower_command("127.0.0.1", port), "flower", ready="Visit me"),
+async def watched(bed: TestBed, worker: WorkerProcess, flower_url: str) -> AsyncIterator[Watched]:
+    async with (
+        httpx.AsyncClient(base_url=flower_url, timeout=10, verify=PLAIN) as flower,
+        Redis.from_url(bed.redis_url) as redis,
     ):
-        url, seen = f"http://127.0.0.1:{port}", "flower_worker_online{"
-        wait_until_sync(
-            lambda: seen in httpx.get(f"{url}/metrics", timeout=10, verify=PLAIN).text, "Flower hears the worker"
-        )
-        async with (
-            httpx.AsyncClient(base_url=url, timeout=10, verify=PLAIN) as flower,
-            Redis.from_url(bed.redis_url) as redis,
-        ):
-            watched = Watched(bed, worker, flower, redis)
-            listening = asyncio.create_task(watched.listen())
-            await asyncio.wait_for(watched.is_listening.wait(), PATIENCE_SECONDS)
-            yield watched
-            listening.cancel()
+        watched = Watched(bed, worker, flower, redis)
+
+        async def hears() -> bool:
+            return "flower_worker_online{" in (await flower.get("/metrics")).text
+
+        await wait_until_answered(hears, "Flower hears the worker")
+        listening = asyncio.create_task(watched.listen())
+        await asyncio.wait_for(watched.is_listening.wait(), PATIENCE_SECONDS)
+        yield watched
+        listening.cancel()
 
 
 @pytest.mark.timeout(180)
@@ -158,12 +167,13 @@ async def test_nobody_who_watches_sees_it(watched: Watched, owner: Caller) -> No
     stored = await watched.flower.get(f"/api/task/result/{results['pay'].audit.call_id}")
 
     await bad_messages(watched)
-    tasks = await flower_tasks(watched, len(results) - 1)
+    ids = {result.audit.call_id for result in results.values()}
+    tasks = await flower_tasks(watched, ids - {results["refused"].audit.call_id})
     audit = list[Any]()
 
     async def is_audited() -> bool:
         found: Any = await watched.redis.xrange("toolfleet:audit")
-        audit[:] = found
+        audit[:] = [line for line in found if any(call_id in str(line) for call_id in ids)]
         return len(audit) >= len(results)
 
     await wait_until_answered(is_audited, "each call has its line")
@@ -189,10 +199,11 @@ async def test_nobody_who_watches_sees_it(watched: Watched, owner: Caller) -> No
 
 async def test_flower_shows_how_a_call_ended(watched: Watched, owner: Caller) -> None:
     """A word in place of its result or its error: `done`, or its error code; also for an attempt that is made once more."""
+    calls = [ToolCall(tool_name=f"bank.{method}", arguments=ARGUMENTS) for method in ("pay", "fail", "again")]
     async with ToolFleet(settings=watched.bed.settings) as fleet:
-        for method in ("pay", "fail", "again"):
-            await fleet.call(ToolCall(tool_name=f"bank.{method}", arguments=ARGUMENTS), owner)
-    shown = {task["name"]: task for task in json.loads(await flower_tasks(watched, 3)).values()}
+        ids = {(await fleet.call(call, owner)).audit.call_id for call in calls}
+    known = json.loads(await flower_tasks(watched, ids))
+    shown = {known[call_id]["name"]: known[call_id] for call_id in ids}
 
     assert {name: (task["state"], task["result"], task["exception"]) for name, task in shown.items()} == {
         "bank.pay": ("SUCCESS", "done", None),
@@ -242,18 +253,17 @@ async def bad_messages(watched: Watched) -> None:
         await wait_until(lambda: "message_quarantined" in watched.worker.said()[before:], "it is in quarantine")
 
 
-async def flower_tasks(watched: Watched, number: int) -> str:
-    """Flower's answer once it knows of so many calls' ends."""
+async def flower_tasks(watched: Watched, ids: set[str]) -> str:
+    """Flower's answer once it knows of these calls' ends."""
     text = ""
 
-    def ended() -> int:
-        known = json.loads(text or "{}").values()
-        ends = [task["name"] for task in known if task["state"] in {"SUCCESS", "FAILURE"}]
-        return sum(str(name).startswith("bank.") for name in ends)
+    async def have_ended() -> bool:
+        nonlocal text
+        text = (await watched.flower.get("/api/tasks")).text
+        known = json.loads(text)
+        return all(known.get(call_id, {}).get("state") in {"SUCCESS", "FAILURE"} for call_id in ids)
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while ended() < number:
-            text = (await watched.flower.get("/api/tasks")).text
+    await wait_until_answered(have_ended, "Flower has heard of it")
     return text
 
 
