@@ -12,6 +12,8 @@ import pytest
 from support.documents import programs
 from support.hosts.odd_server import Answer, OddServer, odd_http
 from support.up import Up, call, toolfleet, up
+from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_registry.config.run_file import find_run_file
 
 BIN = Path(sys.executable).parent
 SETTINGS = programs("docs/guides/mcp-servers.md")["mcp-servers"]
@@ -65,12 +67,15 @@ def test_calls_do_real_work(fleet: Up) -> None:
 
 
 @pytest.mark.parametrize("tool", CHARGES)
-def test_a_server_that_fails_after_its_effect_has_it_once(fleet: Up, tool: str) -> None:
+async def test_a_server_that_fails_after_its_effect_has_it_once(fleet: Up, owner: Caller, tool: str) -> None:
     """However it answers: nobody has said that such a call may be repeated, and nobody hears that nothing has happened."""
-    ended = json.loads(toolfleet("call", f"odd.{tool}", "--json", cwd=fleet.folder).stdout)
+    run_file = find_run_file(fleet.folder)
+    assert run_file is not None
+    async with ToolFleet(run_file.settings["redis_url"]) as agent:
+        ended = await agent.call(ToolCall(tool_name=f"odd.{tool}"), owner)
 
-    assert (ended["success"], ended["effect_state"], ended["retryable"]) == (False, "unknown", False)
-    assert ("the card was charged" in ended["error"]) == (tool != "broken")
+    assert (ended.success, ended.effect_state, ended.retryable) == (False, "unknown", False)
+    assert ("the card was charged" in str(ended.error)) == (tool != "broken")
     assert ODD[-1].executed[tool] == 1
 
 
