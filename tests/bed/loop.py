@@ -2,8 +2,6 @@
 
 import asyncio
 import selectors
-from concurrent.futures import Executor
-from contextvars import Context
 from random import Random
 from typing import Any
 
@@ -32,11 +30,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.set_task_factory(owned_task)
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override] # its types are of 3.11 on
-        """Implements asyncio's. The clock stands still until the thread has ended."""
-        future = super().run_in_executor(executor, func, *args)
-        self.in_threads += 1
-        future.add_done_callback(self._left_thread, context=Context())  # nobody's: who waits for it may die
-        return future
+        """Implements asyncio's with a greenlet: a thread would go on while others do, and no two runs would be alike."""
+        del executor
+
+        async def run() -> Any:
+            return await Bridge(lambda: func(*args))
+
+        return self.create_task(run())
 
     def set_exception_handler(self, handler: Any) -> None:
         """Do nothing: a worker would hide the errors of all others."""

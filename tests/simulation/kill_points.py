@@ -7,10 +7,14 @@ points of each row and ends with 1 if anything did not hold.
 
 import argparse
 import asyncio
+import atexit
 import hashlib
+import io
 import itertools
+import logging
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -23,6 +27,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from bed.fleet import Bed
+    from bed.redis import VirtualRedis
 
 Effect = Literal["once", "idempotent", "read", "undeclared"]
 Fate = Literal["dies", "pauses"]
@@ -144,14 +149,28 @@ def _state() -> str:
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in sorted(files))).hexdigest()
 
 
+@cache
+def _own_redis() -> "VirtualRedis":
+    """Start this process's Redis, and keep what workers say off its output."""
+    from bed.redis import VirtualRedis  # noqa: PLC0415 - it needs virtual time
+
+    logging.disable(logging.CRITICAL)
+    sys.__stdout__ = None  # type: ignore[misc] # where workers say that they are ready
+    sys.stdout = io.StringIO()
+    folder = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+    redis = VirtualRedis(Path(folder.name))
+    atexit.register(folder.cleanup)
+    atexit.register(redis.close)
+    return redis
+
+
 def walk_here(row: Row, seed: int, every: int = 1, is_enough: Callable[[Findings], bool] = lambda _: False) -> Findings:
     """Go through a row in this process, which runs in virtual time from then on."""
     import bed.replaced  # noqa: PLC0415 - it puts virtual time into the process, before all that knows the time
     from bed.fleet import open_bed  # noqa: PLC0415 - as above
     from bed.loop import VirtualLoop  # noqa: PLC0415
-    from simulation.scene import own_redis  # noqa: PLC0415
 
-    redis, _ = own_redis()
+    redis = _own_redis()
     bed.replaced.seed(seed)
     loop = VirtualLoop(Random(f"order {seed}"))
 

@@ -12,7 +12,7 @@ import uvloop
 
 from support.fleet import TestBed
 from support.gateways.gateway_process import ServedGateway
-from support.gateways.keyed_gateway import KeyedGateway, keyed
+from support.gateways.keyed_gateway import KeyedGateway, people_of
 from support.waiting import wait_until_sync
 from toolfleet_gateway import gateway
 from toolfleet_gateway.auth.opening import key_to_generate

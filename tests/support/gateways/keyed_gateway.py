@@ -71,9 +71,16 @@ def people_of(settings: Settings) -> Generator[Mapping[str, CreatedKey]]:
     with contextlib.closing(ApiKeys.of(settings)) as keys:
         made = {who: keys.create(draft, COMMAND_LINE) for who, draft in PEOPLE.items()}
         try:
-            yield KeyedGateway(gateway, made)  # type: ignore[arg-type] # who asks for its process has one
+            yield made
         finally:
             keys.revoke([each.key.id for each in made.values()])
+
+
+@contextmanager
+def keyed(gateway: ServedGateway, settings: Settings) -> Generator[KeyedGateway]:
+    """A gateway of the fleet with these settings, wherever it runs, and keys for `PEOPLE`."""
+    with people_of(settings) as keys:
+        yield KeyedGateway(gateway, keys)  # type: ignore[arg-type] # who asks for its process has one
 
 
 @contextmanager
