@@ -41,6 +41,7 @@ TIMEOUT_SECONDS = 40.0
 TOLD_SECONDS = 4 * LEASE_SECONDS
 """A call whose worker dies is told about after so long at the latest, beside what its module takes."""
 
+_UNDISTURBED_SECONDS = 2.0  # a retry's pause is under one
 _LASTS_SECONDS = LEASE_SECONDS + 1.5
 _PAUSE_SECONDS = 2 * LEASE_SECONDS + 1
 _LATE_TIMEOUT_SECONDS = 2.0
@@ -280,7 +281,9 @@ class CallScene(Scene):
         found += self.executed_well(ref, result, effect, retries=retries)
         if self.row.victim == "agent" and not result.success:
             found.append(f"ended as {result.error_code}, and no worker has died")
-        if took > TOLD_SECONDS + (3 * _LASTS_SECONDS if how in {"lasts", "fails"} else 0):
+        if took > (TOLD_SECONDS if self.has_died else _UNDISTURBED_SECONDS) + (
+            3 * _LASTS_SECONDS if how in {"lasts", "fails"} else 0
+        ):
             found.append(f"told after {took:.1f} s")
         if key is not None:
             count, again = len(self.module.requests), await self.fleet.call(call, _OWNER, timeout=TIMEOUT_SECONDS)
