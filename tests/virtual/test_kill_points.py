@@ -10,13 +10,13 @@ from simulation.kill_points import ROWS, walk
 
 EVERY = {
     "call.once-works.worker": 1,
-    "call.once-works.worker-pauses.2-workers": 2,
-    "call.once-retries.worker": 11,
-    "call.read-works.worker": 5,
+    "call.once-works.worker-pauses.2-workers": 4,
+    "call.once-retries.worker": 23,
+    "call.read-works.worker": 7,
     "call.once-works.agent": 5,
-    "approved.worker": 13,
-    "approved.approver": 7,
-    "job.worker": 31,
+    "approved.worker": 11,
+    "approved.approver": 19,
+    "job.worker": 151,
     "core.worker": 13,
     "stream.agent": 11,
 }
