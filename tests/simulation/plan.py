@@ -19,7 +19,7 @@ Kind = Literal[
     "repeat",
 ]
 WEIGHTS: dict[Kind, int] = {
-    "kill_worker": 12,
+    "kill_worker": 30,
     "kill_beat": 1,
     "kill_module": 2,
     "cut": 2,
@@ -74,7 +74,7 @@ class Plan:
     def of(cls, seed: int, *, calls: int = 300, faults: int = 12) -> "Plan":
         """Make the plan of a seed."""
         dice = Random(f"plan {seed}")
-        seconds, workers = dice.uniform(5, 25), dice.randint(1, 3)
+        seconds, workers = dice.uniform(5, 25), dice.randint(1, 4)
         drawn = sorted(
             (_fault(dice, seconds, workers) for _ in range(dice.randint(faults // 2, faults + faults // 2))),
             key=lambda fault: fault.at,

@@ -27,6 +27,7 @@ from simulation.plan import Fault, Plan, Verdict
 
 _AGENTS = 2
 _MORNING = datetime(2030, 1, 2, 10, tzinfo=UTC).timestamp()
+_PATIENCE_SECONDS = 1.0  # for a worker that is to die at a write and makes none
 _QUIET_SECONDS = 30.0
 _LONGEST_REST = 60
 
@@ -162,19 +163,23 @@ class _Scene:
                 pass
 
     async def _kill_worker(self, fault: Fault) -> None:
-        worker = self._workers[fault.member]
-        if worker.site.dies_at is not None or worker.site.is_dead:
+        """Kill a worker at a write; if it is about to die already, the next one that is not."""
+        order = [(fault.member + number) % len(self._workers) for number in range(len(self._workers))]
+        alive = [number for number in order if self._workers[number].site.dies_at is None]
+        if not alive:
             return
+        place = alive[0]
+        worker = self._workers[place]
         dead = worker.dies_at(fault.write, fault.part)
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(_PATIENCE_SECONDS):
                 await dead.wait()
         except TimeoutError:
             worker.kill()
         self._verdict.kills += 1
         self._verdict.in_flight += worker.holds_calls
         await asyncio.sleep(fault.seconds / 4)
-        self._workers[fault.member] = await self._worker(fault.member)
+        self._workers[place] = await self._worker(place)
 
     @staticmethod
     async def _during(link: Link, name: str, value: Any, seconds: float) -> None:
