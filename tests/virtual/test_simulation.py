@@ -1,7 +1,34 @@
-"""`make simulate`: how a plan that went wrong is made smaller."""
+"""`make simulate`: ten seeds of it, and how a plan that went wrong is made smaller."""
 
+import os
+import subprocess
+import sys
+
+from bed.early import TESTS
 from simulation.plan import Plan, Verdict
 from simulation.smaller import smallest
+
+
+def test_ten_seeds_leave_every_invariant_whole() -> None:
+    words = [
+        "-m",
+        "simulation",
+        "--first",
+        "1",
+        "--runs",
+        "10",
+        "--calls",
+        "200",
+        "--faults",
+        "6",
+        "--processes",
+        "1",
+        "--whole",
+    ]
+    env = {**os.environ, "PYTHONPATH": str(TESTS)}
+    played = subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, check=False)
+    assert played.returncode == 0, played.stdout + played.stderr
+    assert played.stdout.startswith("10 runs, ")
 
 
 def test_a_plan_is_reduced_to_the_faults_that_it_needs() -> None:
