@@ -10,21 +10,8 @@ from simulation.smaller import smallest
 
 
 def test_ten_seeds_leave_every_invariant_whole() -> None:
-    words = [
-        "-m",
-        "simulation",
-        "--first",
-        "1",
-        "--runs",
-        "10",
-        "--calls",
-        "200",
-        "--faults",
-        "6",
-        "--processes",
-        "1",
-        "--whole",
-    ]
+    options = "--first 1 --runs 10 --calls 200 --faults 6 --processes 2 --whole"
+    words = ["-m", "simulation", *options.split()]
     env = {**os.environ, "PYTHONPATH": str(TESTS)}
     played = subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, check=False)
     assert played.returncode == 0, played.stdout + played.stderr
