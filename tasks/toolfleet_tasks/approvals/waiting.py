@@ -66,7 +66,9 @@ class CallsToApprove:
 
     def _refused(self, call: PublishedCall, refusal: Refusal) -> Joined | ToolResult:
         if refusal.kind == "joined":
-            return self._keyed_calls.join(call, refusal.call_id)
+            joined = self._keyed_calls.join(call, refusal.call_id)
+            joined.may_wait = True
+            return joined
         if refusal.kind == "crowd":
             return approval_results.too_many_wait(call.tool_name, refusal.count)
         if refusal.kind == "ended":
@@ -77,34 +79,38 @@ class CallsToApprove:
 async def decided(follow: Waiting, seconds: float) -> Waiting:
     """The call, once people have decided about it; that it waits, if they have not within so many seconds. It goes on waiting then.
 
-    One that nobody has to approve is itself, at once. If whoever waits here is cancelled, the call is taken back.
+    The same goes for one that has joined another, which waits. One that nobody has to approve is itself, at once. If whoever
+    waits here is cancelled, the call is taken back.
     """
-    if not isinstance(follow, PendingCall) or follow.expires_at is None:
+    pending = follow.source if isinstance(follow, Joined) and follow.may_wait else follow
+    if not isinstance(pending, PendingCall) or isinstance(follow, ToolResult):
         return follow
-    pending = follow
-    waits = approval_results.approval_required(pending.tool_name, pending.call_id, expires_at=follow.expires_at)
+    if (has_asked := pending is follow) and pending.expires_at is None:
+        return follow
+    waits = approval_results.approval_required(follow.tool_name, pending.call_id, expires_at=pending.expires_at)
     changes = asyncio.Event()
     try:
         with pending.hearing(lambda _: changes.set()):
             until = asyncio.get_running_loop().time() + seconds
-            while (left := until - asyncio.get_running_loop().time()) > 0 and not pending.ending.done():
+            while (left := until - asyncio.get_running_loop().time()) > 0 and not follow.ending.done():
                 if await pending.status() != "waiting_approval":
-                    return pending
+                    return follow
                 changes.clear()
-                await _either(pending, changes, min(left, _POLL_SECONDS))
+                await _either(follow.ending, changes, min(left, _POLL_SECONDS))
+        may_be_decided = seconds > 0 or not has_asked
+        if follow.ending.done() or (may_be_decided and await pending.status() != "waiting_approval"):
+            return follow
     except asyncio.CancelledError:
-        pending.give_up()
+        follow.give_up()
         raise
-    if pending.ending.done() or (seconds > 0 and await pending.status() != "waiting_approval"):
-        return pending
-    pending.leave()
+    follow.leave() if isinstance(follow, PendingCall) else follow.give_up()
     return waits
 
 
-async def _either(pending: PendingCall, changes: asyncio.Event, seconds: float) -> None:
+async def _either(ending: "asyncio.Future[ToolResult]", changes: asyncio.Event, seconds: float) -> None:
     """Wait until the call has ended, something is said of it, or the time is over."""
     heard = asyncio.ensure_future(changes.wait())
-    waited: set[asyncio.Future[Any]] = {pending.ending, heard}
+    waited: set[asyncio.Future[Any]] = {ending, heard}
     try:
         await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -39,6 +39,8 @@ class Joined:
         self.ending: asyncio.Future[ToolResult] = loop.create_future()
         self.source: PendingCall | None = None
         """Who hears of the other's end."""
+        self.may_wait = False
+        """Whether the other may still wait for people."""
         self._call = call
         text = "Tool call was not answered by its deadline."
         timer = loop.call_later(call.deadline_at - fleet_clock.now(), self.leave, "timed_out", text)

@@ -86,6 +86,7 @@ async def test_an_approved_call_runs_once(bed: Bed, fleet: ToolFleet, module: Mo
     approval_id = await waiting(fleet)
     (listed,) = await fleet.approvals.list()
     assert (listed.approval_id, listed.request.arguments, listed.state) == (approval_id, {"n": 1}, "waiting")
+    assert await waiting(fleet) == await waiting(await bed.agent()) == approval_id  # so are repeats with its key
     assert module.calls("feed") == []
 
     assert (await fleet.approvals.approve(approval_id, BOSS)).state == "approved"
