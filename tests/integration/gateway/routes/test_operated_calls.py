@@ -49,8 +49,11 @@ async def test_calls_are_found_and_told(gateway: KeyedGateway, fleet: ToolFleet)
     assert [call["line"]["error_code"] for call in wrong["calls"]] == ["unknown_tool"]
     assert (story["state"], [attempt["outcome"] for attempt in story["attempts"]]) == ("done", ["success"])
     spans = {span["phase"]: span for span in story["spans"]}
-    assert [*spans] == ["queued", "claimed", "attempt", "module", "stored"]
-    assert all(before["ends"] == after["begins"] for before, after in itertools.pairwise([*spans.values()][:3]))
+    assert [phase for phase in spans if phase != "claimed"] == ["queued", "attempt", "module", "stored"]
+    first = [
+        spans[phase] for phase in ("queued", "claimed", "attempt") if phase in spans
+    ]  # one may be claimed as it is fetched
+    assert all(before["ends"] == after["begins"] for before, after in itertools.pairwise(first))
     assert (
         spans["attempt"]["begins"] <= spans["module"]["begins"] <= spans["module"]["ends"] <= spans["attempt"]["ends"]
     )
