@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from simulation.plan import Plan, Verdict
+from simulation.plan import SHARES, Life, Plan, Verdict
 from simulation.smaller import smallest
 
 _REDUCED = 3  # of all that went wrong
@@ -29,11 +29,13 @@ def main() -> None:
     from simulation.pool import played  # noqa: PLC0415 - from here on time is virtual
 
     began_at, total, faults, wrong = real_monotonic(), Counter[str](), Counter[str](), set[int]()
+    life = Counter[str]()
     digests: dict[int, str] = {}
     failed: dict[int, tuple[Plan, Verdict]] = {}
     for plan, verdict in played(_plans(options), options.processes, options.trace):
         total.update(runs=1, calls=verdict.calls, kills=verdict.kills, in_flight=verdict.in_flight)
         faults += verdict.faults
+        life += verdict.life
         if verdict.digest != digests.setdefault(plan.seed, verdict.digest):
             verdict.violations.append(f"Two runs of a seed are alike: {digests[plan.seed]} {verdict.digest}")
         if verdict.violations:
@@ -42,7 +44,7 @@ def main() -> None:
             failed.setdefault(plan.seed, (plan, verdict))
     _say(
         f"{total['runs']} runs, {total['calls']} calls, {total['kills']} kills, of which {total['in_flight']} of workers that"
-        f" held calls, in {real_monotonic() - began_at:.0f} s, {_processor_seconds():.0f} s of them on a processor; {dict(faults)}"
+        f" held calls, in {real_monotonic() - began_at:.0f} s, {_processor_seconds():.0f} s of them on a processor; {dict(life)}; {dict(faults)}"
     )
     for plan, verdict in [] if options.whole else list(failed.values())[:_REDUCED]:
         small, runs = smallest(plan, verdict, lambda smaller: next(played(iter([smaller]), 1))[1])
@@ -81,6 +83,8 @@ def _plans(options: argparse.Namespace) -> Iterator[Plan]:
             plan = plan.only({int(number) for number in options.only.split(",") if number != "none"})
         if options.workers is not None:
             plan = plan.with_workers(options.workers)
+        if options.life is not None:
+            plan = plan.living(options.life)
         yield from [plan] * (1 + options.twice)
 
 
@@ -92,6 +96,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--calls", type=int, default=2500, help="of each run")
     parser.add_argument("--faults", type=int, default=120, help="of each run, more or less")
     parser.add_argument("--workers", type=int, help="of each run; by default what the seed says")
+    parser.add_argument(
+        "--life", type=_life, metavar="KIND=NUMBER,...", help="how many of each; by default what the seed says"
+    )
     parser.add_argument("--only", metavar="NUMBERS", help="the faults, by their numbers, that happen; or `none`")
     parser.add_argument("--whole", action="store_true", help="do not make smaller what went wrong")
     parser.add_argument("--twice", action="store_true", help="play each seed twice, and see that both runs are alike")
@@ -101,6 +108,14 @@ def _options() -> argparse.Namespace:
     if options.first is None:
         options.first = int(time.time()) % 1_000_000 * 1_000
     return options
+
+
+def _life(text: str) -> dict[Life, int]:
+    """Read `jobs=3`, with commas in between, or `none`."""
+    given = dict(word.split("=") for word in text.split(",") if word != "none")
+    if unknown := given.keys() - SHARES.keys():
+        raise argparse.ArgumentTypeError(f"nothing lives that is called {', '.join(sorted(unknown))}")
+    return {kind: int(given.get(kind, 0)) for kind in SHARES}
 
 
 def _show(seed: int, verdict: Verdict) -> None:

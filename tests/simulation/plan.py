@@ -1,7 +1,7 @@
 """What one run of the simulation does, made from its seed: how many calls, and which faults when; and what became of it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
@@ -10,6 +10,7 @@ Kind = Literal[
     "kill_worker",
     "kill_beat",
     "kill_module",
+    "kill_core",
     "cut",
     "late",
     "lost_requests",
@@ -20,8 +21,9 @@ Kind = Literal[
 ]
 WEIGHTS: dict[Kind, int] = {
     "kill_worker": 30,
-    "kill_beat": 1,
+    "kill_beat": 3,
     "kill_module": 2,
+    "kill_core": 1,
     "cut": 2,
     "late": 2,
     "lost_requests": 1,
@@ -30,6 +32,12 @@ WEIGHTS: dict[Kind, int] = {
     "pause": 2,
     "repeat": 2,
 }
+Life = Literal["jobs"]
+"""What lives beside the calls of agents."""
+
+SHARES: dict[Life, float] = {"jobs": 0.03}
+"""Of each at most so many as this share of the calls."""
+
 _LONGEST_SECONDS = 5.0
 _MOST_WRITES = 40
 
@@ -69,6 +77,8 @@ class Plan:
     faults: Sequence[Fault] = ()
     drawn: int = 12
     """How many faults the seed was asked for."""
+    life: Mapping[Life, int] = field(default_factory=dict)
+    """How many there are of each kind."""
 
     @classmethod
     def of(cls, seed: int, *, calls: int = 300, faults: int = 12) -> "Plan":
@@ -80,13 +90,16 @@ class Plan:
             key=lambda fault: fault.at,
         )
         numbered = tuple(replace(fault, number=number) for number, fault in enumerate(drawn))
-        return cls(seed, calls, seconds, workers, numbered, faults)
+        own = Random(f"life {seed}")  # so that the same faults happen with another life
+        life = {kind: round(calls * own.uniform(0, share)) for kind, share in SHARES.items()}
+        return cls(seed, calls, seconds, workers, numbered, faults, life)
 
     @property
     def command(self) -> str:
         """Return the command that plays it."""
         only = ",".join(str(fault.number) for fault in self.faults) or "none"
-        options = f"--calls {self.calls} --faults {self.drawn} --workers {self.workers} --only {only}"
+        life = ",".join(f"{kind}={count}" for kind, count in self.life.items() if count) or "none"
+        options = f"--calls {self.calls} --faults {self.drawn} --workers {self.workers} --only {only} --life {life}"
         return f'make simulate SIMULATE="--first {self.seed} --runs 1 {options}"'
 
     def only(self, numbers: set[int]) -> "Plan":
@@ -97,6 +110,10 @@ class Plan:
         """Return it with so many workers, to which the faults of the others happen."""
         faults = tuple(replace(fault, member=fault.member % count) for fault in self.faults)
         return replace(self, workers=count, faults=faults)
+
+    def living(self, life: Mapping[Life, int]) -> "Plan":
+        """Return it with so many of each kind of life, and none of the others."""
+        return replace(self, life={**dict.fromkeys(SHARES, 0), **life})
 
     def without(self, places: range) -> "Plan":
         """Return it without some of its faults."""
@@ -123,6 +140,7 @@ class Verdict:
     Attributes:
         violations: What did not hold; none of a good run.
         calls: How many calls ended.
+        life: How many there were of each kind of life.
         kills: How many members were killed; `in_flight` counts those of workers that held calls then.
         digest: Of all ends and all that modules did, in their order: the same for two runs that went alike.
 
@@ -134,4 +152,5 @@ class Verdict:
     in_flight: int = 0
     virtual_seconds: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
+    life: Counter[str] = field(default_factory=Counter)
     digest: str = ""

@@ -17,19 +17,23 @@ from bed.network import Link
 from bed.redis import VirtualRedis
 from bed.site import Site
 from chaos.checks.call_checks import Evidence, check_calls
-from chaos.checks.leftovers import stored_results
+from chaos.checks.job_checks import step_ids, then_ids
+from chaos.checks.leftovers import is_quiet, left_in, stored_results
 from chaos.plan import MODULES, settings_for
 from chaos.processes.agent import Agent, endings_of
 from chaos.processes.module import Module
+from chaos.records.append_only_file import written_results
+from chaos.records.job_notes import read_records
 from chaos.records.journal import read_journal
 from chaos.records.outcomes import read_endings
+from simulation.life import PARTS, Part, die
 from simulation.plan import Fault, Plan, Verdict
 
 _AGENTS = 2
 _MORNING = datetime(2030, 1, 2, 10, tzinfo=UTC).timestamp()
-_PATIENCE_SECONDS = 1.0  # for a worker that is to die at a write and makes none
-_QUIET_SECONDS = 30.0
+_QUIET_SECONDS = 10.0  # more than leases last; then until Redis has nothing more to do
 _LONGEST_REST = 60
+_LAST_SECONDS = 3.0  # for workers, to do what beat has sent last
 
 
 def play(plan: Plan, folder: Path) -> Verdict:
@@ -37,7 +41,8 @@ def play(plan: Plan, folder: Path) -> Verdict:
     clock.begin(_MORNING)
     gc.disable()  # it would close connections, now in this run and then in that
     replaced.seed(plan.seed)
-    redis = VirtualRedis(folder, "--activerehashing", "no")
+    # Its file shows the results of jobs' calls, which jobs drop once they have had them.
+    redis = VirtualRedis(folder, "--activerehashing", "no", "--appendonly", "yes", "--appendfsync", "no")
     with redis.client() as client:
         client.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", "0")  # it does both in real time
     loop = VirtualLoop(Random(f"order {plan.seed}"))
@@ -59,6 +64,8 @@ class _Scene:
         self._modules: dict[str, Site] = {}
         self._ports: dict[str, int] = {}
         self._faults: set[asyncio.Task[None]] = set()
+        self._frozen: list[tuple[float, float]] = []
+        self._parts: list[Part] = []
 
     async def play(self, redis: VirtualRedis) -> Verdict:
         began_at = clock.monotonic()
@@ -67,6 +74,7 @@ class _Scene:
                 await self._serve(name)
             services = {name: f"http://127.0.0.1:{port}" for name, port in self._ports.items()}
             self._bed.given = settings_for(redis.url, services, None).model_dump(exclude_unset=True)
+            await self._open_parts()
             for number in range(self._plan.workers):
                 self._links.append(await self._bed.link(redis.port))
                 self._workers.append(await self._worker(number))
@@ -75,14 +83,24 @@ class _Scene:
             faults = asyncio.create_task(self._break())
             calls = self._plan.calls // _AGENTS
             made = [asyncio.create_task(agent.make(calls, within=self._plan.seconds)) for agent in agents]
+            made += [asyncio.create_task(part.live()) for part in self._parts]
             await faults
             for agent in agents:
                 agent.stop()
             await asyncio.wait(made)
+            self._verdict.violations += [f"All ends well: {one.exception()!r}" for one in made if one.exception()]
             await self._end()
             self._judge(sum(agent.made for agent in agents))
         self._verdict.virtual_seconds = clock.monotonic() - began_at
         return self._verdict
+
+    async def _open_parts(self) -> None:
+        for kind, count in self._plan.life.items():
+            if count:
+                self._verdict.life[kind] += count
+                self._parts.append(part := PARTS[kind](count, self._plan, self._folder, self._bed))
+                await part.open()
+                self._bed.given |= part.settings
 
     async def _serve(self, name: str) -> None:
         """Serve a module, again at the same port."""
@@ -135,9 +153,11 @@ class _Scene:
                     await asyncio.sleep(fault.seconds / 4)
                     await self._serve(name)
             case "freeze":
+                since = clock.wall()
                 self._bed.redis.freeze()
                 await asyncio.sleep(fault.seconds / 2)
                 self._bed.redis.thaw()
+                self._frozen.append((since, clock.wall()))
             case "pause":
                 worker = self._workers[fault.member]
                 worker.site.pause()
@@ -146,6 +166,8 @@ class _Scene:
                     worker.site.resume()
             case "repeat":
                 self._repeat(f"tools.{MODULES[fault.member % len(MODULES)]}")
+            case "kill_core":
+                self._verdict.kills += any([await part.strike(fault) for part in self._parts])
             case _:
                 pass
 
@@ -170,12 +192,7 @@ class _Scene:
             return
         place = alive[0]
         worker = self._workers[place]
-        dead = worker.dies_at(fault.write, fault.part)
-        try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                await dead.wait()
-        except TimeoutError:
-            worker.kill()
+        await die(worker.site, fault)
         self._verdict.kills += 1
         self._verdict.in_flight += worker.holds_calls
         await asyncio.sleep(fault.seconds / 4)
@@ -198,27 +215,29 @@ class _Scene:
     async def _end(self) -> None:
         """Wait until the last calls, whoever awaits them, are over."""
         await asyncio.sleep(_QUIET_SECONDS)
-        for _ in range(_LONGEST_REST):
-            if not self._held():
-                return
-            await asyncio.sleep(1)
-        self._verdict.violations.append(f"No call is held for ever: {str(self._held())[:2000]}")
-
-    def _held(self) -> list[str]:
-        """Return the messages of calls that workers hold. Beat's own come and go."""
-        held: dict[str, str] = self._bed.ask("HGETALL", "unacked")
-        return [message for message in held.values() if '"tools.' in message]
+        with self._bed.redis.client() as look:
+            for _ in range(_LONGEST_REST):
+                if is_quiet(look):
+                    break
+                await asyncio.sleep(1)
+        self._beat.kill()
+        await asyncio.sleep(_LAST_SECONDS)
 
     def _judge(self, expected: int) -> None:
         endings = [ending for number in range(_AGENTS) for ending in read_endings(endings_of(self._folder, number))]
         journal = read_journal(self._folder / "journal")
         call_ids = sorted({end.call_id for end in endings if end.call_id} | set(journal.by_call))
         with self._bed.redis.client() as look:
-            stored = stored_results(look, call_ids)
-        evidence = Evidence(endings, journal, expected, stored)
+            records = read_records(look)
+            steps = step_ids(records)
+            call_ids = sorted({*call_ids, *steps, *then_ids(records)})
+            stored = written_results(self._folder, steps) | stored_results(look, call_ids)
+            evidence = Evidence(endings, journal, expected, stored)
+            checks = [check_calls(evidence), left_in(look)]
+            checks += [dict(part.judge(evidence, look, self._frozen)) for part in self._parts]
         self._verdict.calls = len(endings)
         self._verdict.violations += [
-            f"{each.check}: {each.text}" for found in check_calls(evidence).values() for each in found
+            f"{each.check}: {each.text}" for found in checks for texts in found.values() for each in texts
         ]
         told = [
             f"{end.ref} {end.way} {end.result and (end.result.error_code, end.result.effect_state)}" for end in endings

@@ -1,4 +1,4 @@
-"""Makes a plan whose run went wrong smaller, for as long as it goes wrong in the same way: fewer calls, workers and faults."""
+"""Makes a plan whose run went wrong smaller, for as long as it goes wrong in the same way: fewer calls, workers, faults and less life."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +29,11 @@ def smallest(plan: Plan, verdict: Verdict, play: Callable[[Plan], Verdict], most
         plan = fewer
     while plan.workers > 1 and still_fails(fewer := plan.with_workers(plan.workers - 1)):
         plan = fewer
+    for kind in [kind for kind, count in plan.life.items() if count]:
+        if still_fails(fewer := plan.living({**plan.life, kind: 0})):
+            plan = fewer
+        while plan.life[kind] > 1 and still_fails(fewer := plan.living({**plan.life, kind: plan.life[kind] // 2})):
+            plan = fewer
     size = len(plan.faults)
     while size:  # as ddmin does: parts are left out, then smaller parts
         start = 0

@@ -21,6 +21,7 @@ from toolfleet_registry.errors import FleetError
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.queues import CONTROL
 
+_NOTHING_HELD = "Nothing is left in queues or in workers' hands"
 _QUIET_SECONDS = 45  # redelivery after the last fault, and every retry and deadline that is still to come
 _PROBES = 600
 _FOUND_SECONDS = 40  # a worker whose connections to RabbitMQ are half open knows it by its heartbeats
@@ -33,21 +34,23 @@ _OF_USERS = Keys().jobs_of(None).rpartition(":")[0] + ":"
 
 async def becomes_quiet(stage: Stage) -> bool:
     """Whether all queues are empty, no worker holds a message, and no job nor news of one wait, within a while."""
-    look, keys = stage.redis.look, Keys()
+    look = stage.redis.look
+    return await until(lambda: is_quiet(look), seconds=_QUIET_SECONDS) and await _is_rabbitmq_quiet(stage)
+
+
+def is_quiet(look: Redis) -> bool:
+    """Return whether Redis has nothing more to do; news that wait after vain tries are due at once from now on."""
+    keys = Keys()
     queues = [queue for queue in _QUEUES if queue != CONTROL]
     waiting = (keys.jobs_due, keys.wakes_due, keys.calls_due)
-
-    def is_quiet() -> bool:
-        for due in waiting[1:]:  # what was refused in vain often waits for minutes; nothing is in its way any more
-            for wake_id in look.zrange(due, 0, -1):
-                if not look.hexists(keys.wake(str(wake_id)), "token"):
-                    look.zadd(due, {str(wake_id): 0}, xx=True)
-        news = [str(key) for key in look.scan_iter(match=_NEWS, count=_CHUNK)]
-        is_idle = not look.hlen("unacked") and not any(look.llen(queue) for queue in queues)
-        is_read = not any(look.xlen(key) for key in news)
-        return is_idle and is_read and not any(look.zcard(due) for due in waiting)
-
-    return await until(is_quiet, seconds=_QUIET_SECONDS) and await _is_rabbitmq_quiet(stage)
+    for due in waiting[1:]:  # what was refused in vain often waits for minutes; nothing is in its way any more
+        for wake_id in cast("list[str]", look.zrange(due, 0, -1)):
+            if not look.hexists(keys.wake(wake_id), "token"):
+                look.zadd(due, {wake_id: 0}, xx=True)
+    news = [str(key) for key in look.scan_iter(match=_NEWS, count=_CHUNK)]
+    is_idle = not look.hlen("unacked") and not any(look.llen(queue) for queue in queues)
+    is_read = not any(look.xlen(key) for key in news)
+    return is_idle and is_read and not any(look.zcard(due) for due in waiting)
 
 
 async def _is_rabbitmq_quiet(stage: Stage) -> bool:
@@ -60,15 +63,23 @@ async def _is_rabbitmq_quiet(stage: Stage) -> bool:
 
 def check_redis(stage: Stage) -> dict[str, list[Violation]]:
     """What is left in Redis, check by check."""
-    look = stage.redis.look
+    found = left_in(stage.redis.look)
+    found[_NOTHING_HELD] += [Violation(_NOTHING_HELD, text) for text in _held_by_rabbitmq(stage)]
+    more = {
+        "No worker and no beat ended by itself": stage.ended_alone,
+        "No worker started at a Redis that evicts": stage.not_refused,
+    }
+    return found | {name: [Violation(name, text) for text in texts] for name, texts in more.items()}
+
+
+def left_in(look: Redis) -> dict[str, list[Violation]]:
+    """Return what a Redis has that must not be left, check by check."""
     return {
         name: [Violation(name, text) for text in found]
         for name, found in (
-            ("Nothing is left in queues or in workers' hands", [*_held(look), *_held_by_rabbitmq(stage)]),
+            (_NOTHING_HELD, list(_held(look))),
             ("Every key is known, and expires unless it may last", list(_lasting(look))),
             ("No call's record is open, and no place is taken", list(_open(look))),
-            ("No worker and no beat ended by itself", stage.ended_alone),
-            ("No worker started at a Redis that evicts", stage.not_refused),
             ("No job and no news wait, and no news are dead", list(_waiting(look))),
         )
     }

@@ -1,0 +1,114 @@
+"""What lives in the simulation beside the calls of agents. How many there are of each kind, a plan says."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+
+from bed.fleet import Bed
+from bed.site import Site
+from chaos.checks.call_checks import Evidence, Violation
+from chaos.checks.job_checks import check_jobs
+from chaos.checks.job_evidence import JobEvidence
+from chaos.plan import LEASE_SECONDS
+from chaos.processes.core import Core
+from chaos.processes.job_agent import JobAgent
+from chaos.records.acts import read_acts
+from chaos.records.job_notes import notes_of, read_notes, read_records
+from simulation.plan import Fault, Life, Plan
+from toolfleet_tasks.webhooks import receiver
+
+_PATIENCE_SECONDS = 1.0  # for a member that is to die at a write and makes none
+
+Found = Mapping[str, list[Violation]]
+"""What does not hold, by the names of the checks."""
+
+
+async def die(site: Site, fault: Fault) -> None:
+    """Kill a member at the write that a fault says; at once, if it makes none."""
+    dead = site.die_at(fault.write, fault.part)
+    try:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            await dead.wait()
+    except TimeoutError:
+        site.kill()
+
+
+class Part:
+    """One kind of life, of which a plan wants `count`."""
+
+    settings: Mapping[str, Any] = {}
+    """What the whole fleet is given for it."""
+
+    def __init__(self, count: int, plan: Plan, folder: Path, bed: Bed) -> None:
+        self._count, self._plan, self._folder, self._bed = count, plan, folder, bed
+
+    async def open(self) -> None:
+        """Start what is there before the fleet."""
+
+    async def live(self) -> None:
+        """Do all of it, while the faults happen, and return when it has ended."""
+        raise NotImplementedError
+
+    async def strike(self, fault: Fault) -> bool:
+        """Kill a member and start it again, if this is its fault. Returns whether it was."""
+        del fault
+        return False
+
+    def judge(self, evidence: Evidence, look: Redis, frozen: Sequence[tuple[float, float]]) -> Found:
+        """Return what does not hold. `frozen`: from when to when Redis was."""
+        raise NotImplementedError
+
+
+class Jobs(Part):
+    """Jobs of every shape, and the core that acts on the news of their ends."""
+
+    async def open(self) -> None:
+        """Implements `Part.open`."""
+        receiver.LEASE_SECONDS = float(LEASE_SECONDS)  # what the dead have left is soon free
+        self._core, url = await self._serve_core(0)
+        self._port = int(url.rpartition(":")[2])
+        self.settings = {"core_url": url}
+
+    async def live(self) -> None:
+        """Implements `Part.live`."""
+        fleet = await self._bed.agent()
+        await JobAgent(fleet, self._plan.seed, notes_of(self._folder)).make(self._count, within=self._plan.seconds)
+
+    async def strike(self, fault: Fault) -> bool:
+        """Implements `Part.strike`."""
+        if fault.kind != "kill_core" or self._core.is_dead:
+            return False
+        await die(self._core, fault)
+        await asyncio.sleep(fault.seconds / 4)
+        self._core, _ = await self._serve_core(self._port)
+        return True
+
+    def judge(self, evidence: Evidence, look: Redis, frozen: Sequence[tuple[float, float]]) -> Found:
+        """Implements `Part.judge`."""
+        left = JobEvidence(
+            notes=read_notes(notes_of(self._folder)),
+            records=read_records(look),
+            acts=read_acts(self._folder, look),
+            journal=evidence.journal,
+            stored=evidence.stored,
+            expected=self._count,
+            unstored=frozen,
+        )
+        return check_jobs(left)
+
+    async def _serve_core(self, port: int) -> tuple[Site, str]:
+        return await self._bed.serve_app("core", _Core(self._bed.redis.url, self._folder), port)
+
+
+class _Core(Core):
+    """The core of the chaos tests, with all of its acts in Redis: SQLite has a clock of its own."""
+
+    async def _act(self, path: str, headers: dict[str, str], body: bytes, *, in_sql: bool) -> None:
+        del in_sql
+        await super()._act(path, headers, body, in_sql=False)
+
+
+PARTS: Mapping[Life, type[Part]] = {"jobs": Jobs}
