@@ -1,14 +1,19 @@
 """What lives in the simulation beside the calls of agents. How many there are of each kind, a plan says."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from redis import Redis
 
+from bed import clock
 from bed.fleet import Bed
 from bed.site import Site
+from chaos.approvals.cases import AGENTS, Case, make_cases
+from chaos.approvals.checks import check_cases
+from chaos.approvals.players import Players
 from chaos.checks.call_checks import Evidence, Violation
 from chaos.checks.job_checks import check_jobs
 from chaos.checks.job_evidence import JobEvidence
@@ -18,6 +23,7 @@ from chaos.processes.job_agent import JobAgent
 from chaos.records.acts import read_acts
 from chaos.records.job_notes import notes_of, read_notes, read_records
 from simulation.plan import Fault, Life, Plan
+from toolfleet import ToolFleet
 from toolfleet_tasks.webhooks import receiver
 
 _PATIENCE_SECONDS = 1.0  # for a member that is to die at a write and makes none
@@ -62,6 +68,44 @@ class Part:
         raise NotImplementedError
 
 
+class Returning:
+    """A member that works until it is done: in a process of its own, and if that dies in the next one."""
+
+    def __init__(self, bed: Bed, name: str, work: Callable[[ToolFleet], Awaitable[None]]) -> None:
+        self._bed, self._name, self._work = bed, name, work
+        self._site: Site | None = None
+        self._has_died = asyncio.Event()
+        self._away_seconds = 0.0
+
+    async def run(self) -> None:
+        """Return when its work is done."""
+        while True:
+            self._has_died.clear()
+            self._site = self._bed.site(self._name)
+            working = self._site.start(self._run())
+            dead = asyncio.create_task(self._has_died.wait())
+            await asyncio.wait({working, dead}, return_when=asyncio.FIRST_COMPLETED)
+            dead.cancel()
+            if working.done():
+                self._site = None
+                return working.result()
+            await asyncio.sleep(self._away_seconds)
+
+    async def strike(self, fault: Fault) -> bool:
+        """Kill it, if it works and is not about to die."""
+        site = self._site
+        if site is None or site.dies_at is not None or site.is_dead:
+            return False
+        await die(site, fault)
+        self._away_seconds = fault.seconds / 4
+        self._has_died.set()
+        return True
+
+    async def _run(self) -> None:
+        async with ToolFleet(settings=self._bed.settings) as fleet:
+            await self._work(fleet)
+
+
 class Jobs(Part):
     """Jobs of every shape, and the core that acts on the news of their ends."""
 
@@ -103,6 +147,44 @@ class Jobs(Part):
         return await self._bed.serve_app("core", _Core(self._bed.redis.url, self._folder), port)
 
 
+class Approvals(Part):
+    """Calls that people have to approve, and a process of agents and people that dies: then the next one goes on with them."""
+
+    settings: Mapping[str, Any] = {"agents": AGENTS}
+
+    async def open(self) -> None:
+        """Implements `Part.open`."""
+        self._dice = Random(f"approvals {self._plan.seed}")
+        self._cases = make_cases(self._count, self._dice)
+        self._over = set[str]()
+        self._players = Returning(self._bed, "players", self._play)
+
+    async def live(self) -> None:
+        """Implements `Part.live`."""
+        self._began_at = clock.monotonic()
+        await self._players.run()
+
+    async def strike(self, fault: Fault) -> bool:
+        """Implements `Part.strike`."""
+        return fault.kind == "kill_agent" and await self._players.strike(fault)
+
+    def judge(self, evidence: Evidence, look: Redis, frozen: Sequence[tuple[float, float]]) -> Found:
+        """Implements `Part.judge`."""
+        del look, frozen
+        return check_cases(self._cases, evidence.journal)
+
+    async def _play(self, fleet: ToolFleet) -> None:
+        players = Players([fleet], self._dice)
+
+        async def one(number: int, case: Case) -> None:
+            due = self._began_at + number / self._count * self._plan.seconds
+            await asyncio.sleep(max(due - clock.monotonic(), 0))
+            await players.play(case)
+            self._over.add(case.ref)
+
+        await asyncio.gather(*(one(*each) for each in enumerate(self._cases) if each[1].ref not in self._over))
+
+
 class _Core(Core):
     """The core of the chaos tests, with all of its acts in Redis: SQLite has a clock of its own."""
 
@@ -111,4 +193,4 @@ class _Core(Core):
         await super()._act(path, headers, body, in_sql=False)
 
 
-PARTS: Mapping[Life, type[Part]] = {"jobs": Jobs}
+PARTS: Mapping[Life, type[Part]] = {"jobs": Jobs, "approvals": Approvals}

@@ -11,6 +11,7 @@ Kind = Literal[
     "kill_beat",
     "kill_module",
     "kill_core",
+    "kill_agent",
     "cut",
     "late",
     "lost_requests",
@@ -24,6 +25,7 @@ WEIGHTS: dict[Kind, int] = {
     "kill_beat": 3,
     "kill_module": 2,
     "kill_core": 1,
+    "kill_agent": 2,
     "cut": 2,
     "late": 2,
     "lost_requests": 1,
@@ -32,10 +34,10 @@ WEIGHTS: dict[Kind, int] = {
     "pause": 2,
     "repeat": 2,
 }
-Life = Literal["jobs"]
+Life = Literal["jobs", "approvals"]
 """What lives beside the calls of agents."""
 
-SHARES: dict[Life, float] = {"jobs": 0.03}
+SHARES: dict[Life, float] = {"jobs": 0.03, "approvals": 0.03}
 """Of each at most so many as this share of the calls."""
 
 _LONGEST_SECONDS = 5.0

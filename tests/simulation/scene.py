@@ -166,10 +166,18 @@ class _Scene:
                     worker.site.resume()
             case "repeat":
                 self._repeat(f"tools.{MODULES[fault.member % len(MODULES)]}")
-            case "kill_core":
-                self._verdict.kills += any([await part.strike(fault) for part in self._parts])
+            case "kill_core" | "kill_agent":
+                self._verdict.kills += await self._strike(fault)
             case _:
                 pass
+
+    async def _strike(self, fault: Fault) -> bool:
+        """Have the first part that has such a member lose it. Which is the first, the fault says."""
+        first = fault.member % max(len(self._parts), 1)
+        for part in [*self._parts[first:], *self._parts[:first]]:
+            if await part.strike(fault):
+                return True
+        return False
 
     async def _disturb(self, link: Link, fault: Fault) -> None:
         """Disturb a worker's connections to Redis."""

@@ -34,10 +34,11 @@ class Players:
         self._fleets, self._dice = fleets, dice
 
     async def play(self, case: Case) -> None:
-        """Return when all that the case's agent can be told was told."""
+        """Return when all that the case's agent can be told was told. One that was asked for before is not asked for again."""
+        case.handle = None  # it was of somebody who has died
         try:
             async with asyncio.timeout(GIVE_UP_SECONDS):
-                case.approval_id = await self._asked(case)
+                case.approval_id = case.approval_id or await self._asked(case)
                 await self._decide(case)
                 case.state = (await self._settled(case)).state
                 case.told = await self._end(case)
