@@ -1,7 +1,8 @@
 """What lives in the simulation beside the calls of agents. How many there are of each kind, a plan says."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,15 +19,24 @@ from chaos.checks.call_checks import Evidence, Violation
 from chaos.checks.job_checks import check_jobs
 from chaos.checks.job_evidence import JobEvidence
 from chaos.plan import LEASE_SECONDS
+from chaos.processes.agent import Agent, endings_of
 from chaos.processes.core import Core
 from chaos.processes.job_agent import JobAgent
 from chaos.records.acts import read_acts
 from chaos.records.job_notes import notes_of, read_notes, read_records
+from chaos.records.outcomes import read_endings
 from simulation.plan import Fault, Life, Plan
-from toolfleet import ToolFleet
+from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_tasks.webhooks import receiver
 
 _PATIENCE_SECONDS = 1.0  # for a member that is to die at a write and makes none
+
+RETURNING = 9
+"""The number of the agent that dies."""
+
+_RETURNED = "returned-"
+_RETURNS_ALL = "An agent that comes back has each of its calls end once"
+_RETURNING_CALLER = Caller(user_id="returning", permission="user", allowed_modules="*")
 
 Found = Mapping[str, list[Violation]]
 """What does not hold, by the names of the checks."""
@@ -185,6 +195,56 @@ class Approvals(Part):
         await asyncio.gather(*(one(*each) for each in enumerate(self._cases) if each[1].ref not in self._over))
 
 
+class Returns(Part):
+    """Calls of an agent that dies, and comes back: it makes each under its key, until it has noted the call's end."""
+
+    async def open(self) -> None:
+        """Implements `Part.open`."""
+        self.endings = endings_of(self._folder, RETURNING)
+        self._agent = Returning(self._bed, "agent", self._call)
+
+    async def live(self) -> None:
+        """Implements `Part.live`."""
+        self._began_at = clock.monotonic()
+        await self._agent.run()
+
+    async def strike(self, fault: Fault) -> bool:
+        """Implements `Part.strike`."""
+        return fault.kind == "kill_agent" and await self._agent.strike(fault)
+
+    def judge(self, evidence: Evidence, look: Redis, frozen: Sequence[tuple[float, float]]) -> Found:
+        """Implements `Part.judge`; the checks of all calls are the others'."""
+        del look, frozen
+        refs = Counter(ending.ref for ending in evidence.endings if ending.ref.startswith(_RETURNED))
+        wrong = [f"{self._count} were to be asked for, and {len(refs)} ended"] if len(refs) != self._count else []
+        wrong += [f"{ref} ended {count} times for its agent" for ref, count in refs.items() if count > 1]
+        return {_RETURNS_ALL: [Violation(_RETURNS_ALL, text) for text in wrong]}
+
+    async def _call(self, fleet: ToolFleet) -> None:
+        over = {ending.ref for ending in read_endings(self.endings)}
+        agent = _ReturningAgent(RETURNING, fleet, self._plan.seed, self.endings)
+        dues = [self._began_at + number / self._count * self._plan.seconds for number in range(self._count)]
+        await agent.make_again(dues, over)
+
+
+class _ReturningAgent(Agent):
+    """The agent of the chaos tests, which makes the same calls whenever it is started."""
+
+    async def make_again(self, dues: Sequence[float], over: Collection[str]) -> None:
+        """Make a call at each of these times, but for those that are over."""
+        making = list[Coroutine[Any, Any, object]]()
+        for number, due in enumerate(dues):
+            call, timeout = self._call(self._dice, name=f"{_RETURNED}{number}"), self._timeout()
+            call = call.model_copy(update={"idempotency_key": f"key of {call.arguments['ref']}"})
+            if call.arguments["ref"] not in over:
+                making.append(self._make(call, due, timeout))
+        await asyncio.gather(*making)
+
+    async def _make(self, call: ToolCall, due: float, timeout: float) -> None:  # noqa: ASYNC109 - the call's
+        await asyncio.sleep(max(due - clock.monotonic(), 0))
+        await self._note("keyed", call, timeout, self._run(call, _RETURNING_CALLER, timeout))
+
+
 class _Core(Core):
     """The core of the chaos tests, with all of its acts in Redis: SQLite has a clock of its own."""
 
@@ -193,4 +253,4 @@ class _Core(Core):
         await super()._act(path, headers, body, in_sql=False)
 
 
-PARTS: Mapping[Life, type[Part]] = {"jobs": Jobs, "approvals": Approvals}
+PARTS: Mapping[Life, type[Part]] = {"jobs": Jobs, "approvals": Approvals, "returns": Returns}

@@ -25,7 +25,7 @@ WEIGHTS: dict[Kind, int] = {
     "kill_beat": 3,
     "kill_module": 2,
     "kill_core": 1,
-    "kill_agent": 2,
+    "kill_agent": 4,
     "cut": 2,
     "late": 2,
     "lost_requests": 1,
@@ -34,10 +34,10 @@ WEIGHTS: dict[Kind, int] = {
     "pause": 2,
     "repeat": 2,
 }
-Life = Literal["jobs", "approvals"]
+Life = Literal["jobs", "approvals", "returns"]
 """What lives beside the calls of agents."""
 
-SHARES: dict[Life, float] = {"jobs": 0.03, "approvals": 0.03}
+SHARES: dict[Life, float] = {"jobs": 0.03, "approvals": 0.03, "returns": 0.1}
 """Of each at most so many as this share of the calls."""
 
 _LONGEST_SECONDS = 5.0

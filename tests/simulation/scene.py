@@ -26,7 +26,7 @@ from chaos.records.append_only_file import written_results
 from chaos.records.job_notes import read_records
 from chaos.records.journal import read_journal
 from chaos.records.outcomes import read_endings
-from simulation.life import PARTS, Part, die
+from simulation.life import PARTS, RETURNING, Part, die
 from simulation.plan import Fault, Plan, Verdict
 
 _AGENTS = 2
@@ -90,7 +90,7 @@ class _Scene:
             await asyncio.wait(made)
             self._verdict.violations += [f"All ends well: {one.exception()!r}" for one in made if one.exception()]
             await self._end()
-            self._judge(sum(agent.made for agent in agents))
+            self._judge(sum(agent.made for agent in agents) + self._plan.life.get("returns", 0))
         self._verdict.virtual_seconds = clock.monotonic() - began_at
         return self._verdict
 
@@ -232,7 +232,8 @@ class _Scene:
         await asyncio.sleep(_LAST_SECONDS)
 
     def _judge(self, expected: int) -> None:
-        endings = [ending for number in range(_AGENTS) for ending in read_endings(endings_of(self._folder, number))]
+        agents = [*range(_AGENTS), RETURNING]
+        endings = [ending for number in agents for ending in read_endings(endings_of(self._folder, number))]
         journal = read_journal(self._folder / "journal")
         call_ids = sorted({end.call_id for end in endings if end.call_id} | set(journal.by_call))
         with self._bed.redis.client() as look:
