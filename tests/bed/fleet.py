@@ -218,23 +218,27 @@ class Bed:
         await until(lambda: host.tools, "it has listed its tools")
         return site
 
-    async def gateway(self, **settings: object) -> "Gateway":
-        """Start a gateway, and wait until it takes requests."""
+    async def gateway(self, port: int = 0, **settings: object) -> "Gateway":
+        """Start a gateway, and wait until it takes requests. `port`: where one that was killed was before."""
         site, ready = self.site("gateway"), asyncio.Event()
         self._mortal.append(site)
         given = self.with_settings(**{"gateway_leave_seconds": 0, **settings})
 
         async def serve() -> int:
-            listener = listening_socket(LOOPBACK, 0)
-            port: int = listener.getsockname()[1]
+            listener = listening_socket(LOOPBACK, port)
+            at: int = listener.getsockname()[1]
             key = generate_key(self.key)
             serving = asyncio.create_task(serve_gateway(given, listener, generated=key, ready=ready.set))
             await asyncio.wait([serving, asyncio.create_task(ready.wait())], return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
                 serving.result()
-            return port
+            return at
 
-        return Gateway(f"http://{LOOPBACK}:{await site.start(serve())}", self.key, site)
+        try:
+            return Gateway(f"http://{LOOPBACK}:{await site.start(serve())}", self.key, site)
+        except Exception:
+            _kill(site)  # its port is free again
+            raise
 
     async def link(self, port: int) -> Link:
         """Make a connection to a server that can be disturbed: hand its URL to the member that shall suffer."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from redis import Redis
 
 from bed import clock
-from bed.fleet import Bed
+from bed.fleet import Bed, Gateway
 from bed.site import Site
 from chaos.approvals.cases import AGENTS, Case, make_cases
 from chaos.approvals.checks import check_cases
@@ -18,6 +19,8 @@ from chaos.approvals.players import Players
 from chaos.checks.call_checks import Evidence, Violation
 from chaos.checks.job_checks import check_jobs
 from chaos.checks.job_evidence import JobEvidence
+from chaos.gateways.checks import check_intentions
+from chaos.gateways.clients import Client, Intention, intentions
 from chaos.plan import LEASE_SECONDS
 from chaos.processes.agent import Agent, endings_of
 from chaos.processes.core import Core
@@ -27,6 +30,7 @@ from chaos.records.job_notes import notes_of, read_notes, read_records
 from chaos.records.outcomes import read_endings
 from simulation.plan import Fault, Life, Plan
 from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_registry.errors import FleetError
 from toolfleet_tasks.webhooks import receiver
 
 _PATIENCE_SECONDS = 1.0  # for a member that is to die at a write and makes none
@@ -34,6 +38,7 @@ _PATIENCE_SECONDS = 1.0  # for a member that is to die at a write and makes none
 RETURNING = 9
 """The number of the agent that dies."""
 
+_AGAIN_SECONDS = 0.5
 _RETURNED = "returned-"
 _RETURNS_ALL = "An agent that comes back has each of its calls end once"
 _RETURNING_CALLER = Caller(user_id="returning", permission="user", allowed_modules="*")
@@ -245,6 +250,48 @@ class _ReturningAgent(Agent):
         await self._note("keyed", call, timeout, self._run(call, _RETURNING_CALLER, timeout))
 
 
+class Clients(Part):
+    """Clients of a gateway that is killed, and started again at its port."""
+
+    _gateway: Gateway | None = None
+
+    async def live(self) -> None:
+        """Implements `Part.live`."""
+        began_at, dice = clock.monotonic(), Random(f"clients {self._plan.seed}")
+        self._wanted = intentions(self._count, ("rest",), dice)
+        self._gateway = await self._started()
+        async with self._gateway.client() as http:
+            client = Client(set(), [http], dice)
+
+            async def one(number: int, wanted: Intention) -> None:
+                due = began_at + number / self._count * self._plan.seconds
+                await asyncio.sleep(max(due - clock.monotonic(), 0))
+                await client.have_done(wanted)
+
+            await asyncio.gather(*(one(*each) for each in enumerate(self._wanted)))
+
+    async def strike(self, fault: Fault) -> bool:
+        """Implements `Part.strike`."""
+        if fault.kind != "kill_gateway" or (gateway := self._gateway) is None or gateway.site.dies_at is not None:
+            return False
+        await die(gateway.site, fault)
+        await asyncio.sleep(fault.seconds / 4)
+        self._gateway = await self._started(gateway.address[1])
+        return True
+
+    async def _started(self, port: int = 0) -> Gateway:
+        """Start it, as its supervisor does: once more if it has found no Redis."""
+        while True:
+            with suppress(FleetError):
+                return await self._bed.gateway(port)
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    def judge(self, evidence: Evidence, look: Redis, frozen: Sequence[tuple[float, float]]) -> Found:
+        """Implements `Part.judge`."""
+        del look, frozen
+        return check_intentions(self._wanted, evidence.journal)
+
+
 class _Core(Core):
     """The core of the chaos tests, with all of its acts in Redis: SQLite has a clock of its own."""
 
@@ -253,4 +300,4 @@ class _Core(Core):
         await super()._act(path, headers, body, in_sql=False)
 
 
-PARTS: Mapping[Life, type[Part]] = {"jobs": Jobs, "approvals": Approvals, "returns": Returns}
+PARTS: Mapping[Life, type[Part]] = {"jobs": Jobs, "approvals": Approvals, "returns": Returns, "clients": Clients}

@@ -12,6 +12,7 @@ Kind = Literal[
     "kill_module",
     "kill_core",
     "kill_agent",
+    "kill_gateway",
     "cut",
     "late",
     "lost_requests",
@@ -26,6 +27,7 @@ WEIGHTS: dict[Kind, int] = {
     "kill_module": 2,
     "kill_core": 1,
     "kill_agent": 4,
+    "kill_gateway": 3,
     "cut": 2,
     "late": 2,
     "lost_requests": 1,
@@ -34,10 +36,10 @@ WEIGHTS: dict[Kind, int] = {
     "pause": 2,
     "repeat": 2,
 }
-Life = Literal["jobs", "approvals", "returns"]
+Life = Literal["jobs", "approvals", "returns", "clients"]
 """What lives beside the calls of agents."""
 
-SHARES: dict[Life, float] = {"jobs": 0.03, "approvals": 0.03, "returns": 0.1}
+SHARES: dict[Life, float] = {"jobs": 0.03, "approvals": 0.03, "returns": 0.1, "clients": 0.04}
 """Of each at most so many as this share of the calls."""
 
 _LONGEST_SECONDS = 5.0

@@ -166,7 +166,7 @@ class _Scene:
                     worker.site.resume()
             case "repeat":
                 self._repeat(f"tools.{MODULES[fault.member % len(MODULES)]}")
-            case "kill_core" | "kill_agent":
+            case "kill_core" | "kill_agent" | "kill_gateway":
                 self._verdict.kills += await self._strike(fault)
             case _:
                 pass

@@ -150,4 +150,4 @@ STEPS: Final[Mapping[str, Step]] = {
     "by an adapter, deferred": _deferred,
     "by an adapter, as a job": _as_job,
 }
-"""One step of each framework's agents."""
+"""One step of each framework's agents; `clients.WAYS` has the same names."""

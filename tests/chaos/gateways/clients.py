@@ -5,23 +5,31 @@ import contextlib
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import httpx
 
-from chaos.gateways.agents import STEPS, Agents
 from chaos.gateways.mcp_ways import Send, call_as_task, call_over_mcp
-from chaos.gateways.scene import Scene
 from chaos.plan import MODULES
 from toolfleet_registry.contracts import ToolResult
+
+if TYPE_CHECKING:
+    from chaos.gateways.agents import Agents  # with all frameworks
 
 Door = Literal["rest", "mcp", "agents"]
 WAYS: dict[Door, tuple[str, ...]] = {
     "rest": ("waits", "twice at once", "goes away", "follows", "follows", "polls"),
     "mcp": ("over MCP", "over MCP", "over MCP, goes away", "over MCP, as a task"),
-    "agents": tuple(STEPS),
+    "agents": (
+        "by Pydantic AI",
+        "by LangChain",
+        "by the OpenAI Agents SDK",
+        "by Claude's agent SDK",
+        "by an adapter, deferred",
+        "by an adapter, as a job",
+    ),
 }
 """How clients call through each door."""
 
@@ -79,10 +87,16 @@ def intentions(count: int, doors: Sequence[Door], dice: random.Random) -> list[I
 
 
 class Client:
-    """Has intentions done, at whichever gateway answers, or by agents."""
+    """Has intentions done, at whichever gateway answers, or by agents. `streams`: what ends a stream that it has open."""
 
-    def __init__(self, here: Scene, gateways: Sequence[httpx.AsyncClient], agents: Agents, dice: random.Random) -> None:
-        self._here = here
+    def __init__(
+        self,
+        streams: set[Callable[[], object]],
+        gateways: Sequence[httpx.AsyncClient],
+        dice: random.Random,
+        agents: "Agents | None" = None,
+    ) -> None:
+        self._streams = streams
         self._gateways = gateways
         self._agents = agents
         self._dice = dice
@@ -104,7 +118,7 @@ class Client:
             wanted.trouble.append(repr(exc))
 
     async def _repeat(self, wanted: Intention, number: int) -> None:
-        if wanted.way in STEPS:
+        if wanted.way in WAYS["agents"]:
             await self._by_agent(wanted, number)
         elif wanted.is_over_mcp:
             await self._until_told_over_mcp(wanted, self._gateways[number])
@@ -112,6 +126,7 @@ class Client:
             await self._until_told(wanted, self._gateways[number])
 
     async def _by_agent(self, wanted: Intention, number: int = 0) -> None:
+        assert self._agents is not None
         told = await self._agents.told(number, wanted.way, wanted.ref, wanted.tool, wanted.arguments)
         wanted.told.append(told)
 
@@ -255,7 +270,7 @@ class Client:
             was_cut = True
             task.cancel()
 
-        self._here.streams.add(cut)
+        self._streams.add(cut)
         try:
             yield
         except asyncio.CancelledError:
@@ -263,7 +278,7 @@ class Client:
                 raise
             raise httpx.ReadError("cut") from None
         finally:
-            self._here.streams.discard(cut)
+            self._streams.discard(cut)
 
     def _next(self) -> httpx.AsyncClient:
         """The gateways in turn: what one was asked is repeated at the other."""

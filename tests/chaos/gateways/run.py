@@ -58,7 +58,7 @@ async def run_gateways(plan: GatewayPlan, folder: Path) -> GatewayRun:
         async with AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(_client(here, url)) for url in here.urls]
             agents = await stack.enter_async_context(Agents.open(here.settings))
-            client = Client(here, clients, agents, random.Random(plan.seed + 1))
+            client = Client(here.streams, clients, random.Random(plan.seed + 1), agents)
             async with asyncio.TaskGroup() as group:
                 group.create_task(_strike_all(plan, here))
                 await _spread(plan, client, wanted, group)
