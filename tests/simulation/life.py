@@ -4,10 +4,15 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
+from celery import chain, group
+from celery.canvas import Signature
+from kombu.exceptions import OperationalError
 from redis import Redis
 
 from bed import clock
@@ -27,20 +32,25 @@ from chaos.processes.core import Core
 from chaos.processes.job_agent import JobAgent
 from chaos.records.acts import read_acts
 from chaos.records.job_notes import notes_of, read_notes, read_records
+from chaos.records.journal import Journal
 from chaos.records.outcomes import read_endings
 from simulation.plan import Fault, Life, Plan
-from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet import Caller, FleetUnavailable, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.errors import FleetError
 from toolfleet_tasks.webhooks import receiver
 
 _PATIENCE_SECONDS = 1.0  # for a member that is to die at a write and makes none
 
+T = TypeVar("T")
+
 RETURNING = 9
 """The number of the agent that dies."""
 
+_LINKS, _LINK_SECONDS = 3, 60.0
 _AGAIN_SECONDS = 0.5
 _RETURNED = "returned-"
 _RETURNS_ALL = "An agent that comes back has each of its calls end once"
+_CANVAS_CALLER = Caller(user_id="weaver", permission="user", allowed_modules="*")
 _RETURNING_CALLER = Caller(user_id="returning", permission="user", allowed_modules="*")
 
 Found = Mapping[str, list[Violation]]
@@ -292,6 +302,79 @@ class Clients(Part):
         return check_intentions(self._wanted, evidence.journal)
 
 
+class Canvases(Part):
+    """Chains and groups of Celery's canvas: what follows what, once each."""
+
+    async def open(self) -> None:
+        """Implements `Part.open`."""
+        self._told = dict[str, ToolResult | None]()
+        wanted = intentions(2 * _LINKS * self._count, ("rest",), Random(f"canvases {self._plan.seed}"))
+        made = [wanted[start : start + _LINKS] for start in range(0, len(wanted), _LINKS)]
+        self._chains, self._groups = made[::2], made[1::2]
+
+    async def live(self) -> None:
+        """Implements `Part.live`."""
+        fleet, began_at = await self._bed.agent(), clock.monotonic()
+
+        async def one(number: int, kind: Callable[[list[Signature]], Any], wanted: Sequence[Intention]) -> None:
+            due = began_at + number / self._count * self._plan.seconds
+            await asyncio.sleep(max(due - clock.monotonic(), 0))
+            calls = [ToolCall(tool_name=each.tool, arguments=each.arguments) for each in wanted]
+            links = [await _until_done(partial(_link, fleet, call)) for call in calls]
+            canvas = kind(links)
+            await _until_done(lambda: asyncio.to_thread(canvas.apply_async))  # again: a link runs once all the same
+            for each, link in zip(wanted, links, strict=True):
+                told = await _until_done(partial(fleet.canvas.result_of, link, timeout=2 * _LINK_SECONDS))
+                self._told[each.ref] = told
+
+        chains, groups = enumerate(self._chains), enumerate(self._groups)
+        await asyncio.gather(
+            *(one(number, chain, wanted) for number, wanted in chains),
+            *(one(number, group, wanted) for number, wanted in groups),
+        )
+
+    def judge(self, evidence: Evidence, look: Redis, frozen: Sequence[tuple[float, float]]) -> Found:
+        """Implements `Part.judge`."""
+        del look, frozen
+        done = evidence.journal.effects_of_ref
+        links = [each for canvas in (*self._chains, *self._groups) for each in canvas]
+        ended = [f"{each.ref} has no end" for each in links if self._told.get(each.ref) is None]
+        once = [f"{each.ref} was executed {len(done[each.ref])} times" for each in links if len(done[each.ref]) > 1]
+        pairs = [pair for wanted in self._chains for pair in pairwise(wanted)]
+        order = [fault for pair in pairs if (fault := self._fault_between(*pair, evidence.journal)) is not None]
+        names = {
+            "Every link has an end": ended,
+            "No link runs twice": once,
+            "A chain goes on after a success only": order,
+        }
+        return {name: [Violation(name, text) for text in texts] for name, texts in names.items()}
+
+    def _fault_between(self, first: Intention, second: Intention, journal: Journal) -> str | None:
+        before, after = self._told.get(first.ref), self._told.get(second.ref)
+        if before is None or after is None:
+            return None  # it has no end, which is said already
+        started = [entry.at for entry in journal.entries if entry.ref == second.ref]
+        if started and not before.success:
+            return f"{second.ref} was begun after {first.ref} had come to {before}"
+        if started and min(started) < max((effect.at for effect in journal.effects_of_ref[first.ref]), default=0.0):
+            return f"{second.ref} was begun before {first.ref} had happened"
+        if before.success and after.error_code == "cancelled":
+            return f"{second.ref} has come to {after} after the success of {first.ref}"
+        return None
+
+
+async def _link(fleet: ToolFleet, call: ToolCall) -> Signature:
+    return await fleet.canvas.signature(call, _CANVAS_CALLER, timeout=_LINK_SECONDS)
+
+
+async def _until_done(ask: Callable[[], Awaitable[T]]) -> T:
+    """Do it until Redis has answered."""
+    while True:
+        with suppress(FleetUnavailable, OperationalError):
+            return await ask()
+        await asyncio.sleep(_AGAIN_SECONDS)
+
+
 class _Core(Core):
     """The core of the chaos tests, with all of its acts in Redis: SQLite has a clock of its own."""
 
@@ -300,4 +383,10 @@ class _Core(Core):
         await super()._act(path, headers, body, in_sql=False)
 
 
-PARTS: Mapping[Life, type[Part]] = {"jobs": Jobs, "approvals": Approvals, "returns": Returns, "clients": Clients}
+PARTS: Mapping[Life, type[Part]] = {
+    "jobs": Jobs,
+    "approvals": Approvals,
+    "returns": Returns,
+    "clients": Clients,
+    "canvases": Canvases,
+}

@@ -36,10 +36,10 @@ WEIGHTS: dict[Kind, int] = {
     "pause": 2,
     "repeat": 2,
 }
-Life = Literal["jobs", "approvals", "returns", "clients"]
+Life = Literal["jobs", "approvals", "returns", "clients", "canvases"]
 """What lives beside the calls of agents."""
 
-SHARES: dict[Life, float] = {"jobs": 0.03, "approvals": 0.03, "returns": 0.1, "clients": 0.04}
+SHARES: dict[Life, float] = {"jobs": 0.03, "approvals": 0.03, "returns": 0.1, "clients": 0.04, "canvases": 0.01}
 """Of each at most so many as this share of the calls."""
 
 _LONGEST_SECONDS = 5.0
