@@ -24,10 +24,13 @@ _ANSWER_SECONDS = 3.0
 
 
 class VirtualRedis:
-    """A server of the bed's own, with its data in memory. `options` are given to it beside the usual ones."""
+    """A server of the bed's own, with its data in memory. `options` are given to it beside the usual ones.
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.folder, self._options = folder, options
+    `expires_actively`: whether it also deletes what nobody asks for, which it does in real time.
+    """
+
+    def __init__(self, folder: Path, *options: str, expires_actively: bool = True) -> None:
+        self.folder, self._options, self._expires_actively = folder, options, expires_actively
         self.is_frozen = False
         self.port = free_port()
         self.start()
@@ -39,6 +42,9 @@ class VirtualRedis:
         self._process = _started(binary, library, self.folder, self.port, *self._options, *options)
         self._connect()
         self.url = redis_url(self.port)
+        if not self._expires_actively:
+            with self.client() as client:
+                client.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", "0")
 
     def restart(self) -> None:
         """Kill it, and start it again with all its data. Every connection ends."""
@@ -47,6 +53,31 @@ class VirtualRedis:
         self._pings.close()
         _end(self._process)
         self.start()
+
+    @property
+    def written_bytes(self) -> int:
+        """How much it has written to its append-only file so far. Needs `--appendonly yes`."""
+        settling.settle()
+        return self._file().stat().st_size
+
+    def forget(self, since: int) -> bytes:
+        """Kill it, and start it without what it has written to its file since that many bytes. Returns that part.
+
+        Every connection ends. A command, or a transaction, that was cut in two is forgotten whole.
+        """
+        settling.settle()
+        self._pings.close()
+        _end(self._process)
+        written = self._file().read_bytes()
+        self._file().write_bytes(written[:since])
+        self.start()
+        return written[since:]
+
+    def _file(self) -> Path:
+        (path,) = (
+            each for each in self.folder.rglob("*.aof") if ".base." not in each.name
+        )  # one of Redis 6, and two since
+        return path
 
     def client(self) -> Redis:
         """Return a client that blocks, for the test's own questions."""

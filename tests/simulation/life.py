@@ -1,10 +1,11 @@
 """What lives in the simulation beside the calls of agents. How many there are of each kind, a plan says."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -21,12 +22,12 @@ from bed.site import Site
 from chaos.approvals.cases import AGENTS, Case, make_cases
 from chaos.approvals.checks import check_cases
 from chaos.approvals.players import Players
-from chaos.checks.call_checks import Evidence, Violation
+from chaos.checks.call_checks import AT_MOST, OTHER, Evidence, Violation
 from chaos.checks.job_checks import check_jobs
 from chaos.checks.job_evidence import JobEvidence
 from chaos.gateways.checks import check_intentions
 from chaos.gateways.clients import Client, Intention, intentions
-from chaos.plan import LEASE_SECONDS
+from chaos.plan import LEASE_SECONDS, effect_of
 from chaos.processes.agent import Agent, endings_of
 from chaos.processes.core import Core
 from chaos.processes.job_agent import JobAgent
@@ -37,6 +38,7 @@ from chaos.records.outcomes import read_endings
 from simulation.plan import Fault, Life, Plan
 from toolfleet import Caller, FleetUnavailable, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.errors import FleetError
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.webhooks import receiver
 
 _PATIENCE_SECONDS = 1.0  # for a member that is to die at a write and makes none
@@ -46,6 +48,16 @@ T = TypeVar("T")
 RETURNING = 9
 """The number of the agent that dies."""
 
+_FORGOTTEN_SECONDS = 0.05, 2.0
+_LOST_CLAIMS = "No call is executed again but for claims that Redis has forgotten"
+_NEVER_EXCUSED = {
+    _LOST_CLAIMS,
+    "Every awaited call gave exactly one result",
+    "No call ended later than its deadline and the margin",
+}
+_RECORD = re.escape(Keys().call(""))
+_OPEN = re.compile(rf"^{_RECORD}(\S+):")
+_CLAIM = re.compile(rb"\$4\r\nHSET\r\n\$\d+\r\n" + _RECORD.encode() + rb"(\S+)\r\n\$5\r\ntoken\r\n")
 _LINKS, _LINK_SECONDS = 3, 60.0
 _AGAIN_SECONDS = 0.5
 _RETURNED = "returned-"
@@ -91,6 +103,11 @@ class Part:
     def judge(self, evidence: Evidence, look: Redis, frozen: Sequence[tuple[float, float]]) -> Found:
         """Return what does not hold. `frozen`: from when to when Redis was."""
         raise NotImplementedError
+
+    def excuses(self, violation: Violation) -> bool:
+        """Return whether what another check has found may be, because of what this part does."""
+        del violation
+        return False
 
 
 class Returning:
@@ -375,6 +392,58 @@ async def _until_done(ask: Callable[[], Awaitable[T]]) -> T:
         await asyncio.sleep(_AGAIN_SECONDS)
 
 
+class Forgets(Part):
+    """A Redis that forgets what it has confirmed last: those calls alone may be executed again, each as the same one."""
+
+    async def open(self) -> None:
+        """Implements `Part.open`."""
+        self._lost = list[bytes]()
+        self._dice = Random(f"forgets {self._plan.seed}")
+        self._moments = sorted(self._dice.uniform(0, self._plan.seconds) for _ in range(self._count))
+
+    async def live(self) -> None:
+        """Implements `Part.live`."""
+        began_at, redis = clock.monotonic(), self._bed.redis
+        for moment in self._moments:
+            await asyncio.sleep(max(began_at + moment - clock.monotonic(), 0))
+            since = redis.written_bytes
+            await asyncio.sleep(self._dice.uniform(*_FORGOTTEN_SECONDS))
+            while redis.is_frozen:
+                await asyncio.sleep(_AGAIN_SECONDS)
+            self._lost.append(redis.forget(since))
+
+    def judge(self, evidence: Evidence, look: Redis, frozen: Sequence[tuple[float, float]]) -> Found:
+        """Implements `Part.judge`."""
+        del look, frozen
+        journal = evidence.journal
+        lost = {call_id for call_id in journal.by_call if self._has_lost(call_id)}
+        self._intentions = {entry.ref.removesuffix(OTHER) for call_id in lost for entry in journal.by_call[call_id]}
+        again = list[Violation]()
+        for call_id, effects in evidence.journal.effects.items():
+            most = AT_MOST[effect_of(effects[0].tool)] + self._claims[call_id]
+            if len(effects) > most:
+                text = f"{effects[0].tool} {call_id}: executed {len(effects)} times, with {self._claims[call_id]} lost"
+                again.append(Violation(_LOST_CLAIMS, text, call_id))
+        return {_LOST_CLAIMS: again}
+
+    def excuses(self, violation: Violation) -> bool:
+        """Implements `Part.excuses`: a call that Redis has forgotten may have another end, come again, or stay open."""
+        if violation.check in _NEVER_EXCUSED:
+            return False
+        named = _OPEN.search(violation.text)
+        call_id = violation.call_id or (named[1] if named else None)
+        is_lost = call_id is not None and self._has_lost(call_id)
+        return is_lost or (violation.ref or "").removesuffix(OTHER) in self._intentions
+
+    def _has_lost(self, call_id: str) -> bool:
+        return any(call_id.encode() in lost for lost in self._lost)
+
+    @cached_property
+    def _claims(self) -> Counter[str]:
+        """How many claims of each call were forgotten."""
+        return Counter(found.decode() for lost in self._lost for found in _CLAIM.findall(lost))
+
+
 class _Core(Core):
     """The core of the chaos tests, with all of its acts in Redis: SQLite has a clock of its own."""
 
@@ -389,4 +458,5 @@ PARTS: Mapping[Life, type[Part]] = {
     "returns": Returns,
     "clients": Clients,
     "canvases": Canvases,
+    "forgets": Forgets,
 }

@@ -36,10 +36,20 @@ WEIGHTS: dict[Kind, int] = {
     "pause": 2,
     "repeat": 2,
 }
-Life = Literal["jobs", "approvals", "returns", "clients", "canvases"]
+Life = Literal["jobs", "approvals", "returns", "clients", "canvases", "forgets"]
 """What lives beside the calls of agents."""
 
-SHARES: dict[Life, float] = {"jobs": 0.03, "approvals": 0.03, "returns": 0.1, "clients": 0.04, "canvases": 0.01}
+FORGETFUL_SHARE = 0.2
+"""Of all seeds: in their runs Redis forgets what it has confirmed, and only calls are made."""
+
+SHARES: dict[Life, float] = {
+    "jobs": 0.03,
+    "approvals": 0.03,
+    "returns": 0.1,
+    "clients": 0.04,
+    "canvases": 0.01,
+    "forgets": 0.0,
+}
 """Of each at most so many as this share of the calls."""
 
 _LONGEST_SECONDS = 5.0
@@ -96,6 +106,8 @@ class Plan:
         numbered = tuple(replace(fault, number=number) for number, fault in enumerate(drawn))
         own = Random(f"life {seed}")  # so that the same faults happen with another life
         life = {kind: round(calls * own.uniform(0, share)) for kind, share in SHARES.items()}
+        if own.random() < FORGETFUL_SHARE:
+            life = dict.fromkeys(SHARES, 0) | {"returns": life["returns"], "forgets": own.randint(1, 3)}
         return cls(seed, calls, seconds, workers, numbered, faults, life)
 
     @property
