@@ -408,7 +408,7 @@ class Forgets(Part):
             await asyncio.sleep(max(began_at + moment - clock.monotonic(), 0))
             since = redis.written_bytes
             await asyncio.sleep(self._dice.uniform(*_FORGOTTEN_SECONDS))
-            while redis.is_frozen:
+            while redis.is_frozen:  # noqa: ASYNC110 - nothing announces its end
                 await asyncio.sleep(_AGAIN_SECONDS)
             self._lost.append(redis.forget(since))
 

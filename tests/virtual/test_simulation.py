@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from bed.early import TESTS
-from simulation.plan import Plan, Verdict
+from simulation.plan import Life, Plan, Verdict
 from simulation.smaller import smallest
 
 
@@ -28,12 +28,14 @@ def test_a_plan_is_reduced_to_the_faults_that_it_needs() -> None:
 
     small, runs = smallest(plan, play(plan), play)
     assert {fault.number for fault in small.faults} == needed
-    assert (small.calls, small.workers) == (50, 2)
+    assert (small.calls, small.workers, sum(small.life.values())) == (50, 2, 0)
     assert runs <= 60
 
 
 def test_the_command_of_a_plan_makes_it_again() -> None:
-    plan = Plan.of(7, calls=100, faults=20).without(range(2, 5)).with_workers(1)
+    plan = Plan.of(7, calls=100, faults=20).without(range(2, 5)).with_workers(1).living({"jobs": 2, "clients": 1})
     numbers = {fault.number for fault in plan.faults}
-    assert Plan.of(7, calls=100, faults=20).only(numbers).with_workers(1) == plan
+    life: dict[Life, int] = {"jobs": 2, "clients": 1}
+    assert Plan.of(7, calls=100, faults=20).only(numbers).with_workers(1).living(life) == plan
     assert f"--only {','.join(map(str, sorted(numbers)))}" in plan.command
+    assert plan.command.endswith('--life jobs=2,clients=1"')
