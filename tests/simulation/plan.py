@@ -43,10 +43,10 @@ FORGETFUL_SHARE = 0.2
 """Of all seeds: in their runs Redis forgets what it has confirmed, and only calls are made."""
 
 SHARES: dict[Life, float] = {
-    "jobs": 0.03,
-    "approvals": 0.03,
-    "returns": 0.1,
-    "clients": 0.04,
+    "jobs": 0.02,
+    "approvals": 0.02,
+    "returns": 0.06,
+    "clients": 0.03,
     "canvases": 0.01,
     "forgets": 0.0,
 }
