@@ -35,9 +35,11 @@ def _once(wanted: Sequence[Intention], journal: Journal) -> Iterator[_Fact]:
 
 
 def _one_result(wanted: Sequence[Intention], _: Journal) -> Iterator[_Fact]:
-    """Every repeat, at any gateway, brought the first result, byte for byte."""
+    """Every repeat, at any gateway, brought the first result, byte for byte; the key is free after one with the effect none."""
     for each in wanted:
-        if len(set(each.told)) > 1:
+        told = {text: ToolResult.model_validate_json(text) for text in each.told}
+        calls = {result.audit.call_id for result in told.values()}
+        if len(told) > len(calls) or sum(result.effect_state != "none" for result in told.values()) > 1:
             yield f"{each.way} {each.ref}: {' | '.join(dict.fromkeys(each.told))}", each.ref
 
 
@@ -49,5 +51,6 @@ def _honest(wanted: Sequence[Intention], journal: Journal) -> Iterator[_Fact]:
             result = ToolResult.model_validate_json(text)
             if result.success and result.result not in [one.reply["result"] for one in done]:
                 yield f"{each.ref}: brought {result.result}, executed {len(done)} times", each.ref
-            if (result.effect_state == "none" and done) or (result.effect_state == "done" and not done):
+            own = [one for one in done if one.call_id == result.audit.call_id]
+            if (result.effect_state == "none" and own) or (result.effect_state == "done" and not done):
                 yield f"{each.ref}: effect {result.effect_state}, executed {len(done)} times: {text}", each.ref
