@@ -87,8 +87,10 @@ faults: $(READY) ## Planted faults, each of which the tests must find; goes on w
 	@PYTHONPATH=tests $(BIN)/python -m conformance.packages
 	@PYTHONPATH=tests $(BIN)/python -m faults $(FAULTS)
 
-simulate: $(READY) ## Whole fleets under every fault, in virtual time, for ten minutes (SIMULATE="--first 7 --runs 1")
+# Where options are given, for a seed that went wrong for instance, nothing else is done.
+simulate: $(READY) ## Whole fleets under every fault, and a death at each write, in virtual time (SIMULATE="--first 7 --runs 1")
 	@PYTHONPATH=tests $(BIN)/python -m simulation $(SIMULATE)
+	@$(if $(SIMULATE),,PYTHONPATH=tests $(BIN)/python -m simulation.kill_points)
 
 lint: $(READY) ## Style, formatting, import rules, Lua, tests that wait for a time, types
 	@$(BIN)/ruff check
