@@ -88,7 +88,7 @@ faults: $(READY) ## Planted faults, each of which the tests must find; goes on w
 	@PYTHONPATH=tests $(BIN)/python -m faults $(FAULTS)
 
 # Where options are given, for a seed that went wrong for instance, nothing else is done.
-simulate: $(READY) ## Whole fleets under every fault, and a death at each write, in virtual time (SIMULATE="--first 7 --runs 1")
+simulate: $(READY) ## Whole fleets under faults, and a death at each write (SIMULATE="--first 7 --runs 1")
 	@PYTHONPATH=tests $(BIN)/python -m simulation $(SIMULATE)
 	@$(if $(SIMULATE),,PYTHONPATH=tests $(BIN)/python -m simulation.kill_points)
 
