@@ -39,27 +39,6 @@ def test_a_call_that_runs_is_named(
     )
 
 
-async def test_a_call_that_has_waited_for_its_turn_is_named(
-    bed: TestBed, worker: WorkerProcess, owls: ModuleServer, owner: Caller, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As any other that runs."""
-    owls.forget()
-    async with ToolFleet(settings=bed.settings.model_copy(update={"calls_per_caller": 1})) as fleet:
-        before = await fleet.submit(ToolCall(tool_name="owls.nap", arguments={"seconds": 60}), owner)
-        asked = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 60})
-        waiting = asyncio.create_task(result_of(fleet, asked, owner, None, shows=False))
-        session = await fleet._sessions.opened()
-        await wait_until(lambda: session._dispatcher._wait_queue._rows, "it waits for its turn")
-        await before.cancel()
-        rows = session._dispatcher._wait_queue._rows
-        await wait_until(lambda: owls.call_ids("nap_once") and not rows, "the module has it, and its agent knows that")
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-
-    assert capsys.readouterr().err.startswith(f"Call {owls.call_ids('nap_once')[0]} is taken back. It had begun")
-
-
 async def test_a_call_that_waits_to_be_sent_is_taken_back(
     owls: ModuleServer, owner: Caller, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
