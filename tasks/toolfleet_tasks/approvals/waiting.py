@@ -103,7 +103,10 @@ async def decided(follow: Waiting, seconds: float) -> Waiting:
     except asyncio.CancelledError:
         follow.give_up()
         raise
-    follow.leave() if isinstance(follow, PendingCall) else follow.give_up()
+    if isinstance(follow, PendingCall):
+        follow.leave()
+    else:  # the first caller's call goes on in any case
+        follow.give_up()
     return waits
 
 

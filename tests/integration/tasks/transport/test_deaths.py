@@ -1,14 +1,14 @@
 """Which workers are counted as having died with a message, as it is put back."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from redis import Redis
 
 from support.waiting import wait_until
-from support.workers.held_messages import KEYS, QUEUE, STORE, cut, message, open_connection, open_leases
+from support.workers.held_messages import KEYS, QUEUE, STORE, cut, message, open_connection
 from toolfleet_tasks.lua import queues
 from toolfleet_tasks.messages.deaths import DIED, deaths_of, with_deaths
 from toolfleet_tasks.redis.connection import PipelinedConnection
@@ -16,18 +16,6 @@ from toolfleet_tasks.transport.delivery import read_message
 from toolfleet_tasks.transport.leases import Leases
 
 ADA, BOB, OLD = "wada0-1-0", "wb0b-3-2", "5f3a-1-0"
-
-
-@pytest.fixture
-async def connection(redis_url: str) -> AsyncIterator[PipelinedConnection]:
-    async with open_connection(redis_url) as connection:
-        yield connection
-
-
-@pytest.fixture
-async def leases(connection: PipelinedConnection) -> AsyncIterator[Leases]:
-    async with open_leases(connection) as leases:
-        yield leases
 
 
 @pytest.fixture
