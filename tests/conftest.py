@@ -46,6 +46,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_configure() -> None:
+    """Refuse to run tests in virtual time beside others: without their clock they would fail one by one."""
+    if early.is_mixed:
+        raise pytest.UsageError(f"{early.VIRTUAL} needs a process of its own: name nothing else beside it")
+
+
 def pytest_report_header() -> str | None:
     """Say what this process of pytest cannot run."""
     return None if early.is_virtual else f"not run here, for they need a process of their own: pytest {early.VIRTUAL}"

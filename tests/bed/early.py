@@ -14,5 +14,6 @@ if _asked and all(path.is_relative_to(VIRTUAL) for path in _asked):
     os.environ[_VARIABLE] = "1"
 
 is_virtual = _VARIABLE in os.environ
+is_mixed = not is_virtual and any(path.is_relative_to(VIRTUAL) for path in _asked)
 if is_virtual:
     import bed.replaced  # noqa: F401 - before anything of the product
