@@ -19,7 +19,7 @@ from support.owls import make_module
 from support.schemas.examples import PROFILE, examples
 from support.waiting import wait_for_a_whole_day, wait_until
 from support.worker_process import WorkerProcess
-from tiers import is_apart, mark_tier
+from tiers import is_apart, mark_redis, mark_tier
 from toolfleet import Caller, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.redis.keys import Keys
@@ -69,6 +69,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Each test has the mark of its tier, before tests are chosen by marks."""
     for item in items:
         mark_tier(item)
+        if isinstance(item, pytest.Function):
+            mark_redis(item)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -134,6 +134,12 @@ def mark_tier(test: pytest.Item) -> None:
         test.own_markers[:] = [mark for mark in test.own_markers if mark.name not in SHORT]
 
 
+def mark_redis(test: pytest.Function) -> None:
+    """Mark a test that uses the Redis server: those run on each server that is supported."""
+    if "redis_process_url" in test.fixturenames or "redis" in test.nodeid:  # by its name: a parameter or a folder
+        test.add_marker("redis")
+
+
 def is_apart(path: Path, asked: str) -> bool:
     """Whether a file of tests surely has none of the tiers that pytest's `-m` asks for, so that it need not be imported.
 
