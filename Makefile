@@ -98,7 +98,7 @@ lint: $(READY) ## Style, formatting, import rules, Lua, tests that wait for a ti
 	@$(BIN)/lint-imports
 	@PYTHONPATH=tests $(BIN)/python -m support.lua_check
 	@PYTHONPATH=tests $(BIN)/python -m support.wait_check
-	@$(BIN)/mypy
+	@$(BIN)/mypy --num-workers 2
 
 hooks: $(READY) ## Have git run the quick linters before a commit, and all of them before a push
 	@$(BIN)/pre-commit install
