@@ -1,4 +1,4 @@
-"""The import contracts hold without exceptions, and name every module; and nobody goes past the ports to time, chance, Redis and queues."""
+"""The import contracts hold without exceptions; and nobody goes past the ports to time, chance, Redis and queues."""
 
 import ast
 import tomllib
