@@ -7,14 +7,15 @@ import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.command import call
 from support.hosts import spy
-from support.up import COMMAND, Up, call, leave_nothing, up
+from support.up import COMMAND, Up, leave_nothing, up
 from support.waiting import wait_until_sync
 from toolfleet_modules.hosts.processes import supervisor
 from toolfleet_modules.hosts.processes.fence import Fence
@@ -37,15 +38,21 @@ directory = "work"
 [secrets.TOKEN]
 file = "token"
 """
+FAR = """
+[hosts.far]
+command = [{python}, "{spy}"]
+directory = "/proc/self"
+"""
 HOSTS = ("tools", "nest", "odd", "work", "other")
 
 
 @dataclass
 class Watched:
-    """A fleet with a spy in each host, and what none of them may find."""
+    """A fleet with a spy in each host, and what none of them may find. `users`: those that have been seen, by host."""
 
     fleet: Up
     words: dict[str, str]
+    users: dict[str, int] = field(default_factory=dict[str, int])
 
     def look(self, host: str) -> dict[str, Any]:
         folder = self.fleet.folder
@@ -53,8 +60,9 @@ class Watched:
         words = ",".join(word for name, word in self.words.items() if name != host)
         asked = [f"words={words}", f"files={','.join(str(folder / each) for each in files)}"]
         result = call(f"{host}.look", *asked, cwd=folder)["result"]
-        assert isinstance(result, str | dict)
-        return dict(json.loads(result) if isinstance(result, str) else result)
+        seen: dict[str, Any] = json.loads(result) if isinstance(result, str) else result
+        self.users[host] = seen["user"]
+        return seen
 
 
 def furnished(folder: Path) -> dict[str, str]:
@@ -78,7 +86,10 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     words = furnished(folder) | {"key": secrets.token_hex(32)}
     file = folder / "toolfleet.toml"
     webhooks = '[registry_webhooks]\n"http://127.0.0.1:1/a" = ["removed"]\n'
-    file.write_text(f'signing_key = "{words["key"]}"\ncore_url = "http://127.0.0.1:1"\n{webhooks}{file.read_text()}')
+    far = FAR.format(python=json.dumps(sys.executable), spy=folder / "spy.py")
+    file.write_text(
+        f'signing_key = "{words["key"]}"\ncore_url = "http://127.0.0.1:1"\n{webhooks}{file.read_text()}{far}'
+    )
     wakes = [f"whsec_{b64encode(secrets.token_bytes(32)).decode()}" for _ in range(2)]
     words |= dict(zip(("core", "webhooks"), wakes, strict=True))
     with pytest.MonkeyPatch.context() as patch:
@@ -92,10 +103,11 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_hosts_programs_find_nothing_that_is_not_theirs(watched: Watched, host: str) -> None:
     """Each host has a user of its own, which reads neither keys, nor settings, nor what other programs were given."""
-    seen = watched.look(host)
-
-    assert seen["found"] == []
-    assert seen["user"] not in {0, *(watched.look(each)["user"] for each in HOSTS if each != host)}
+    assert watched.look(host)["found"] == []
+    for each in set(HOSTS) - watched.users.keys():
+        watched.look(each)
+    others = {user for each, user in watched.users.items() if each != host}
+    assert watched.users[host] not in {0, *others}
 
 
 @pytest.mark.parametrize(
@@ -123,6 +135,14 @@ def test_a_program_writes_where_it_is_at_work(watched: Watched, host: str, path:
     assert not may or file.stat().st_uid == 0
 
 
+def test_what_cannot_be_kept_apart_is_said_once(watched: Watched) -> None:
+    """A folder that is closed to all others, with a file system below that knows no other owner, is root's to serve."""
+    said = [line for line in watched.fleet.said().splitlines() if "run as root" in line]
+
+    assert [line.partition(" run as root")[0].rpartition(" ")[2] for line in said] == ["far"]
+    assert "toolfleet.toml, .toolfleet/gateway-key, and the `env` of other hosts' programs" in said[0]
+
+
 def test_settings_that_are_replaced_stay_hidden(watched: Watched) -> None:
     """An editor puts a new file in the place of the old one: programs that work beside it are started anew."""
     file = watched.fleet.folder / "toolfleet.toml"
@@ -135,20 +155,6 @@ def test_settings_that_are_replaced_stay_hidden(watched: Watched) -> None:
 
     assert [watched.look(host)["found"] for host in ("odd", "other", "nest")] == [[], [], []]
     assert file.stat().st_mode & 0o007 == 0
-
-
-def test_what_cannot_be_kept_apart_is_said_once(tmp_path: Path) -> None:
-    """A folder that is closed to all others, with a file system below that knows no other owner, is root's to serve."""
-    furnished(tmp_path)
-    toml = f'[hosts.far]\ncommand = [{json.dumps(sys.executable)}, "{tmp_path}/spy.py"]\ndirectory = "/proc/self"\n'
-    (tmp_path / "toolfleet.toml").write_text(toml)
-    (tmp_path / "mcp.json").unlink()
-    with up(tmp_path, None, "--no-gateway") as fleet:
-        said = [line for line in fleet.said().splitlines() if "far run as root" in line]
-
-        assert len(said) == 1
-        assert "toolfleet.toml, .toolfleet/gateway-key, and the `env` of other hosts' programs" in said[0]
-        assert "tools run as root" not in fleet.said()
 
 
 def test_a_fleet_of_another_user_hides_its_key_and_says_what_it_cannot_hide(tmp_path: Path) -> None:
