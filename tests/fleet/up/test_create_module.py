@@ -12,7 +12,6 @@ import pytest
 
 from support.command import run
 from support.up import up
-from support.waiting import wait_until_sync
 
 BIN = Path(sys.executable).parent
 
@@ -74,17 +73,3 @@ def test_up_says_what_is_no_module(tmp_path: Path, options: list[str], why: str)
 
     assert (ended.code, why in ended.err) == (2, True)
     assert not (tmp_path / ".toolfleet").exists()
-
-
-def test_up_goes_on_without_a_module_that_does_not_start_and_says_why(tmp_path: Path) -> None:
-    """With the last lines of its log; once it is corrected, it is served."""
-    assert run("create", "module", "owls", cwd=tmp_path).code == 0
-    tools = tmp_path / "owls" / "tools.py"
-    good = tools.read_text()
-    tools.write_text("import no_such_library\n")
-    with up(tmp_path, None, "--module", "owls", "--reload", "--no-gateway") as fleet:
-        assert "The fleet goes on without owls, and uses it once it is ready: owls ended with exit code" in fleet.said()
-        assert "No module named 'no_such_library'" in fleet.said()
-        assert "owls" in run("status", cwd=tmp_path).out
-        tools.write_text(good)
-        wait_until_sync(lambda: "From now on calls reach owls" in fleet.said(), fleet.said())

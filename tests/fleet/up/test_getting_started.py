@@ -12,7 +12,7 @@ from pathlib import Path
 from support.command import run
 from support.documents import ROOT
 from support.up import Up, up
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 
 PAGE = (ROOT / "docs" / "getting-started.md").read_text()
 BIN = Path(sys.executable).parent
@@ -37,7 +37,7 @@ class Reader:
         if name == "tool":
             path = self.folder / "owls" / "tools.py"
             path.write_text(f"{path.read_text()}\n\n{text}")
-            wait_until_sync(lambda: "owls.adopt" in self._listed(), "the new tool is served")
+            self.wait_for("From now on calls reach owls", "up.txt")
         else:
             (self.folder / FILES[name]).write_text(text)
 
@@ -48,7 +48,8 @@ class Reader:
             self.fleet = self._stack.enter_context(up(self.folder, None, *words[1:]))
         elif words[:1] == ["host"]:
             self._start(program, *words)
-            wait_until_sync(lambda: "clock.convert_time" in self._listed(), "the server is served")
+            self.wait_for("clock serves 2 tools", "shell.txt")
+            wait_until_sync(lambda: "clock.convert_time" in self._listed(), "the fleet has its tools")
         elif words == ["waiting.py"]:
             self._start(program, *words)
             wait_until_sync(self._approvals, "its call waits")
@@ -74,6 +75,11 @@ class Reader:
             return ended.out
         return subprocess.check_output([BIN / program, *words], cwd=self.folder, text=True)
 
+    def wait_for(self, words: str, file: str) -> None:
+        """Nothing is asked of the fleet meanwhile, which has enough to do."""
+        said = self.folder / file
+        wait_until_sync(lambda: words in said.read_text(), f"{words!r} is said", seconds=3 * PATIENCE_SECONDS)
+
     def _listed(self) -> str:
         return run("tools", "list", cwd=self.folder).out
 
@@ -91,7 +97,7 @@ def test_the_page_works_as_it_stands(tmp_path: Path) -> None:
                     reader.type(command, shown)
             else:
                 reader.write(part["name"], part["text"])
-        wait_until_sync(lambda: WAITED in (tmp_path / "shell.txt").read_text(), "the agent has its result")
+        reader.wait_for(WAITED, "shell.txt")
         assert reader.fleet is not None
         up_said = reader.fleet.said()
 

@@ -1,10 +1,12 @@
-"""`toolfleet up` in a clone: everything runs, is found from below, stays alive."""
+"""`toolfleet up` in a clone: everything runs, is found from below, stays alive; what the guides show works beside it."""
 
 import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
@@ -13,13 +15,17 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from support.command import call, run
+from support.documents import programs
 from support.modules.example_modules import EXAMPLES
 from support.processes import is_gone
 from support.servers.plain_http import PLAIN
 from support.up import COMMAND, Up, up
 from support.waiting import wait_until_sync
+from support.workers.wakes import SECRET
 from toolfleet_cli.local.examples import SLOW_EXAMPLES
 
+TAGS = programs("docs/guides/response-tags.md")
+LOCAL_TOOLS = {"TOOLFLEET_LOCAL_TOOLS": "bot_tools:tools"}
 SEARCH = ("call", "research.search_docs", "query=redis", "--timeout", 5)
 
 
@@ -31,11 +37,45 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 @pytest.fixture
+def local_fleet(tmp_path: Path) -> Iterator[Up]:
+    """With the guide's own tools."""
+    (tmp_path / "bot_tools.py").write_text(TAGS["bot-tools"])
+    with up(tmp_path, LOCAL_TOOLS) as running:
+        yield running
+
+
+@pytest.fixture
 def below(fleet: Up) -> Path:
     """A folder somewhere below that of the fleet."""
     folder = fleet.folder / "some" / "where"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def python(program: str, fleet: Up, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=fleet.folder,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def inside(lines: str, *, given: str, said: str) -> str:
+    """A program in which a guide's lines stand, with a fleet."""
+    return f"""
+import asyncio
+from toolfleet import Caller, ToolFleet
+caller = Caller(user_id="ada", permission="user")
+{given}
+async def main():
+    async with ToolFleet() as fleet:
+{textwrap.indent(lines, " " * 8)}
+    print({said})
+asyncio.run(main())
+"""
 
 
 def test_the_run_file_says_what_runs_where(fleet: Up) -> None:
@@ -154,6 +194,82 @@ def test_a_second_one_is_refused(fleet: Up, below: Path) -> None:
         assert ended.err == (
             f"A fleet is running here already (process {fleet.process.pid}): use it, or stop it first.\n"
         )
+
+
+def test_a_models_tool_call_goes_there_and_back(fleet: Up) -> None:
+    """The lines about formats, with a block as Anthropic's API brings it."""
+    lines = programs("docs/guides/provider-formats.md")["formats"]
+    given = """
+from types import SimpleNamespace as Answer
+block = Answer(type="tool_use", id="t1", name="research__search_docs", input={"query": "slow lane"})
+async def create(*, tools, **asked):
+    assert "research__search_docs" in [tool["name"] for tool in tools]
+    return Answer(content=[block])
+client, model, messages = Answer(messages=Answer(create=create)), "a model", []
+"""
+    ended = python(inside(lines, given=given, said='reply["tool_use_id"], reply.get("is_error")'), fleet)
+
+    assert ended.stdout.startswith("t1 "), ended.stderr
+    assert "True" not in ended.stdout
+
+
+@pytest.mark.slow
+def test_a_models_tag_is_executed_by_a_worker(local_fleet: Up) -> None:
+    """The lines about tags, with the guide's own tool running in the fleet."""
+    given = """
+import bot_tools
+from toolfleet.tags import TagRegistry, ToolContext, parse_response
+prompt, question = "", "what is new?"
+text = "I will look.\\nRESEARCH: slow lanes"
+"""
+    program = inside(TAGS["tags"], given=given, said='result.message, "|", parsed')
+    ended = python(program, local_fleet, LOCAL_TOOLS)
+
+    assert ended.stdout.startswith("Looking for slow lanes. |"), ended.stderr
+
+
+def test_a_job_is_polled_and_its_end_is_heard_of(fleet: Up) -> None:
+    """The program about jobs, as it stands, beside a fleet that is up."""
+    ended = python(programs("docs/guides/jobs.md")["job"], fleet)
+
+    assert ended.stdout.startswith("job.completed "), ended.stderr
+
+
+def test_a_core_acts_once_on_what_comes_twice(fleet: Up) -> None:
+    """The lines of a core: signed news are acted on once, and what is not signed is refused."""
+    given = """
+import asyncio, os
+from datetime import UTC, datetime
+import httpx
+from fastapi import FastAPI, Request, Response
+from sqlalchemy import Column, MetaData, String, Table, create_engine, insert, select
+from standardwebhooks import Webhook
+from toolfleet import Caller, ToolCall, ToolFleet, WakeUp
+engine = create_engine("sqlite:///core.db")
+metadata = MetaData()
+messages = Table("messages", metadata, Column("text", String))
+metadata.create_all(engine)
+caller, app = Caller(user_id="ada", permission="admin", allowed_modules="*"), FastAPI()
+news = WakeUp(
+    kind="continue", type="job.completed", wake_id="w", job_id="w", timestamp=1, message="", result={"workspace": "/nowhere"}
+)
+"""
+    sending = """
+async def main():
+    global fleet
+    async with ToolFleet() as fleet, httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://core") as http:
+        body, at = news.model_dump_json(), datetime.now(UTC)
+        signed = {"webhook-timestamp": str(int(at.timestamp())), "webhook-signature": Webhook(os.environ["TOOLFLEET_CORE_SECRET"]).sign("w", at, body)}
+        for headers in (signed, signed, {}):
+            print((await http.post("/continue", content=body, headers={"webhook-id": "w", **headers})).status_code)
+    with engine.connect() as connection:
+        print(len(connection.execute(select(messages.c.text)).all()))
+asyncio.run(main())
+"""
+    core = programs("docs/guides/wake-ups.md")["core"]
+    ended = python(f"{given}\n{core}\n{sending}", fleet, {"TOOLFLEET_CORE_SECRET": SECRET})
+
+    assert ended.stdout == "204\n204\n401\n1\n", ended.stderr
 
 
 @pytest.mark.parametrize(
