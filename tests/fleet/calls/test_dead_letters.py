@@ -2,22 +2,24 @@
 
 import asyncio
 import contextlib
+import io
 import json
-import os
-import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from redis.asyncio import Redis
 
+from support.command import run
 from support.fleet import TestBed
 from support.module_server import ModuleServer, Request, serve
-from support.up import COMMAND
-from support.waiting import PATIENCE_SECONDS, wait_until
+from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.errors import NoSuchDeadLetter
 
@@ -72,25 +74,11 @@ def start(bed: TestBed) -> Iterator[Start]:
 
 async def dead(bed: TestBed, *words: str, code: int = 0, stdin: str = "") -> str:
     """What `toolfleet dead …` prints."""
-    settings = bed.settings
-    env = {
-        **os.environ,
-        "TOOLFLEET_REDIS_URL": str(settings.redis_url),
-        "TOOLFLEET_MODULE_SERVICES": json.dumps(settings.module_services),
-    }
-    run = [*COMMAND, "dead", *words]
-    ended = await asyncio.to_thread(
-        subprocess.run,
-        run,
-        env=env,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=3 * PATIENCE_SECONDS,
-        check=False,
-    )
-    assert ended.returncode == code, ended.stderr
-    return str(ended.stdout)
+    env = environment_of(bed.settings)
+    with patch.object(sys, "stdin", io.StringIO(stdin)):
+        ended = await asyncio.to_thread(run, "dead", *words, env=env)
+    assert ended.code == code, ended.err
+    return ended.out
 
 
 async def test_an_unknown_end_is_kept_and_can_be_replayed(
