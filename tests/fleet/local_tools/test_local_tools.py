@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
@@ -11,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from support.command import run
 from support.fleet import TestBed
 from support.module_server import ModuleServer
-from support.up import COMMAND
-from support.waiting import wait_until_answered
+from support.programs.fork_server import start
+from support.waiting import PATIENCE_SECONDS, wait_until_answered
 from toolfleet import Caller, ModuleStatus, ToolCall, ToolFleet, ToolResult
+from toolfleet_cli.local.commands import worker_command
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.catalog.operator import operating
@@ -39,7 +40,8 @@ def program(tmp_path: Path) -> Path:
 
 
 def path_to(program: Path) -> dict[str, str]:
-    return {"PYTHONPATH": str(program.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    """Where a worker finds it. A test's programs differ in length: by that Python knows that its bytecode is of another one."""
+    return {"PYTHONPATH": str(program.parent)}
 
 
 @asynccontextmanager
@@ -65,12 +67,22 @@ async def until(agent: ToolFleet, is_so: Callable[[ModuleStatus], bool]) -> Modu
     return found[-1]
 
 
-async def test_a_worker_that_starts_anew_says_at_once_what_it_has(bed: TestBed, program: Path, owner: Caller) -> None:
-    """Its program may have changed: neither beat nor an operator has to ask."""
+async def test_agents_know_what_workers_have_said(
+    bed: TestBed, program: Path, owner: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that starts anew says at once what it has, for its program may have changed: nobody has to ask.
+
+    No agent imports them, not even where its settings name them, it could, and no worker is there any more: it reads the manifest.
+    """
     program.write_text(OWLS)
     with bed.worker(env=path_to(program)):
         async with agent_of(bed) as agent:
             await until(agent, lambda local: local.ok)
+    monkeypatch.syspath_prepend(program.parent)
+    async with ToolFleet(settings=bed.settings) as agent:
+        assert (await agent.modules.refresh())["local"].ok
+        assert "local.owls" in {tool.name for tool in await agent.tools(owner)}
+    assert MODULE not in sys.modules
     program.write_text(OWLS.replace("Count owls.", "Count larks."))
     with bed.worker(env=path_to(program)):
         async with agent_of(bed) as agent:
@@ -89,9 +101,9 @@ async def test_tools_that_cannot_be_imported_end_no_worker(bed: TestBed, program
         async with agent_of(bed) as agent:
             assert (await call(agent, owner, "owls.echo", text="hu")).success
             assert not (await until(agent, lambda local: where in str(local.error))).ok
-            (row,) = (row for row in said(bed, "modules", "list", "--json") if row["module"] == "local")
+            (row,) = (row for row in await said(bed, "modules", "list", "--json") if row["module"] == "local")
             assert (row["state"], where in row["error"]) == ("failed", True)
-            troubles = said(bed, "status", "--json")["troubles"]
+            troubles = (await said(bed, "status", "--json"))["troubles"]
             assert [one["error"] for one in troubles if one["module"] == "local"] == [row["error"]]
             assert "local_tools_not_imported" in worker.said()
             assert where in worker.said()
@@ -101,11 +113,10 @@ async def test_tools_that_cannot_be_imported_end_no_worker(bed: TestBed, program
             assert (await call(agent, owner, "local.owls")).result == "five"
 
 
-def said(bed: TestBed, *words: str) -> Any:
-    env = environment_of(Settings(redis_url=bed.redis_url))
-    ended = subprocess.run([*COMMAND, *words], env=env, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout)
+async def said(bed: TestBed, *words: str) -> Any:
+    ended = await asyncio.to_thread(run, *words, env=environment_of(Settings(redis_url=bed.redis_url)))
+    assert ended.code == 0, ended.err
+    return json.loads(ended.out)
 
 
 async def test_a_worker_that_cannot_import_them_leaves_their_calls_to_others(
@@ -127,38 +138,13 @@ async def test_a_worker_may_insist_on_all_of_its_tools(bed: TestBed, program: Pa
     """It ends with what is wrong, as one sentence, before it has begun."""
     program.write_text("tools = [\n")
     env = {**environment_of(bed.settings), **path_to(program), "TOOLFLEET_LOCAL_TOOLS_REQUIRED": "true"}
-    command = [*COMMAND, "worker"]
-    ended = await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True, text=True, check=False)
-    assert ended.returncode != 0
-    assert f"cannot be imported: SyntaxError: '[' was never closed ({program}, line 1)" in ended.stdout + ended.stderr
-    assert "Traceback" not in ended.stdout + ended.stderr
-
-
-_AGENT = f"""
-import asyncio, sys
-from toolfleet import Caller, ToolFleet
-
-async def main():
-    owner = Caller(user_id="ada", permission="owner", allowed_modules="*")
-    async with ToolFleet() as fleet:
-        statuses = await fleet.modules.refresh()
-        tools = [tool.name for tool in await fleet.tools(owner) if tool.name.startswith("local.")]
-    print(statuses["local"].ok, tools, "{MODULE}" in sys.modules)
-
-asyncio.run(main())
-"""
-
-
-async def test_an_agent_never_imports_them(bed: TestBed, program: Path) -> None:
-    """Not even where its settings name them, it could, and no worker is there any more: it reads the manifest."""
-    program.write_text(OWLS)
-    env = {**environment_of(bed.settings), **path_to(program)}
-    with bed.worker(env=path_to(program)):
-        async with agent_of(bed) as agent:
-            await until(agent, lambda local: local.ok)
-    command = [sys.executable, "-c", _AGENT]
-    ended = await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True, text=True, check=False)
-    assert (ended.stdout, ended.returncode) == ("True ['local.owls'] False\n", 0), ended.stderr
+    log = program.with_suffix(".log")
+    with log.open("wb") as output:
+        worker = start(worker_command("all"), env=env, output=output)
+    assert await asyncio.to_thread(worker.wait, PATIENCE_SECONDS) != 0
+    words = log.read_text()
+    assert f"cannot be imported: SyntaxError: '[' was never closed ({program}, line 1)" in words
+    assert "Traceback" not in words
 
 
 async def test_changed_code_of_pinned_tools_waits_for_an_approval(bed: TestBed, program: Path, owner: Caller) -> None:

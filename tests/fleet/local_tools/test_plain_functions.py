@@ -2,47 +2,58 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.files.pictures import JPEG, PNG, base64
-from support.fleet import TestBed, local_tools_known
+from support.fleet import TestBed, local_tools_known, own_bed
 from support.local_tools.plain_tools import shout_tag
 from support.module_server import ModuleServer
 from support.waiting import wait_until
-from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet.tags import TagRegistry, ToolContext
-from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.calls.handle import CallHandle
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
 ENV = {"PYTHONPATH": str(Path(__file__).parents[2])}  # where workers find the functions
 THREADS = 2
+# Workers have two threads, and are taken for lost after two seconds.
+MORE: dict[str, object] = {
+    "visibility_timeout": 2,
+    "local_tools": "support.local_tools.plain_tools:tools",
+    "local_threads": THREADS,
+}
 
 
 @pytest.fixture(scope="module")
 def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
-    """A fleet whose workers have two threads, and are taken for lost after two seconds."""
-    more = {"visibility_timeout": 2, "local_tools": "support.local_tools.plain_tools:tools", "local_threads": THREADS}
-    with redis_server(tmp_path_factory.mktemp("redis")) as url:
-        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), more)
+    """A fleet with a worker."""
+    with own_bed(owls, tmp_path_factory.mktemp("bed"), **MORE) as bed, bed.worker(env=ENV):
+        yield bed
 
 
 @pytest.fixture
-def worker(bed: TestBed) -> Iterator[WorkerProcess]:
-    with bed.worker(env=ENV) as worker:
-        yield worker
+async def fleet(bed: TestBed) -> AsyncIterator[ToolFleet]:
+    async with opened(bed) as fleet:
+        yield fleet
 
 
-@pytest.fixture
-async def fleet(bed: TestBed, worker: WorkerProcess) -> AsyncIterator[ToolFleet]:
+@asynccontextmanager
+async def opened(bed: TestBed) -> AsyncGenerator[ToolFleet]:
     async with ToolFleet(settings=bed.settings) as fleet:
         await local_tools_known(fleet)
         yield fleet
+
+
+@pytest.fixture
+def mortal(owls: ModuleServer, tmp_path: Path) -> Iterator[TestBed]:
+    """A fleet for a worker that ends."""
+    with own_bed(owls, tmp_path, **MORE) as bed:
+        yield bed
 
 
 @pytest.fixture
@@ -68,36 +79,35 @@ async def call(fleet: ToolFleet, name: str, *, timeout: float = 30, **arguments:
     return await fleet.call(ToolCall(tool_name=name, arguments=arguments), OWNER, timeout=timeout)
 
 
-async def test_a_worker_that_is_killed_leaves_an_honest_end(
-    bed: TestBed, fleet: ToolFleet, worker: WorkerProcess, journal: Path
-) -> None:
+async def test_a_worker_that_is_killed_leaves_an_honest_end(mortal: TestBed, journal: Path) -> None:
     """What changes nothing is run again by another one; of what may have changed something nobody knows."""
-    unknown, reading = [await submit(fleet, name, journal) for name in ("local.hold", "local.hold_reading")]
-    await wait_until(lambda: words(journal) == ["began"] * 2, "both run")
-    worker.send_signal(signal.SIGKILL)
-    go(journal)
-    with bed.worker(env=ENV):
-        first, second = await unknown.result(60), await reading.result(60)
+    with mortal.worker(env=ENV) as worker:
+        async with opened(mortal) as fleet:
+            unknown, reading = [await submit(fleet, name, journal) for name in ("local.hold", "local.hold_reading")]
+            await wait_until(lambda: words(journal) == ["began"] * 2, "both run")
+            worker.send_signal(signal.SIGKILL)
+            go(journal)
+            with mortal.worker(env=ENV):
+                first, second = await unknown.result(60), await reading.result(60)
 
     assert (first.error_code, first.effect_state) == ("outcome_unknown", "unknown")
     assert (second.success, second.result) == (True, "held")
     assert words(journal) == ["began"] * 3 + ["ended"]
 
 
-async def test_a_deadline_ends_a_call_whose_function_goes_on(
-    fleet: ToolFleet, worker: WorkerProcess, journal: Path
-) -> None:
+async def test_a_deadline_ends_a_call_whose_function_goes_on(mortal: TestBed, journal: Path) -> None:
     """The worker's other calls are not held up, it ends though the thread is taken, and nothing of the call comes twice."""
-    late = await (await submit(fleet, "local.hold", journal, timeout=4)).result(30)
-    assert (late.success, late.effect_state, late.retryable) == (False, "unknown", False)
-    assert late.error_code in {"timed_out", "outcome_unknown"}
-    assert (await call(fleet, "local.quick")).result == "here"
-    assert words(journal) == ["began"]
+    with mortal.worker(env=ENV) as worker:
+        async with opened(mortal) as fleet:
+            late = await (await submit(fleet, "local.hold", journal, timeout=4)).result(30)
+            assert (late.success, late.effect_state, late.retryable) == (False, "unknown", False)
+            assert late.error_code in {"timed_out", "outcome_unknown"}
+            assert (await call(fleet, "local.quick")).result == "here"
+            assert words(journal) == ["began"]
 
-    await wait_until(lambda: "local_tool_left_behind" in worker.said(), "it is left behind")
-    worker.send_signal(signal.SIGTERM)
-    assert await asyncio.to_thread(worker.wait) == 0
-    assert "local_tool_left_behind" in worker.said()
+            await wait_until(lambda: "local_tool_left_behind" in worker.said(), "it is left behind")
+            worker.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(worker.wait) == 0
 
 
 async def test_a_function_hears_that_its_call_was_cancelled(fleet: ToolFleet, journal: Path) -> None:
