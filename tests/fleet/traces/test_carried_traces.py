@@ -51,7 +51,11 @@ BOSS = Approver("command line", "bob", "admin")
 
 @pytest.fixture(scope="module")
 def nests(
-    traced_bed: TestBed, traced_worker: WorkerProcess, collector: OtlpReceiver, tmp_path_factory: pytest.TempPathFactory
+    traced_bed: TestBed,
+    traced_worker: WorkerProcess,
+    collector: OtlpReceiver,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> Iterator[TracedAgent]:
     """An agent, and a folder whose processes may export."""
     del traced_worker
@@ -60,11 +64,9 @@ def nests(
     (folder / "nests.py").write_text(TOOLS)
     spec = {"nests": {"folder": str(folder), "variables": EXPORTED}}
     env = {"TOOLFLEET_REDIS_URL": traced_bed.redis_url, "TOOLFLEET_HOSTS": json.dumps(spec), **collector.environment}
-    agents = {**environment_of(traced_bed.settings), **collector.environment, "AGENT_PROVIDER": "own"}
     with folder_host_process(folder, "--port", "0", env=env, name="nests"):
         asyncio.run(_listed(traced_bed))
-        with traced_agent(agents) as agent:
-            yield agent
+        yield request.getfixturevalue("agent")  # it begins now, and so knows the folder
 
 
 async def _listed(bed: TestBed) -> None:

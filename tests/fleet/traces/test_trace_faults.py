@@ -9,7 +9,7 @@ import pytest
 
 from support.fleet import TestBed
 from support.module_server import ModuleServer
-from support.traces.agent_program import TracedAgent, traced_agent
+from support.traces.agent_program import traced_agent
 from support.traces.otlp_receiver import OtlpReceiver
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.environment import environment_of
@@ -138,4 +138,3 @@ def test_an_agent_has_no_provider_of_ours_set_for_it(traced_bed: TestBed, collec
     assert [span.service for span in collector.of_call(said["call_id"]) if span.kind == "PRODUCER"] == [
         "toolfleet-agent"
     ]
-    assert isinstance(agent, TracedAgent)

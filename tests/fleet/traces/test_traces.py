@@ -1,20 +1,35 @@
-"""One trace of a call, from the agent's span to the module's function."""
+"""One trace of a call, from the agent's span, or that of a request at a gateway, to the module's function."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from support.documents import ROOT
 from support.fleet import TestBed, program
+from support.gateways.gateway_process import Gateway, gateway_process
+from support.gateways.mcp_clients import ERAS, Era, mcp_client
 from support.traces.agent_program import SPAN, TracedAgent
+from support.traces.drawing import drawn
 from support.traces.otlp_receiver import OtlpReceiver, ReceivedSpan
 from support.traces.woken_core import Core
 from support.waiting import PATIENCE_SECONDS, wait_until_sync
+from support.worker_process import WorkerProcess
 from toolfleet_cli.local.commands import beat_command
 from toolfleet_registry.tracing.trace_context import attempt_span_id
 
+GUIDE = ROOT / "docs/guides/traces.md"
+TRACE_ID = "0af7651916cd43dd8448eb211c80319{}"
+PARENT = "b7ad6b7169203331"
 CALLED = ("send tools.owls", "process tools.owls", "execute_tool owls.read", "POST", "POST /execute")
 
 
 def test_a_call_is_one_trace_from_the_agents_span_to_the_module(agent: TracedAgent, collector: OtlpReceiver) -> None:
-    """Each span is the child of the one before it, in whichever process, and says what it is by its kind."""
+    """Each span is the child of the one before it, in whichever process, and says what it is by its kind.
+
+    The guide shows it so, word for word but for what each call has anew.
+    """
     said = agent.call("owls.read", name="whole")
     spans = collector.wait_for(SPAN, *CALLED, trace_id=said["trace_id"])
 
@@ -25,6 +40,7 @@ def test_a_call_is_one_trace_from_the_agents_span_to_the_module(agent: TracedAge
     assert [span.service for span in spans] == ["owl-watcher"] * 2 + ["toolfleet-worker"] * 3 + ["owls"]
     assert not any(span.is_error for span in spans)
     assert len(collector.trace(said["trace_id"])) == len(spans)
+    assert drawn(spans) in GUIDE.read_text(), f"the guide should show:\n{drawn(spans)}"
 
 
 def _linked_as(span: ReceivedSpan) -> dict[str, str]:
@@ -114,3 +130,55 @@ def _processed(collector: OtlpReceiver, trace_id: str) -> list[ReceivedSpan]:
 
 def _woken(collector: OtlpReceiver, trace_id: str, url: str) -> list[ReceivedSpan]:
     return [span for span in collector.trace(trace_id) if str(span.attributes.get("url.full", "")).startswith(url)]
+
+
+@pytest.fixture(scope="module")
+def gateway(traced_bed: TestBed, traced_worker: WorkerProcess, collector: OtlpReceiver) -> Iterator[Gateway]:
+    del traced_worker
+    with gateway_process(traced_bed, env=collector.environment) as gateway:
+        yield gateway
+
+
+async def test_a_rest_call_is_below_its_senders_span(gateway: Gateway, collector: OtlpReceiver) -> None:
+    """The span is named after the route; the call's own spans are below it."""
+    trace_id = TRACE_ID.format("a")
+    async with gateway.client() as client:
+        body = {"tool_name": "owls.read", "arguments": {"name": "rest"}}
+        answer = await client.post(
+            "/calls", json=body, headers={"traceparent": f"00-{trace_id}-{PARENT}-01", "Prefer": "wait=30"}
+        )
+    spans = collector.wait_for("POST /calls", *CALLED, trace_id=trace_id)
+
+    assert answer.status_code == 200, answer.text
+    assert [span.parent_id for span in spans] == [PARENT, *(span.span_id for span in spans[:-1])]
+    assert (spans[0].kind, spans[0].service) == ("SERVER", "toolfleet-gateway")
+    assert spans[0].attributes["http.route"] == "/calls"
+    assert len(collector.trace(trace_id)) == len(spans)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_an_mcp_call_has_one_span_of_its_request(gateway: Gateway, collector: OtlpReceiver, era: Era) -> None:
+    """On the short lane it is ours, on the SDK's way the SDK's: by the same names, and never both."""
+    trace_id = TRACE_ID.format(ERAS.index(era))
+    async with mcp_client(gateway, era) as client:
+        meta: Any = {"traceparent": f"00-{trace_id}-{PARENT}-01"}
+        result = await client.call_tool("owls.read", {"name": f"mcp {era}"}, meta=meta)
+    spans = collector.wait_for("tools/call owls.read", *CALLED, trace_id=trace_id)
+
+    assert not result.is_error
+    assert [span.parent_id for span in spans] == [PARENT, *(span.span_id for span in spans[:-1])]
+    assert (spans[0].kind, spans[0].service) == ("SERVER", "toolfleet-gateway")
+    assert spans[0].attributes["mcp.method.name"] == "tools/call"
+    assert spans[0].attributes["gen_ai.operation.name"] == "execute_tool"
+    assert len(collector.trace(trace_id)) == len(spans)
+
+
+async def test_a_failed_tool_is_an_error_of_its_request(gateway: Gateway, collector: OtlpReceiver) -> None:
+    """The conventions have a word for a result that is an error."""
+    trace_id = TRACE_ID.format("e")
+    async with mcp_client(gateway) as client:
+        meta: Any = {"traceparent": f"00-{trace_id}-{PARENT}-01"}
+        result = await client.call_tool("owls.second_time", {"name": "e", "kind": "late"}, meta=meta)
+    (span,) = collector.wait_for("tools/call owls.second_time", trace_id=trace_id)
+
+    assert result.is_error is span.is_error

@@ -74,6 +74,21 @@ _PRELOADS = {
         "toolfleet.webhooks",
         "toolfleet_tasks.client.fleet",
     ),
+    # A traced agent, and what its author's provider is made of.
+    "support.traces.agent_program": (
+        "celery.canvas",
+        "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+        "opentelemetry.sdk.resources",
+        "opentelemetry.sdk.trace.export",
+        "psutil",
+        "toolfleet_tasks.approvals.changes",
+        "toolfleet_tasks.client.namespaces.canvas",
+        "toolfleet_tasks.client.namespaces.jobs",
+        "toolfleet_tasks.client.namespaces.queues",
+        "toolfleet_tasks.client.namespaces.wakeups",
+        "toolfleet_tasks.client.replay",
+        "toolfleet_tasks.metrics.agent_metrics",
+    ),
 }
 _CORES = ("agent_core.main:app", "support.core.dying_core:app")
 

@@ -1,7 +1,7 @@
-"""An agent in a process of its own, traced as its environment says: `python -m support.traces.agent_program`.
+"""An agent in a process of its own, traced as its environment says: `python -m support.traces.agent_program ORDERS ANSWERS`.
 
-Each line of its input is a call as JSON, for each it prints one with its id, how it ended, how many seconds that took, and the span it was made
-in. With `AGENT_PROVIDER=own` it sets a provider of its own before, and the calls are below a span of the agent's.
+Each line of the first file is a call as JSON, for each it writes one to the other: its id, how it ended, how many seconds that took, and the span it
+was made in. With `AGENT_PROVIDER=own` it sets a provider of its own before, and the calls are below a span of the agent's.
 """
 
 import asyncio
@@ -12,12 +12,14 @@ import sys
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from subprocess import Popen
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, Any
 
 from celery import chain
 
-from support.processes import next_line, python_program
+from support.programs.fork_server import Process, start
+from support.waiting import wait_until_sync
 from support.worker_process import TESTS
 from toolfleet import Caller, Conversation, Poll, Schedule, ToolCall, ToolFleet, ToolResult
 
@@ -61,13 +63,13 @@ async def _made(fleet: ToolFleet, asked: dict[str, Any]) -> ToolResult:
     return result or ToolResult.failed(call.tool_name, "timed_out", "It has not ended.", effect_state="unknown")
 
 
-async def _main() -> None:
+async def _main(orders: IO[str], answers: IO[str]) -> None:
     own = os.environ.get("AGENT_PROVIDER") == "own"
     provider = _own_provider() if own else None
     async with ToolFleet() as fleet:
         loop = asyncio.get_running_loop()
-        print("ready", flush=True)  # noqa: T201
-        while line := await loop.run_in_executor(None, sys.stdin.readline):
+        print("ready", file=answers, flush=True)
+        while line := await loop.run_in_executor(None, orders.readline):
             asked = json.loads(line)
             span = provider.get_tracer("owls").start_as_current_span(SPAN) if provider else contextlib.nullcontext()
             began = time.monotonic()
@@ -84,16 +86,36 @@ async def _main() -> None:
                 "span_id": f"{context.span_id:016x}" if context else None,
                 "imported": "toolfleet_registry.tracing.otel_tracing" in sys.modules,
             }
-            print(json.dumps(said), flush=True)  # noqa: T201
+            print(json.dumps(said), file=answers, flush=True)
     if provider is not None:
         provider.force_flush()
 
 
 class TracedAgent:
-    """The program, as it runs."""
+    """The program, as it runs in a folder of its own."""
 
-    def __init__(self, process: Popen[str]) -> None:
-        self.process = process
+    def __init__(self, env: Mapping[str, str], folder: Path) -> None:
+        self._answers, self._log, self._read = folder / "answers", folder / "log", 0
+        orders = folder / "orders"
+        os.mkfifo(orders)
+        # The descriptor of one who reads as well is there at once, and the agent reads the end once it is closed.
+        self._orders = os.fdopen(os.open(orders, os.O_RDWR), "w")
+        command = [sys.executable, "-m", __name__, orders, self._answers]
+        with self._log.open("wb") as output:
+            self.process: Process = start(command, env={**env, "PYTHONPATH": str(TESTS)}, output=output)
+
+    def answer(self) -> str:
+        """The next line that it writes."""
+        wait_until_sync(lambda: self._lines() or self.process.poll() is not None, "the agent answers", seconds=60)
+        lines = self._lines()
+        assert lines, self._log.read_text()
+        self._read += 1
+        return lines[0]
+
+    def _lines(self) -> list[str]:
+        """Those that it has written whole, and nobody has read."""
+        text = self._answers.read_text() if self._answers.exists() else ""
+        return text[: text.rfind("\n") + 1].splitlines()[self._read :]
 
     def call(self, tool_name: str, options: Mapping[str, Any] | None = None, **arguments: Any) -> dict[str, Any]:
         """Make a call, and wait for its end."""
@@ -116,33 +138,37 @@ class TracedAgent:
         self._write(asked)
 
     def _write(self, asked: Mapping[str, Any]) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{json.dumps(asked)}\n")
-        self.process.stdin.flush()
+        self._orders.write(f"{json.dumps(asked)}\n")
+        self._orders.flush()
 
     def end(self) -> dict[str, Any]:
-        said: dict[str, Any] = json.loads(next_line(self.process))
+        said: dict[str, Any] = json.loads(self.answer())
         return said
 
     def leave(self, *, seconds: float = 20) -> int:
         """Let it end; its exit code."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        self._orders.close()
         return self.process.wait(seconds)
+
+    def kill(self) -> None:
+        """End it, if it still runs."""
+        self._orders.close()
+        self.process.kill()
 
 
 @contextmanager
 def traced_agent(env: Mapping[str, str]) -> Generator[TracedAgent]:
     """An agent with this environment, that has its fleet."""
-    program = "import sys; sys.path.insert(0, sys.argv[1]); from support.traces.agent_program import main; main()"
-    with python_program(program, TESTS, stdin=True, env=env) as process:
-        assert next_line(process) == "ready"
-        yield TracedAgent(process)
-
-
-def main() -> None:
-    asyncio.run(_main())
+    with TemporaryDirectory() as folder:
+        agent = TracedAgent(env, Path(folder))
+        try:
+            assert agent.answer() == "ready"
+            yield agent
+        finally:
+            agent.kill()
+            agent.process.wait(20)
 
 
 if __name__ == "__main__":
-    main()
+    with Path(sys.argv[1]).open() as given, Path(sys.argv[2]).open("w") as written:
+        asyncio.run(_main(given, written))
