@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 
 Effect = Literal["once", "idempotent", "read", "undeclared"]
 Fate = Literal["dies", "pauses"]
-SceneName = Literal["call", "late", "approved", "rejected", "expired", "job", "core", "stream"]
+SceneName = Literal["call", "queued", "late", "approved", "rejected", "expired", "job", "core", "stream"]
 Victim = Literal["worker", "agent", "approver", "beat", "core"]
 EFFECTS: tuple[Effect, ...] = ("once", "idempotent", "read", "undeclared")
 _ROOT = Path(__file__).parents[2]
 _SOUND = _ROOT / ".cache" / "simulation" / "sound"
 PARTS = (0.0, 0.5, 1.0)
 """How much of the write still leaves the member. A member that pauses has written all of it."""
+_NEVER = sys.maxsize, PARTS[-1]
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,9 @@ ROWS: tuple[Row, ...] = (
     *(Row("call", "worker", f"{each}_works", is_bounded=True) for each in ("once", "read")),
     *(Row("call", "worker", f"{each}_works", 2, fate="pauses") for each in EFFECTS),
     *(Row("call", "worker", f"{each}_lasts", 2, fate="pauses") for each in ("once", "read")),
-    Row("call", "worker", "read_fails", 2, fate="pauses"),
+    *(Row("call", "worker", each, 2, fate="pauses") for each in ("read_fails", "idempotent_declines")),
+    Row("call", "worker", "idempotent_repels"),
+    *(Row("queued", "worker", f"{each}_works", 2) for each in ("once", "read")),
     *(Row("late", "worker", f"{each}_lasts") for each in ("once", "read")),
     *(Row("call", "agent", f"{each}_works") for each in EFFECTS),
     *(Row("approved", victim) for victim in ("worker", "beat", "agent", "approver")),
@@ -106,16 +109,16 @@ class Findings:
 async def walk(
     row: Row, bed: "Bed", *, every: int = 1, first: int = 0, is_enough: Callable[[Findings], bool] = lambda _: False
 ) -> Findings:
-    """Go through a row's points, or each `every`th one from `first` on, until they are over or it is enough."""
+    """Go through a row's points, or each `every`th one from `first` on, until they are over or it is enough. First, nobody dies."""
     from simulation.kill_scenes import SCENES  # noqa: PLC0415 - it needs virtual time
 
     found = Findings(row)
     scene = SCENES[row.scene](row, bed)
     await scene.open()
-    survived = 0
-    for number, (write, part) in enumerate((write, part) for write in itertools.count(1) for part in row.parts):
-        if number % every != first % every:
-            continue
+    survived = -1
+    points = ((write, part) for write in itertools.count(1) for part in row.parts)
+    chosen = itertools.islice(points, first % every, None, every)
+    for write, part in itertools.chain([_NEVER], chosen):
         violations = await scene.play(write, part)
         found.points += 1
         found.violations += [f"{row.name} write {write} part {part}: {each}" for each in violations]
@@ -123,9 +126,7 @@ async def walk(
             survived, found.deaths, found.most_writes = 0, found.deaths + 1, write
         else:
             survived += 1
-        if is_enough(found):
-            return found
-        if survived == len(PARTS):  # all of one write's, or of three: it never came
+        if is_enough(found) or survived == len(PARTS):  # all of one write's, or of three: it never came
             break
     found.violations += [f"{row.name} at the end: {each}" for each in await scene.close()]
     return found

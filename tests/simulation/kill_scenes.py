@@ -41,19 +41,25 @@ TIMEOUT_SECONDS = 40.0
 TOLD_SECONDS = 4 * LEASE_SECONDS
 """A call whose worker dies is told about after so long at the latest, beside what its module takes."""
 
-_UNDISTURBED_SECONDS = 2.0  # a retry's pause is under one
+_UNDISTURBED_SECONDS = 0.2
 _LASTS_SECONDS = LEASE_SECONDS + 1.5
 _PAUSE_SECONDS = 2 * LEASE_SECONDS + 1
+_TAKES = {"retries": 1.0} | dict.fromkeys(("lasts", "fails", "declines"), 3 * _LASTS_SECONDS)
+"""How long a call takes at the most that is executed so: a retry's pause is under a second."""
 _LATE_TIMEOUT_SECONDS = 2.0
 _MOST_ATTEMPTS = 2
 _QUIET_SECONDS = 60.0
 _LONGEST_SECONDS = 300.0
 _STEP_SECONDS = 0.05
+_HEARD_SECONDS = 1.0
+"""In that time workers hear that a queue is paused."""
 _OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
 _SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 _KEYS = Keys()
 _QUEUES = ("tools.owls", "tools.works")
 _REPEATABLE = {"read", "idempotent"}
+_DECLINED = "3600"
+"""After so many seconds a call may come again: nobody waits so long."""
 
 
 class Scene:
@@ -92,10 +98,14 @@ class Scene:
         self.fleet = await self.bed.agent()
 
     async def serve(self) -> None:
-        """Serve the modules. Each call is executed as its tool says: at once, in a while, at its second try, or at that in a while."""
+        """Serve the modules. Each call is executed as its tool says.
+
+        At once, in a while, at its second try, at that in a while, only if that comes without having been asked for, or at its
+        first try alone.
+        """
         for effect in ("once", "idempotent", "read", "undeclared"):
             declared = {} if effect == "undeclared" else {"effect": effect}
-            for how in ("works", "lasts", "retries", "fails"):
+            for how in ("works", "lasts", "retries", "fails", "declines", "repels"):
                 self.module.add(f"{effect}_{how}", self._execute, **declared)
         await self.bed.serve(self.module)
 
@@ -179,9 +189,9 @@ class Scene:
             found.append(f"it has {lines} lines in the audit")
         return found + [f"{each}: {left}" for each in [*_QUEUES, "unacked"] if (left := self._left_in(each))]
 
-    def executed_well(self, ref: str, result: ToolResult, effect: str, *, retries: bool = False) -> list[str]:
+    def executed_well(self, ref: str, result: ToolResult, effect: str, how: str = "works") -> list[str]:
         """Return what does not hold of how often a call was executed, and what was told about it."""
-        call_id = result.audit.call_id or ""
+        call_id, retries = result.audit.call_id or "", how not in {"works", "lasts"}
         keys = [
             headers["idempotency-key"]
             for headers, request in zip(self.module.headers, self.module.requests, strict=True)
@@ -192,16 +202,21 @@ class Scene:
             found.append(f"{call_id} was sent under the keys {keys}")
         if len(done) > (1 if effect not in _REPEATABLE else _MOST_ATTEMPTS) or len(keys) > _MOST_ATTEMPTS:
             found.append(f"executed {len(done)} times, in {len(keys)} requests")
+        if len(keys) > result.audit.attempts:
+            found.append(f"sent {len(keys)} times, and told of {result.audit.attempts} attempts")
         if result.success and result.result not in done:
             found.append(f"told {result.result}, executed {done}")
         # The worker may have died before its attempt, which nobody can know: then the module's refusal has met the last one.
-        codes = {"outcome_unknown", "module_error"} if retries and effect in _REPEATABLE else {"outcome_unknown"}
+        codes = (
+            {"outcome_unknown", "module_error", "busy"} if retries and effect in _REPEATABLE else {"outcome_unknown"}
+        )
         is_unknown = result.error_code in codes and result.effect_state == "unknown"
         may_be_unknown = self.has_died and (effect not in _REPEATABLE or retries)
-        if not result.success and not (is_unknown and may_be_unknown):
+        is_declined = how == "declines" and (result.error_code, result.effect_state, done) == ("busy", "none", [])
+        if not result.success and not is_declined and not (is_unknown and may_be_unknown):
             found.append(f"ended as {result.error_code} {result.effect_state}: {result.error}")
         has_letter = bool(self.look("HEXISTS", _KEYS.dead, call_id))
-        if has_letter == result.success:
+        if has_letter == (result.success or is_declined):
             found.append(f"{'a' if has_letter else 'no'} dead letter of {result.error_code or 'success'}")
         return found
 
@@ -242,14 +257,19 @@ class Scene:
 
     async def _execute(self, request: Request) -> web.StreamResponse | dict[str, Any]:
         ref, how = request["arguments"]["ref"], request["tool_name"].rpartition("_")[2]
-        tries = sum(each["arguments"].get("ref") == ref for each in self.module.requests)
-        if how in {"lasts", "fails"}:
+        tries = self._times_sent(ref)
+        if how in {"lasts", "fails"} or (how == "declines" and tries > 1):
             await asyncio.sleep(_LASTS_SECONDS)
+        if how == ("declines" if tries == 1 else "repels"):
+            return web.Response(status=503, headers={"Retry-After": _DECLINED if tries == 1 else "0"}, text="later")
         if how in {"retries", "fails"} and tries == 1:
             does_no_harm = request["tool_name"].startswith(("owls.read", "owls.idempotent"))
             return web.Response(status=500 if does_no_harm else 503, headers={"Retry-After": "0"}, text="later")
         self.effects[ref].append(f"{ref} {tries}")
         return {"success": True, "result": self.effects[ref][-1]}
+
+    def _times_sent(self, ref: str) -> int:
+        return sum(each["arguments"].get("ref") == ref for each in self.module.requests)
 
     def _held(self) -> bool:
         return any(self._left_in(each) for each in [*_QUEUES, "unacked"])
@@ -272,25 +292,54 @@ class CallScene(Scene):
         call = ToolCall(tool_name=f"owls.{self.row.tool}", arguments={"ref": ref}, idempotency_key=key)
         began_at = clock.monotonic()
         result = await self.by("agent", lambda fleet: fleet.call(call, _OWNER, timeout=TIMEOUT_SECONDS))
-        took = clock.monotonic() - began_at
+        took, sent = clock.monotonic() - began_at, self._times_sent(ref)
         if self.row.fate == "pauses" and self.has_died:
             await self._replaced  # it goes on, and may do so with what is over
             await asyncio.sleep(LEASE_SECONDS)
         found = await self.is_over(result.audit.call_id or "")
-        retries = how in {"retries", "fails"}
-        found += self.executed_well(ref, result, effect, retries=retries)
+        found += self.executed_well(ref, result, effect, how)
+        if self._times_sent(ref) > sent:
+            found.append("begun again after its end was told")
         if self.row.victim == "agent" and not result.success:
             found.append(f"ended as {result.error_code}, and no worker has died")
-        if took > (TOLD_SECONDS if self.has_died else _UNDISTURBED_SECONDS) + (
-            3 * _LASTS_SECONDS if how in {"lasts", "fails"} else 0
-        ):
+        if took > (TOLD_SECONDS if self.has_died else _UNDISTURBED_SECONDS) + _TAKES.get(how, 0):
             found.append(f"told after {took:.1f} s")
-        if key is not None:
+        if key is not None and result.effect_state != "none":  # else it is free
             count, again = len(self.module.requests), await self.fleet.call(call, _OWNER, timeout=TIMEOUT_SECONDS)
             if (again.success, again.result, again.error) != (result.success, result.result, result.error):
                 found.append(f"told {result}, and again {again}")
             if len(self.module.requests) != count:
                 found.append("executed again for who asks under its key")
+        return found
+
+
+class QueuedScene(Scene):
+    """Two calls that wait in a paused queue: one has two messages, as where an answer was lost, and the other is cancelled."""
+
+    has_beat = False
+
+    async def ask(self, ref: str) -> list[str]:
+        """Implements `Scene.ask`."""
+        deaths = [(site, site.dies_at - site.writes) for site in self._victims() if site.dies_at]
+        self.spare()  # until there is something to do
+        await self.fleet.queues.pause("owls")
+        await asyncio.sleep(_HEARD_SECONDS)
+        tool, twice, withdrawn = f"owls.{self.row.tool}", f"{ref}-twice", f"{ref}-withdrawn"
+        first = await self.fleet.submit(ToolCall(tool_name=tool, arguments={"ref": twice}), _OWNER)
+        await self.becomes(lambda: self.look("LLEN", "tools.owls"), "its message")
+        self.look("RPUSH", "tools.owls", self.look("LINDEX", "tools.owls", 0))
+        second = await self.fleet.submit(ToolCall(tool_name=tool, arguments={"ref": withdrawn}), _OWNER)
+        await second.cancel()
+        for site, write in deaths:
+            site.dies_at = site.writes + write
+        await self.fleet.queues.resume("owls")
+        result, none = await first.result(), await second.result()
+        found = await self.is_over(first.id) + await self.is_over(second.id)
+        found += self.executed_well(twice, result, self.row.tool.partition("_")[0])
+        if not self.has_died and (count := self._times_sent(twice)) != 1:
+            found.append(f"sent {count} times")
+        if self._times_sent(withdrawn) or (none.error_code, none.effect_state) != ("cancelled", "none"):
+            found.append(f"cancelled, sent {self._times_sent(withdrawn)} times, and told {none}")
         return found
 
 
@@ -310,11 +359,11 @@ class LateScene(Scene):
         found, is_read = await self.is_over(call_id), self.row.tool.startswith("read")
         if took > _LATE_TIMEOUT_SECONDS + 3:
             found.append(f"told after {took:.1f} s")
-        requests = [each for each in self.module.requests if each["arguments"].get("ref") == ref]
-        if len(requests) > (_MOST_ATTEMPTS if is_read else 1):
-            found.append(f"sent {len(requests)} times")
-        if result.success or (result.effect_state == "none" and requests):
-            found.append(f"sent {len(requests)} times, and told {result}")
+        sent = self._times_sent(ref)
+        if sent > (_MOST_ATTEMPTS if is_read else 1):
+            found.append(f"sent {sent} times")
+        if result.success or (result.effect_state == "none" and sent):
+            found.append(f"sent {sent} times, and told {result}")
         if not self.has_died and (result.error_code, result.effect_state) != ("timed_out", "unknown"):
             found.append(f"told {result}")
         has_letter = bool(self.look("HEXISTS", _KEYS.dead, call_id))
@@ -346,10 +395,13 @@ class ApprovalScene(Scene):
         seconds = TIMEOUT_SECONDS
         joined = asyncio.create_task(self.fleet.call(call, caller, timeout=seconds, waits_for_approval=seconds))
         await asyncio.sleep(_STEP_SECONDS)
+        taken = 0
         if self.row.scene != "expired":
-            await self.by("approver", lambda fleet: self._decide(fleet, call_id))
+            taken = await self.by("approver", lambda fleet: self._decide(fleet, call_id))
         result = await joined
         found = await self.is_over(call_id)
+        if taken > 1:
+            found.append(f"decided about {taken} times")
         if result.audit.call_id != call_id:
             found.append(f"asked for as {call_id}, and ended as {result.audit.call_id}")
         if self.row.scene == "approved":
@@ -366,16 +418,18 @@ class ApprovalScene(Scene):
         found = await self.becomes(lambda: not self.look("ZCARD", waiting), "the settlement of all approvals")
         return found + await super().close()
 
-    async def _decide(self, fleet: ToolFleet, call_id: str) -> None:
-        """Decide, as several people do at once unless one of them is to die of it."""
+    async def _decide(self, fleet: ToolFleet, call_id: str) -> int:
+        """Decide, as several people do at once unless one of them is to die of it. Returns how many decisions were taken."""
         decide = fleet.approvals.approve if self.row.scene == "approved" else fleet.approvals.reject
         people = ("bob",) if self.row.victim == "approver" else ("bob", "eve", "zoe")
         deciding = (decide(call_id, Approver("command line", name, "admin")) for name in people)
-        for answer in await asyncio.gather(*deciding, return_exceptions=True):
+        answers = await asyncio.gather(*deciding, return_exceptions=True)
+        for answer in answers:
             if isinstance(answer, ApprovalNotTaken) and answer.reason in {self.row.scene, "ended"}:
                 continue  # somebody else has decided
             if isinstance(answer, BaseException):
                 raise answer
+        return sum(not isinstance(answer, BaseException) for answer in answers)
 
 
 class JobScene(Scene):
@@ -544,6 +598,7 @@ def _entries(look: Callable[..., Any], stream: str) -> list[Any]:
 
 SCENES: Mapping[str, type[Scene]] = {
     "call": CallScene,
+    "queued": QueuedScene,
     "late": LateScene,
     "approved": ApprovalScene,
     "rejected": ApprovalScene,
