@@ -1,6 +1,8 @@
-"""A gateway stands below a path of its proxy, says whether it is ready, and logs no secret."""
+"""A gateway stands below a path of its proxy, says whether it is ready, sends at once, and logs no secret."""
 
+import asyncio
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,6 +67,22 @@ async def test_the_log_has_no_secret(strict: Gateway) -> None:
     said = strict.process.said()
     assert "path=/calls" in said
     assert [secret for secret in secrets if secret in said] == []
+
+
+async def test_what_a_server_writes_is_sent_at_once() -> None:
+    """An event of a stream does not wait until the one before it is acknowledged."""
+    sends_at_once = asyncio.get_running_loop().create_future()
+
+    async def join(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = writer.get_extra_info("socket")
+        sends_at_once.set_result(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    with listening_socket("127.0.0.1", 0) as listener:
+        async with await asyncio.start_server(join, sock=listener):
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            assert await sends_at_once
+            writer.close()
 
 
 @pytest.mark.parametrize(
