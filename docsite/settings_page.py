@@ -1,7 +1,9 @@
 """Writes the page of all settings: name, default and reason, read from the classes that declare them."""
 
 import functools
+import inspect
 import typing
+from pathlib import Path
 from typing import Any, Final
 
 import griffe
@@ -104,5 +106,6 @@ def _form(field: FieldInfo, reason: str) -> str:
 @functools.cache
 def _reasons(owner: type) -> dict[str, str]:
     """Return the docstrings that stand below the settings of a class."""
-    declared = griffe.load(f"{owner.__module__}.{owner.__qualname__}")
+    path = Path(inspect.getfile(owner))
+    declared = griffe.visit(owner.__module__, filepath=path, code=path.read_text())[owner.__qualname__]
     return {name: one.docstring.value for name, one in declared.members.items() if one.docstring is not None}
