@@ -1,4 +1,4 @@
-"""Limits with real workers and agents of their own processes: exactly so many calls, whoever races, bypasses or dies."""
+"""Limits with the stock transport, real workers and agents of their own processes: exactly so many calls, whoever races, bypasses or dies."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.settings import Settings
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
-LIMIT, AGENTS, EACH = 7, 4, 10
+LIMIT, AGENTS, EACH = 7, 2, 20
 RARE = ToolCall(tool_name="owls.rare", arguments={"n": 1})
 CHEAP = ToolCall(tool_name="owls.cheap", arguments={"n": 1})
 
@@ -67,15 +67,11 @@ def redis_here(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=[True, False], ids=["fast", "stock"])
-def bed(redis_here: str, module: ModuleServer, tmp_path: Path, request: pytest.FixtureRequest) -> TestBed:
-    return TestBed(redis_here, (module,), logs_in(tmp_path), {"fast_transport": request.param})
-
-
-def logs_in(folder: Path) -> Path:
-    logs = folder / "logs"
+@pytest.fixture
+def bed(redis_here: str, module: ModuleServer, tmp_path: Path) -> TestBed:
+    logs = tmp_path / "logs"
     logs.mkdir()
-    return logs
+    return TestBed(redis_here, (module,), logs, {"fast_transport": False})
 
 
 async def used(fleet: ToolFleet, tool: str = "owls.rare") -> int:
