@@ -18,7 +18,7 @@ from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.keys import Keys
 
-CALLS = int(os.environ.get("LEAK_CHECK_CALLS", "3000"))
+CALLS = int(os.environ.get("LEAK_CHECK_CALLS", "1000"))
 AT_ONCE = 200
 WARM_UP = 1000
 SECONDS = 60 + CALLS / 100  # stock parts do some 300 calls a second
@@ -29,7 +29,7 @@ LONG_NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 5})
 UNKNOWN = ToolCall(tool_name="owls.purr")
 LARGE = ToolCall(tool_name="owls.echo", arguments={"text": "x" * 300_000})
 
-GROWTH = 20 * 2**20  # bytes that the process may grow by: 200 for each of 100,000 calls
+GROWTH = (20 if CALLS > 3000 else 10) * 2**20  # bytes that the process may grow by: 200 for each of 100,000 calls
 
 KINDS = {"Future", "Task", "TimerHandle", "Follow", "Expected", "CallHandle", "PublishedCall", "ToolResult"}
 

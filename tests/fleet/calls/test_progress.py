@@ -14,10 +14,11 @@ from subprocess import PIPE, Popen
 import pytest
 from redis.asyncio import Redis
 
+from support.command import run
 from support.fleet import TestBed
 from support.local_tools.talkers import Talker
 from support.module_server import ModuleServer, Request, serve
-from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import TESTS, WorkerProcess
 from toolfleet import Caller, CallHandle, Progress, SyncToolFleet, ToolCall, ToolFleet
 from toolfleet_cli.console import progress_bar
@@ -317,16 +318,12 @@ def test_the_command_shows_a_bar_on_a_terminal(bed: TestBed, worker: WorkerProce
 
 @pytest.mark.parametrize("options", [("--json",), ()])
 def test_the_command_shows_no_bar_elsewhere(
-    bed: TestBed, worker: WorkerProcess, talker: Talker, options: tuple[str, ...]
+    bed: TestBed, worker: WorkerProcess, talker: Talker, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Into a pipe, or for a program, there is the result only."""
+    monkeypatch.setattr(progress_bar, "_PATIENCE_SECONDS", 0)  # a bar would be there with the first step
     talker.forget()
-    env = {**os.environ, **environment_of(bed.settings)}
-    process = Popen([TOOLFLEET, "call", "owls.talk", *options], stdout=PIPE, stderr=PIPE, env=env)
-    wait_until_sync(lambda: talker.said, "the call has said something")
-    time.sleep(progress_bar._PATIENCE_SECONDS + 0.5)  # by then a bar would be there; nothing tells of one that is not
-    talker.go_on(3)
-    out, errors = process.communicate(timeout=SECONDS)
+    talker.go_on(len(STEPS))
+    ended = run("call", "owls.talk", *options, env=environment_of(bed.settings))
 
-    assert (b"done" in out, process.returncode) == (True, 0)
-    assert errors == b""
+    assert ("done" in ended.out, ended.code, ended.err) == (True, 0, "")
