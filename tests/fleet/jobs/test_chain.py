@@ -83,7 +83,12 @@ def test_what_dies_while_the_job_waits_changes_nothing(staged: Chain, kill: Call
 
 @pytest.mark.parametrize(
     ("kill", "attempts"),
-    [(_kill_the_core, 1), (_kill_the_worker, 2), (_kill_all_three, 2), (_kill_redis, 1)],  # deploying is idempotent
+    [  # deploying is idempotent
+        (_kill_the_core, 1),
+        pytest.param(_kill_the_worker, 2, marks=pytest.mark.slow),  # it dies among all three as well
+        (_kill_all_three, 2),
+        (_kill_redis, 1),
+    ],
 )
 def test_what_dies_while_the_agent_deploys_deploys_once(
     staged: Chain, kill: Callable[[Chain], None], attempts: int

@@ -1,12 +1,14 @@
 """One Redis, one transport: workers that were started differently."""
 
 import subprocess
+from pathlib import Path
 
 import pytest
 from redis import Redis
 
 from support.fleet import TestBed
 from support.module_server import ModuleServer
+from support.programs.fork_server import run
 from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from toolfleet_cli.local.commands import worker_command
 from toolfleet_cli.local.environment import environment_of
@@ -62,11 +64,5 @@ def _note(url: str, member: str) -> None:
 
 
 def _run_worker(settings: Settings, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*worker_command("all"), *options],
-        env=environment_of(settings),
-        capture_output=True,
-        text=True,
-        timeout=3 * PATIENCE_SECONDS,
-        check=False,
-    )
+    command = [*worker_command("all"), *options]
+    return run(command, env=environment_of(settings), cwd=Path.cwd(), timeout_seconds=3 * PATIENCE_SECONDS)
