@@ -12,20 +12,17 @@ from support.module_server import serve
 from support.owls import make_module
 from support.programs.onlookers import read_by_its_user
 from support.waiting import wait_until_sync
+from support.worker_process import WorkerProcess
 from toolfleet_cli.local.commands import beat_command
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.queues import CONTROL
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
-def test_no_other_program_of_their_user_reads_their_environments(tmp_path: Path) -> None:
+def test_no_other_program_of_their_user_reads_their_environments(bed: TestBed, worker: WorkerProcess) -> None:
     """Neither beats' nor workers': these hold keys."""
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    with redis_server(tmp_path / "redis") as url:
-        bed = TestBed(url, (), logs)
-        with bed.worker() as worker, program(bed, beat_command(), "beat", ready="beat: Starting") as beat:
-            assert [read_by_its_user(it.process.pid) for it in (worker, beat)] == [set(), set()]
+    with program(bed, beat_command(), "beat", ready="beat: Starting") as beat:
+        assert [read_by_its_user(it.process.pid) for it in (worker, beat)] == [set(), set()]
 
 
 def test_a_beat_alone_feeds_the_directory(tmp_path: Path) -> None:

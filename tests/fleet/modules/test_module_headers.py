@@ -1,5 +1,6 @@
 """Modules behind a token: workers bear it with every request, agents need none, and it is found nowhere."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +10,11 @@ import pytest
 from pydantic import SecretStr
 from redis import Redis
 
+from support.command import Ended, run
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer, Request, serve
 from support.owls import make_module
 from support.servers.redis_snapshot import take
-from support.up import toolfleet
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.commands import beat_command
@@ -61,8 +62,9 @@ def agent_of(bed: TestBed) -> Settings:
     return bed.settings.model_copy(update={"module_services": {}})
 
 
-def env_of(bed: TestBed) -> dict[str, str]:
-    return {"TOOLFLEET_REDIS_URL": bed.redis_url, "COLUMNS": "400"}
+async def command(bed: TestBed, *words: str) -> Ended:
+    """One that knows where Redis is."""
+    return await asyncio.to_thread(run, *words, env={"TOOLFLEET_REDIS_URL": bed.redis_url})
 
 
 def logs_of(bed: TestBed) -> str:
@@ -71,7 +73,7 @@ def logs_of(bed: TestBed) -> str:
 
 @pytest.mark.timeout(180)
 async def test_each_request_bears_the_token_and_nobody_else_sees_it(
-    bed: TestBed, owls: ModuleServer, owner: Caller, tmp_path: Path
+    bed: TestBed, owls: ModuleServer, owner: Caller
 ) -> None:
     """The manifest's, a call's, the question after a call that was lost, and the look at a module that was away.
 
@@ -88,22 +90,19 @@ async def test_each_request_bears_the_token_and_nobody_else_sees_it(
                 redis.hset(bed.settings.keys.breaker("owls"), mapping={"failures": 20, "open_until": 1})
                 redis.expire(bed.settings.keys.breaker("owls"), 60)
             assert (await fleet.call(ECHO, owner, timeout=30)).success
-        commands = (["modules", "list"], ["status"], ["audit", "tail"])
-        told = [toolfleet(*words, cwd=tmp_path, env=env_of(bed)) for words in commands]
+        told = [await command(bed, *words) for words in (["modules", "list"], ["status"], ["audit", "tail"])]
         await wait_until(lambda: "module_of_headers_unknown" in worker.said(), "the worker warns")
 
     assert (called.success, lost.result) == (True, "awake")
     assert quoted.error == "You are [hidden], and cannot."
     assert {path for path, _ in owls.visits} == {"/manifest", "/execute", "/reconcile", "/health"}
     assert {told for _, told in owls.visits} == {ALLOWED}
-    shown = [take(bed.redis_url), logs_of(bed), quoted.model_dump_json(), *(each.stdout + each.stderr for each in told)]
+    shown = [take(bed.redis_url), logs_of(bed), quoted.model_dump_json(), *(each.out + each.err for each in told)]
     assert [text for text in shown if TOKEN in text] == []
     assert '"crows"' in worker.said()
 
 
-async def test_a_wrong_token_is_one_clear_error(
-    bed: TestBed, owls: ModuleServer, owner: Caller, tmp_path: Path
-) -> None:
+async def test_a_wrong_token_is_one_clear_error(bed: TestBed, owls: ModuleServer, owner: Caller) -> None:
     """It says which setting to correct, and does not show what was wrong."""
     owls.token = None
     with bed.worker(**bearing(WRONG)) as worker:
@@ -111,25 +110,23 @@ async def test_a_wrong_token_is_one_clear_error(
             await fleet.modules.refresh()
             owls.token = TOKEN
             result = await fleet.call(ECHO, owner, timeout=30)
-        told = toolfleet("modules", "refresh", "--json", cwd=tmp_path, env=env_of(bed))
+        told = await command(bed, "modules", "refresh", "--json")
 
     advice = "it does not accept what TOOLFLEET_MODULE_HEADERS has for it: correct that where the workers run, and restart them"
     assert result.error == (
         f"Module returned status 401: You have said [hidden], and that is wrong. (for the operator: {advice})"
     )
     assert (result.error_code, result.effect_state) == ("module_error", "none")
-    (status,) = json.loads(told.stdout)
+    (status,) = json.loads(told.out)
     assert status["error"] == f"answered with status 401; {advice}"
-    assert WRONG not in take(bed.redis_url) + worker.said() + told.stdout + told.stderr
+    assert WRONG not in take(bed.redis_url) + worker.said() + told.out + told.err
 
 
-async def test_a_module_that_is_added_gets_its_token(
-    bed: TestBed, owls: ModuleServer, owner: Caller, tmp_path: Path
-) -> None:
+async def test_a_module_that_is_added_gets_its_token(bed: TestBed, owls: ModuleServer, owner: Caller) -> None:
     """Workers have it before the module is there."""
     with bed.worker(module_services={}, **bearing(TOKEN)):
-        added = toolfleet("modules", "add", "owls", owls.url, cwd=tmp_path, env=env_of(bed))
-        assert added.returncode == 0, added.stderr
+        added = await command(bed, "modules", "add", "owls", owls.url)
+        assert added.code == 0, added.err
         async with ToolFleet(settings=agent_of(bed)) as fleet:
             assert (await fleet.modules.refresh())["owls"].ok
             assert (await fleet.call(ECHO, owner, timeout=30)).success

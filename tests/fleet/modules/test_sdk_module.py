@@ -2,7 +2,8 @@
 
 import asyncio
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -14,6 +15,7 @@ from support.modules.sdk_program import running
 from support.servers.plain_http import PLAIN
 from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, Progress, ToolCall, ToolFleet
+from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.messages.signing import module_key
 
 # All of these are times in Redis, too, which takes whole seconds there.
@@ -26,26 +28,29 @@ FRACTIONS = {
 KEY = "a secret of more than thirty-two characters"
 
 
-@pytest.fixture(autouse=True)
-def _in_fast_mode(fast_mode: None) -> None:
-    """Only there is a lost worker's call back within seconds."""
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    path = tmp_path / "module"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
-def bed(redis_url: str, folder: Path, tmp_path: Path) -> Iterator[TestBed]:
-    """A fleet that signs, and a module that has its key."""
-    logs = tmp_path / "logs"
+@contextmanager
+def signed_fleet(folder: Path) -> Generator[TestBed]:
+    """A fleet that signs, and a module that has its key and writes its journal in the folder."""
+    logs = folder / "logs"
     logs.mkdir()
-    with running(folder, replies=folder / "replies.db", key=module_key(KEY, "owls")) as server:
+    replies, key = folder / "replies.db", module_key(KEY, "owls")
+    with redis_server(folder / "redis") as url, running(folder, replies=replies, key=key) as server:
         owls = ModuleServer("owls", url=server.url)
-        yield TestBed(redis_url, (owls,), logs, {"visibility_timeout": 2.5, "signing_key": KEY, **FRACTIONS})
+        yield TestBed(
+            url, (owls,), logs, {"visibility_timeout": 2.5, "signing_key": KEY, "fast_transport": True, **FRACTIONS}
+        )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("module")
+
+
+@pytest.fixture(scope="module")
+def bed(folder: Path) -> Iterator[TestBed]:
+    """One with a worker, for all tests that end neither; each writes names of its own."""
+    with signed_fleet(folder) as bed, bed.worker():
+        yield bed
 
 
 def journal(folder: Path) -> list[str]:
@@ -56,9 +61,8 @@ def journal(folder: Path) -> list[str]:
 @pytest.mark.usual
 async def test_the_tool_hears_who_calls_and_how_long(bed: TestBed, owner: Caller) -> None:
     """From the fleet's token and headers."""
-    with bed.worker():
-        async with ToolFleet(settings=bed.settings) as fleet:
-            result = await fleet.call(ToolCall(tool_name="owls.told"), owner, timeout=20)
+    async with ToolFleet(settings=bed.settings) as fleet:
+        result = await fleet.call(ToolCall(tool_name="owls.told"), owner, timeout=20)
 
     left = result.result.pop("seconds_left")
     assert 0 < left < 21  # on the fleet's clock, which processes know to a second
@@ -70,46 +74,45 @@ async def test_a_second_attempt_runs_what_the_first_did_not_do(
     bed: TestBed, folder: Path, owner: Caller, kind: str
 ) -> None:
     """One that was turned away, and a failure that says that a repeat may help: the same call id does not stand in its way."""
-    call = ToolCall(tool_name="owls.second_time", arguments={"name": "a", "kind": kind})
-    with bed.worker():
-        async with ToolFleet(settings=bed.settings) as fleet:
-            result = await fleet.call(call, owner, timeout=20)
-
-    assert result.result == "a", result
-    assert result.audit.attempts == 2
-    assert journal(folder) == ["a", "a"]
-
-
-async def test_a_second_attempt_joins_what_the_first_began(bed: TestBed, folder: Path, owner: Caller) -> None:
-    """The worker dies, and another one comes with the same call while the module is still at it: it runs once."""
+    call = ToolCall(tool_name="owls.second_time", arguments={"name": kind, "kind": kind})
     async with ToolFleet(settings=bed.settings) as fleet:
-        with bed.worker() as doomed:
-            handle = await fleet.submit(ToolCall(tool_name="owls.thread", arguments={"name": "a"}), owner, timeout=60)
-            await wait_until(lambda: journal(folder), "the module has the call")
-            doomed.send_signal(signal.SIGKILL)
-        with bed.worker():
-            (folder / "go").touch()
-            result = await handle.result(30)
+        result = await fleet.call(call, owner, timeout=20)
+
+    assert result.result == kind, result
+    assert result.audit.attempts == 2
+    assert journal(folder).count(kind) == 2
+
+
+async def test_a_second_attempt_joins_what_the_first_began(tmp_path: Path, owner: Caller) -> None:
+    """The worker dies, and another one comes with the same call while the module is still at it: it runs once."""
+    thread = ToolCall(tool_name="owls.thread", arguments={"name": "a"})
+    with signed_fleet(tmp_path) as bed:
+        async with ToolFleet(settings=bed.settings) as fleet:
+            with bed.worker() as doomed:
+                handle = await fleet.submit(thread, owner, timeout=60)
+                await wait_until(lambda: journal(tmp_path), "the module has the call")
+                doomed.send_signal(signal.SIGKILL)
+            with bed.worker():
+                (tmp_path / "go").touch()
+                result = await handle.result(30)
 
     assert result.result == "a", result
-    assert journal(folder) == ["a"]
+    assert journal(tmp_path) == ["a"]
 
 
 async def test_progress_reaches_the_caller(bed: TestBed, folder: Path, owner: Caller) -> None:
     """From `context.progress` through the worker, while the tool is still at it."""
-    with bed.worker():
-        async with ToolFleet(settings=bed.settings) as fleet, asyncio.timeout(30):
-            handle = await fleet.submit(
-                ToolCall(tool_name="owls.read", arguments={"name": "a", "wait": True}), owner, timeout=20
-            )
-            heard = []
-            async for progress in handle.progress():
-                heard.append(progress)
-                (folder / "go").touch()
-            result = await handle.result(PATIENCE_SECONDS)
+    read = ToolCall(tool_name="owls.read", arguments={"name": "read", "wait": True})
+    async with ToolFleet(settings=bed.settings) as fleet, asyncio.timeout(30):
+        handle = await fleet.submit(read, owner, timeout=20)
+        heard = []
+        async for progress in handle.progress():
+            heard.append(progress)
+            (folder / "go").touch()
+        result = await handle.result(PATIENCE_SECONDS)
 
     assert heard == [Progress(fraction=0.5, message="written")]
-    assert result.result == "a"
+    assert result.result == "read"
 
 
 async def test_a_module_refuses_who_is_not_the_fleet(bed: TestBed) -> None:
