@@ -20,6 +20,18 @@ from toolfleet import Caller, Poll, ToolFleet
 from toolfleet_cli.local.commands import beat_command
 from toolfleet_cli.local.redis_server import redis_server
 
+each_once = pytest.mark.parametrize(
+    ("work", "framework"),
+    [
+        ("long call", "pydantic-ai"),
+        ("accepted call", "langgraph"),
+        ("job", "openai-agents"),
+        ("accepted call", "claude"),
+    ],
+    indirect=["work"],
+)
+"""For what is the fleet's part, whatever the framework: each of them with one kind of work, and each kind of work."""
+
 STATE = Poll(tool_name="works.state", arguments={"id": {"$from": "task.id"}}, interval_seconds=0.1)
 
 

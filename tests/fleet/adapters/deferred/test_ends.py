@@ -14,7 +14,7 @@ from agents.testing import ScriptedModel, assistant_message, function_call
 from langgraph.checkpoint.memory import InMemorySaver
 from mcp import Client
 
-from fleet.adapters.deferred.conftest import STATE, LongWork
+from fleet.adapters.deferred.conftest import STATE, LongWork, each_once
 from support.fleet import TestBed
 from support.frameworks.deferred_runs import RUNS, ClaudeRun, GraphRun
 from support.module_server import ModuleServer, serve
@@ -79,7 +79,7 @@ async def test_a_job_that_cannot_be_made_is_refused_at_once(fleet: ToolFleet, ad
     assert (result.error_code, result.effect_state) == ("permission_denied", "none")
 
 
-@each_framework
+@each_once
 async def test_what_is_cancelled_meanwhile_has_ended_so(
     bed: TestBed, fleet: ToolFleet, ada: Caller, work: LongWork, framework: str
 ) -> None:
@@ -242,23 +242,25 @@ async def test_claude_asks_for_its_calls(fleet: ToolFleet, ada: Caller, work: Lo
     assert work.times() == 1
 
 
-@each_framework
-async def test_workers_and_redis_may_start_anew_in_between(ada: Caller, tmp_path: Path, framework: str) -> None:
-    """A call that its module has accepted goes on without a worker, and a Redis that comes back knows it."""
+async def test_workers_and_redis_may_start_anew_in_between(ada: Caller, tmp_path: Path) -> None:
+    """A call that its module has accepted goes on without a worker, and a Redis that comes back knows it, whatever its framework has kept."""
     hatchery = make_hatchery()
+    runs = [make(ada, "nest__hatch", {}, uuid4().hex, defer_after=0.1) for make in RUNS.values()]
     with serve(hatchery.server), faulty_redis(tmp_path) as redis:
         bed = TestBed(redis.url, (hatchery.server,), tmp_path, {**QUICK, "visibility_timeout": 4})
-        run = RUNS[framework](ada, "nest__hatch", {}, uuid4().hex, defer_after=0.1)
         with bed.worker():
             async with ToolFleet(settings=bed.settings) as fleet:
-                _, kept = await run.begin(fleet)
-                await wait_until(lambda: len(hatchery.asked) > 0, "the module has accepted it")
+                kept = [(await run.begin(fleet))[1] for run in runs]
+                await wait_until(
+                    lambda: len({each["handle"] for each in hatchery.asked}) == len(runs),
+                    "the module has accepted them",
+                )
         with redis.restarted():
             pass
         hatchery.ends = 0
         with bed.worker():
             async with ToolFleet(settings=bed.settings) as fleet:
-                shown, _ = await run.go_on(fleet, kept)
+                shown = [(await run.go_on(fleet, text))[0] for run, text in zip(runs, kept, strict=True)]
 
-    assert "an owl" in str(shown)
-    assert len(hatchery.begun) == 1
+    assert all("an owl" in str(each) for each in shown), shown
+    assert len(hatchery.begun) == len(runs)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from fleet.adapters.deferred.conftest import LongWork
+from fleet.adapters.deferred.conftest import LongWork, each_once
 from support.fleet import TestBed
 from support.frameworks.deferred_runs import RUNS, DeferredRun
 from support.waiting import wait_until
@@ -49,7 +49,7 @@ async def test_another_process_goes_on_with_what_was_kept(
     assert work.times() == 1
 
 
-@each_framework
+@each_once
 async def test_whoever_goes_on_twice_or_at_once_has_the_first_result(
     bed: TestBed, fleet: ToolFleet, ada: Caller, work: LongWork, framework: str
 ) -> None:
@@ -68,18 +68,23 @@ async def test_whoever_goes_on_twice_or_at_once_has_the_first_result(
     assert work.times() == 1
 
 
-@each_framework
+@each_once
 async def test_a_result_may_be_there_before_anybody_has_seen_the_deferral(
     bed: TestBed, fleet: ToolFleet, ada: Caller, work: LongWork, framework: str
 ) -> None:
-    """The end is kept for whoever comes."""
+    """The end is kept for whoever comes. It is nobody else's: what another user has kept of it brings nothing, and begins nothing."""
     run = work.run(framework, ada)
     _, kept = await begun(bed, run)
     await wait_until(lambda: work.times() == 1, "it has begun")
     work.end()
 
+    run.caller = ada.model_copy(update={"user_id": "eve"})
+    foreign, _ = await run.go_on(fleet, kept)
+    run.caller = ada
     shown, _ = await run.go_on(fleet, kept)
 
+    assert work.shown not in str(foreign)
+    assert "unknown" in str(foreign)
     assert work.shown in str(shown)
     assert work.times() == 1
 
@@ -118,20 +123,4 @@ async def test_what_the_fleet_has_forgotten_is_not_done_again(
     else:
         assert "error_code: outcome_unknown\neffect_state: unknown\nretryable: false" in str(shown)
         assert "no longer knows" in str(shown)
-    assert work.times() == 1
-
-
-@each_framework
-async def test_it_is_nobody_elses(bed: TestBed, fleet: ToolFleet, ada: Caller, work: LongWork, framework: str) -> None:
-    """What another user has kept of it brings nothing, and begins nothing."""
-    run = work.run(framework, ada)
-    _, kept = await begun(bed, run)
-    await wait_until(lambda: work.times() == 1, "it has begun")
-    run.caller = ada.model_copy(update={"user_id": "eve"})
-
-    work.end()
-    shown, _ = await run.go_on(fleet, kept)
-
-    assert work.shown not in str(shown)
-    assert "unknown" in str(shown)
     assert work.times() == 1
