@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from toolfleet_workers.lean_imports import load_lean_libraries
 
 _WORKER = (
+    "billiard.pool",
     "celery.apps.worker",
     "celery.bin.base",
     "celery.bin.worker",
     "celery.events.dispatcher",
+    "celery.fixups.django",
+    "celery.worker.autoscale",
     "celery.worker.components",
     "celery.worker.consumer",
     "celery.worker.control",
@@ -18,7 +21,13 @@ _WORKER = (
     "kombu.transport.redis",
     "toolfleet_tasks.app",
     "toolfleet_tasks.background.lazy",
+    "toolfleet_tasks.control.celery_logs",
+    "toolfleet_tasks.control.remote_control",
+    "toolfleet_tasks.control.strategies.call_strategy",
     "toolfleet_tasks.messages.signing",
+    "toolfleet_tasks.transport.celery_amqp",
+    "toolfleet_tasks.transport.events",
+    "toolfleet_tasks.transport.result_backend",
     "toolfleet_workers.pool.bootsteps",
     "toolfleet_workers.executors.http.executor",
     "toolfleet_workers.executors.routed",
@@ -27,6 +36,7 @@ _WORKER = (
     "toolfleet_workers.middleware.permission",
     "toolfleet_workers.middleware.result_check",
     "toolfleet_workers.runner.runner",
+    "toolfleet_workers.worker_app",
 )
 _SERVER = (
     "httpx",
