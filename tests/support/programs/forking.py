@@ -1,6 +1,6 @@
 """A program that forks while its fleet is open; run by tests/fleet/agents/test_loops_and_forks.py.
 
-`python forking.py async|sync|cleanup|preload`, with the settings in the environment. Prints one line of JSON.
+`python forking.py`, with the settings in the environment. Prints one line of JSON for each of its ways, with its name.
 """
 
 import asyncio
@@ -114,9 +114,15 @@ def exit_code(pid: int) -> int:
     return -99
 
 
+WAYS: dict[str, Callable[[], dict[str, object]]] = {
+    "preload": run_preload,
+    "async": lambda: asyncio.run(run_async()),
+    "cleanup": lambda: asyncio.run(run_cleanup()),
+    "sync": run_sync,
+}
+
+
 if __name__ == "__main__":
-    if sys.argv[1] in {"async", "cleanup"}:
-        said = asyncio.run(run_async() if sys.argv[1] == "async" else run_cleanup())
-    else:
-        said = run_sync() if sys.argv[1] == "sync" else run_preload()
-    sys.stdout.write(json.dumps(said))
+    for name, run in WAYS.items():
+        sys.stdout.write(f"{json.dumps({'way': name, **run()})}\n")
+        sys.stdout.flush()  # a child would print it once more
