@@ -120,9 +120,9 @@ def labels_in(expression: str) -> set[str]:
     )
 
 
-def check_rules(file: Path) -> str:
-    """What `promtool test rules` says of a file of tests. Fails where one fails."""
-    command = [shutil.which("promtool") or "promtool", "test", "rules", str(file)]
+def check_rules(files: Sequence[Path]) -> str:
+    """What `promtool test rules` says of files of tests. Fails where one fails."""
+    command = [shutil.which("promtool") or "promtool", "test", "rules", *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
