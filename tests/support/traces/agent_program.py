@@ -19,7 +19,7 @@ from typing import IO, Any
 from celery import chain
 
 from support.programs.fork_server import Process, start
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from support.worker_process import TESTS
 from toolfleet import Caller, Conversation, Poll, Schedule, ToolCall, ToolFleet, ToolResult
 
@@ -106,7 +106,9 @@ class TracedAgent:
 
     def answer(self) -> str:
         """The next line that it writes."""
-        wait_until_sync(lambda: self._lines() or self.process.poll() is not None, "the agent answers", seconds=60)
+        wait_until_sync(
+            lambda: self._lines() or self.process.poll() is not None, "the agent answers", seconds=3 * PATIENCE_SECONDS
+        )
         lines = self._lines()
         assert lines, self._log.read_text()
         self._read += 1
@@ -166,7 +168,7 @@ def traced_agent(env: Mapping[str, str]) -> Generator[TracedAgent]:
             yield agent
         finally:
             agent.kill()
-            agent.process.wait(20)
+            agent.process.wait(PATIENCE_SECONDS)
 
 
 if __name__ == "__main__":
