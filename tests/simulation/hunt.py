@@ -14,7 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,6 +24,7 @@ from faults.hunt import Finding, Findings
 from faults.planted import ROOT, Fault, FaultRefused, locate, read_product, read_table
 from faults.trial import TrialFailed, TrialTree
 from simulation.kill_points import ROWS, Row, is_sound, walk_here
+from simulation.plan import Life, Plan
 
 TABLE = Path(__file__).parent / "planted.toml"
 ALSO = (
@@ -50,6 +52,10 @@ _SHARE_OF_ROWS = 0.7
 _HANGS_FACTOR = 2
 """What works for so many times as long as it may has no end: a process whose clock jumps does not wait."""
 _CALLS, _FAULTS = 300, 20
+_SCENES = {"approvals": {"approved", "rejected", "expired"}, "jobs": {"job"}, "wakeups": {"core", "stream", "job"}}
+"""Of the rows, by the folder of what they are about."""
+_LIFE: dict[str, Mapping[Life, int]] = {"approvals": {"approvals": 40}, "jobs": {"jobs": 20}, "wakeups": {"jobs": 20}}
+"""Of plans about the same, which have few calls beside it."""
 
 
 def faults() -> list[Fault]:
@@ -150,7 +156,9 @@ def _search_here(near: str, seed: int, seconds: float, most: int) -> dict[str, A
     signal.setitimer(signal.ITIMER_PROF, seconds * _HANGS_FACTOR)
     out, dice, ends_at = sys.stdout, Random(seed), seconds
     answer: dict[str, Any] = {"violation": "", "where": "", "points": 0}
-    rows = [row for row in ROWS if row.name == near] or ([] if near == "plan" else _ordered(near, dice) * _ROUNDS)
+    rows = [row for row in ROWS if row.name == near] or (
+        [] if near.startswith("plan") else _ordered(near, dice) * _ROUNDS
+    )
     try:
         for row in rows:
             has_time = _SHARE_OF_ROWS * ends_at if most == 0 else ends_at  # a repeat needs no plans
@@ -168,9 +176,9 @@ def _search_here(near: str, seed: int, seconds: float, most: int) -> dict[str, A
                 answer = {"violation": found.violations[0], **where}
         number = 0
         while near not in {row.name for row in ROWS} and not answer["violation"] and _spent() < ends_at:
-            answer = _played(seed + number)
+            answer = _played(near, seed + number)
             number += 1
-            if near == "plan":
+            if near.startswith("plan"):
                 break
     finally:
         sys.stdout = out
@@ -182,20 +190,21 @@ def _spent() -> float:
     return sum(os.times()[:4])
 
 
-def _played(seed: int) -> dict[str, Any]:
-    from simulation.plan import Plan  # noqa: PLC0415 - it needs virtual time
-    from simulation.pool import played  # noqa: PLC0415 - as above
+def _played(near: str, seed: int) -> dict[str, Any]:
+    from simulation.pool import played  # noqa: PLC0415 - it needs virtual time
 
-    ((_, verdict),) = played(iter([Plan.of(seed, calls=_CALLS, faults=_FAULTS)]), 1)
+    plan, about = Plan.of(seed, calls=_CALLS, faults=_FAULTS), next((word for word in _LIFE if f"/{word}" in near), "")
+    if about:
+        plan = replace(plan, calls=_CALLS // 4).living(_LIFE[about])
+    ((_, verdict),) = played(iter([plan]), 1)
     is_wrong = bool(verdict.violations)
-    where = {"where": "plan" if is_wrong else "", "points": 0, "seed": seed}
+    where = {"where": f"plan/{about}" if is_wrong else "", "points": 0, "seed": seed}
     return {"violation": verdict.violations[0] if is_wrong else "", **where}
 
 
 def _ordered(near: str, dice: Random) -> list[Row]:
     """Order the rows: those that are about a file first, and all in an order that the seed gives."""
-    scenes = {"approvals": {"approved", "rejected", "expired"}, "jobs": {"job"}, "wakeups": {"core", "stream", "job"}}
-    about = next((found for word, found in scenes.items() if f"/{word}/" in near), {"call", "queued"})
+    about = next((found for word, found in _SCENES.items() if f"/{word}/" in near), {"call", "queued"})
     rows = dice.sample(ROWS, len(ROWS))
     return sorted(rows, key=lambda row: row.scene not in about)
 

@@ -90,7 +90,9 @@ ROWS: tuple[Row, ...] = (
     *(Row("rejected", victim) for victim in ("worker", "approver")),
     *(Row("expired", victim) for victim in ("worker", "beat")),
     *(Row("job", victim) for victim in ("worker", "beat", "agent")),
+    Row("job", "worker", workers=2, fate="pauses"),
     *(Row("core", victim) for victim in ("worker", "beat", "core")),
+    Row("core", "worker", workers=2),
     Row("stream", "agent"),
 )
 

@@ -47,6 +47,7 @@ _PAUSE_SECONDS = 2 * LEASE_SECONDS + 1
 _TAKES = {"retries": 1.0} | dict.fromkeys(("lasts", "fails", "declines"), 3 * _LASTS_SECONDS)
 """How long a call takes at the most that is executed so: a retry's pause is under a second."""
 _LATE_TIMEOUT_SECONDS = 2.0
+_ACTS_SECONDS = 1.2  # others look for news meanwhile
 _MOST_ATTEMPTS = 2
 _QUIET_SECONDS = 60.0
 _LONGEST_SECONDS = 300.0
@@ -547,6 +548,7 @@ class CoreScene(Scene):
         async def act(request: web.Request) -> web.Response:
             await request.read()
             self.acts.append((request.headers["webhook-id"], request.path))
+            await asyncio.sleep(_ACTS_SECONDS)
             return web.Response(status=202)
 
         async def serve() -> int:
