@@ -47,6 +47,7 @@ _PAUSE_SECONDS = 2 * LEASE_SECONDS + 1
 _TAKES = {"retries": 1.0} | dict.fromkeys(("lasts", "fails", "declines"), 3 * _LASTS_SECONDS)
 """How long a call takes at the most that is executed so: a retry's pause is under a second."""
 _LATE_TIMEOUT_SECONDS = 2.0
+_BOUND = 2
 _ACTS_SECONDS = 1.2  # others look for news meanwhile
 _MOST_ATTEMPTS = 2
 _QUIET_SECONDS = 60.0
@@ -79,6 +80,7 @@ class Scene:
         self.module = ModuleServer("owls")
         self.effects: defaultdict[str, list[str]] = defaultdict(list)
         self.has_died = False
+        self.running, self.most_running = list[str](), 0  # of calls that last
         self.look: Callable[..., Any] = bed.redis.client().execute_command
         self._workers: list[Worker] = []
         self._write, self._part = 0, 0.0
@@ -89,7 +91,7 @@ class Scene:
             "visibility_timeout": LEASE_SECONDS,
             "jobs_interval_seconds": 0.5,
             "shortest_poll_seconds": 0.2,
-            "module_concurrency": {"owls": 9} if self.row.is_bounded else {},
+            "module_concurrency": {"owls": _BOUND} if self.row.is_bounded else {},
             **self.settings,
         }
         await self.serve()
@@ -260,7 +262,12 @@ class Scene:
         ref, how = request["arguments"]["ref"], request["tool_name"].rpartition("_")[2]
         tries = self._times_sent(ref)
         if how in {"lasts", "fails"} or (how == "declines" and tries > 1):
-            await asyncio.sleep(_LASTS_SECONDS)
+            self.running.append(ref)
+            self.most_running = max(self.most_running, len(self.running))
+            try:
+                await asyncio.sleep(_LASTS_SECONDS)
+            finally:
+                self.running.remove(ref)
         if how == ("declines" if tries == 1 else "repels"):
             return web.Response(status=503, headers={"Retry-After": _DECLINED if tries == 1 else "0"}, text="later")
         if how in {"retries", "fails"} and tries == 1:
@@ -311,6 +318,25 @@ class CallScene(Scene):
                 found.append(f"told {result}, and again {again}")
             if len(self.module.requests) != count:
                 found.append("executed again for who asks under its key")
+        return found
+
+
+class CrowdScene(Scene):
+    """More calls at once than their module may run, each for longer than a lease. Nobody dies: what the dead have sent goes on."""
+
+    has_beat = False
+
+    async def ask(self, ref: str) -> list[str]:
+        """Implements `Scene.ask`."""
+        refs, tool, self.most_running = [f"{ref}-{number}" for number in range(_BOUND + 1)], self.row.tool, 0
+        calls = [ToolCall(tool_name=f"owls.{tool}", arguments={"ref": each}) for each in refs]
+        results = await self.fleet.call_many(calls, _OWNER, timeout=TIMEOUT_SECONDS)
+        found = list[str]()
+        for each, result in zip(refs, results, strict=True):
+            found += await self.is_over(result.audit.call_id or "")
+            found += self.executed_well(each, result, tool.partition("_")[0])
+        if self.most_running > _BOUND:
+            found.append(f"{self.most_running} at once")
         return found
 
 
@@ -600,6 +626,7 @@ def _entries(look: Callable[..., Any], stream: str) -> list[Any]:
 
 SCENES: Mapping[str, type[Scene]] = {
     "call": CallScene,
+    "crowd": CrowdScene,
     "queued": QueuedScene,
     "late": LateScene,
     "approved": ApprovalScene,
