@@ -43,9 +43,7 @@ ALSO = (
 
 _FOLDER = ROOT / ".cache" / "simulation"
 _MOST_POINTS = 10
-"""Of a row each time that its turn comes: rows differ more than a row's points do."""
-_STRIDES = (1, 2, 4, 8)
-"""Which of them these are, the seed says: the first ones, or each so many. Rows have from ten to hundreds."""
+"""Of a row each time that its turn comes, more or less: rows differ more than a row's points do."""
 _ROUNDS = 50
 _SHARE_OF_ROWS = 0.7
 """Of the time; the rest is the plans'."""
@@ -168,8 +166,10 @@ def _search_here(near: str, seed: int, seconds: float, most: int) -> dict[str, A
             found = walk_here(
                 row,
                 own_seed,
-                _STRIDES[own_seed // _STRIDES[-1] % len(_STRIDES)],
-                lambda found: bool(found.violations or _spent() > ends_at or found.points == (most or _MOST_POINTS)),
+                most=_MOST_POINTS,
+                is_enough=lambda found: bool(
+                    found.violations or _spent() > ends_at or found.points == (most or 2 * _MOST_POINTS)
+                ),
             )
             if found.violations:
                 where = {"where": row.name, "points": found.points, "seed": own_seed}

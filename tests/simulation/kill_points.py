@@ -16,7 +16,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cache
@@ -110,21 +110,43 @@ class Findings:
 
 
 async def walk(
-    row: Row, bed: "Bed", *, every: int = 1, first: int = 0, is_enough: Callable[[Findings], bool] = lambda _: False
+    row: Row,
+    bed: "Bed",
+    *,
+    every: int = 1,
+    most: int = 0,
+    first: int = 0,
+    is_enough: Callable[[Findings], bool] = lambda _: False,
 ) -> Findings:
-    """Go through a row's points, or each `every`th one from `first` on, until they are over or it is enough. First, nobody dies."""
+    """Go through a row's points until they are over or it is enough: at first nobody dies.
+
+    Args:
+        row: What is asked, and who dies.
+        bed: Where, with nothing in it.
+        every: Each so many points.
+        most: More or less so many, spread over all that there seem to be; 0 for any number.
+        first: With which one to begin.
+        is_enough: Is asked after each point.
+
+    """
     from simulation.kill_scenes import SCENES  # noqa: PLC0415 - it needs virtual time
 
     found = Findings(row)
     scene = SCENES[row.scene](row, bed)
     await scene.open()
     survived = -1
-    points = ((write, part) for write in itertools.count(1) for part in row.parts)
-    chosen = itertools.islice(points, first % every, None, every)
-    for write, part in itertools.chain([_NEVER], chosen):
+
+    def points() -> Iterator[tuple[int, float]]:
+        yield _NEVER
+        step = max(every, scene.written * len(row.parts) // most if most else 1)
+        whole = ((write, part) for write in itertools.count(1) for part in row.parts)
+        yield from itertools.islice(whole, first % step, None, step)
+
+    for write, part in points():
         violations = await scene.play(write, part)
         found.points += 1
-        found.violations += [f"{row.name} write {write} part {part}: {each}" for each in violations]
+        place = f"write {write} part {part}" if (write, part) != _NEVER else "nobody dies"
+        found.violations += [f"{row.name} {place}: {each}" for each in violations]
         if scene.has_died:
             survived, found.deaths, found.most_writes = 0, found.deaths + 1, write
         else:
@@ -168,7 +190,9 @@ def _own_redis() -> "VirtualRedis":
     return redis
 
 
-def walk_here(row: Row, seed: int, every: int = 1, is_enough: Callable[[Findings], bool] = lambda _: False) -> Findings:
+def walk_here(
+    row: Row, seed: int, every: int = 1, most: int = 0, is_enough: Callable[[Findings], bool] = lambda _: False
+) -> Findings:
     """Go through a row in this process, which runs in virtual time from then on."""
     import bed.replaced  # noqa: PLC0415 - it puts virtual time into the process, before all that knows the time
     from bed.fleet import open_bed  # noqa: PLC0415 - as above
@@ -180,7 +204,7 @@ def walk_here(row: Row, seed: int, every: int = 1, is_enough: Callable[[Findings
 
     async def run() -> Findings:
         async with open_bed(redis) as opened:
-            return await walk(row, opened, every=every, first=seed, is_enough=is_enough)
+            return await walk(row, opened, every=every, most=most, first=seed, is_enough=is_enough)
 
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         return runner.run(run())

@@ -69,6 +69,7 @@ class Scene:
 
     Attributes:
         has_died: Whether the member died, or paused, in the last `play`.
+        written: How often a member that may die has written in it.
 
     """
 
@@ -79,7 +80,7 @@ class Scene:
         self.row, self.bed = row, bed
         self.module = ModuleServer("owls")
         self.effects: defaultdict[str, list[str]] = defaultdict(list)
-        self.has_died = False
+        self.has_died, self.written = False, 0
         self.running, self.most_running = list[str](), 0  # of calls that last
         self.look: Callable[..., Any] = bed.redis.client().execute_command
         self._workers: list[Worker] = []
@@ -116,6 +117,7 @@ class Scene:
         """Ask once, while the row's member dies at this write. Returns what did not hold."""
         self._write, self._part, self.has_died = write, part, False
         victims, pauses = self._victims(), self.row.fate == "pauses"
+        before = [site.writes for site in victims]
         events = [site.pause_at(write) if pauses else site.die_at(write, part) for site in victims]
         self._replaced = asyncio.create_task(self._replace(victims, events))
         try:
@@ -124,6 +126,9 @@ class Scene:
         except Exception as exc:  # noqa: BLE001 - whatever it is: the next death may say more
             found = [f"no end: {exc!r}"]
         self.spare()
+        self.written = max(
+            (site.writes - count for site, count in zip(victims, before, strict=True)), default=self.written
+        )
         if self.has_died or any(site.is_dead for site in victims):
             await self._replaced
         self._replaced.cancel()
@@ -162,6 +167,7 @@ class Scene:
         task = site.start(run())
         await asyncio.wait({task, dead}, return_when=asyncio.FIRST_COMPLETED)
         dead.cancel()
+        self.written = site.writes
         if not site.is_dead:
             return task.result()
         self.has_died = True
