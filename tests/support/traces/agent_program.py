@@ -100,7 +100,7 @@ class TracedAgent:
         os.mkfifo(orders)
         # The descriptor of one who reads as well is there at once, and the agent reads the end once it is closed.
         self._orders = os.fdopen(os.open(orders, os.O_RDWR), "w")
-        command = [sys.executable, "-m", __name__, orders, self._answers]
+        command: list[str | Path] = [sys.executable, "-m", __name__, orders, self._answers]
         with self._log.open("wb") as output:
             self.process: Process = start(command, env={**env, "PYTHONPATH": str(TESTS)}, output=output)
 
