@@ -1,4 +1,4 @@
-"""Changes of tools reach a receiver of webhooks, over real beats and a real worker."""
+"""Changes of tools reach a receiver of webhooks, over real beats and a real worker, by the stock transport."""
 
 import signal
 from collections import Counter
@@ -18,8 +18,8 @@ from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.wakeups.webhook_events import receiver_of
 
 
-@pytest.mark.parametrize("fast", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["fast", "stock"])
-async def test_each_change_comes_once_whoever_dies(tmp_path: Path, fast: bool) -> None:
+@pytest.mark.slow
+async def test_each_change_comes_once_whoever_dies(tmp_path: Path) -> None:
     """Of more than 1,000 at once, with two beats of which one is killed, and with a receiver that was away meanwhile."""
     logs = tmp_path / "logs"
     logs.mkdir()
@@ -29,7 +29,7 @@ async def test_each_change_comes_once_whoever_dies(tmp_path: Path, fast: bool) -
         redis = stack.enter_context(Redis.from_url(url))
         async with following() as follower:
             webhooks = {"registry_webhooks": {follower.url: ()}, "registry_webhooks_secret": SECRET}
-            bed = TestBed(url, (owls,), logs, {**webhooks, "fast_transport": fast, "core_timeout_seconds": 5})
+            bed = TestBed(url, (owls,), logs, {**webhooks, "fast_transport": False, "core_timeout_seconds": 5})
             keys, receiver = bed.settings.keys, receiver_of(follower.url)
             beats = [
                 stack.enter_context(program(bed, beat_command(), f"beat-{number}", ready="beat: Starting"))
