@@ -63,14 +63,14 @@ def test_a_module_is_there_within_seconds_of_its_line(fleet: Up) -> None:
     with serve(make_module("owls")) as there:
         with serve(make_module("owls")) as here:
             write(fleet, f'slow_modules = ["owls"]\n[module_services]\nowls = "{here.url}"\n')
-            wait_until_sync(lambda: "hoot" in calls(fleet, "owls.echo", "word=hoot"), fleet.said())
             wait_until_sync(lambda: "toolfleet.toml: from now on calls reach owls" in fleet.said(), "it is said")
+            wait_until_sync(lambda: "hoot" in calls(fleet, "owls.echo", "word=hoot"), fleet.said())
 
         write(fleet, f'[module_services]\nowls = "{there.url}"\n')
         wait_until_sync(lambda: "hoot" in calls(fleet, "owls.echo", "word=hoot"), fleet.said())
         write(fleet, "")
+        wait_until_sync(lambda: "toolfleet.toml: calls do not reach any more owls" in fleet.said(), "it is said")
         wait_until_sync(lambda: "unknown_module: Unknown module: owls" in calls(fleet, "owls.echo"), fleet.said())
-    wait_until_sync(lambda: "toolfleet.toml: calls do not reach any more owls" in fleet.said(), "it is said")
     wait_until_sync(lambda: fleet.run_file().processes["beat"].pid != beat, "beat has the new lines, too")
     assert json.loads(run("status", "--json", cwd=fleet.folder).out)["troubles"] == []
 
@@ -81,6 +81,7 @@ def test_a_host_is_started_and_ended_by_its_line_and_what_cannot_be_is_said_ever
     tools.mkdir()
     (tools / "greet.py").write_text(_TOOLS)
     write(fleet, 'log_level = "DEBUG"\n[hosts.crows]\nfolder = "mine"\n[hosts.jays]\nfolder = "nowhere"\n')
+    wait_until_sync(lambda: "crows is ready" in fleet.said(), "it is started")
     wait_until_sync(lambda: "hoot" in calls(fleet, "crows.greet"), fleet.said())
 
     jays = f"[hosts.jays]: There is no tool folder {fleet.folder / 'nowhere'}. Correct that and save toolfleet.toml: it is applied then."
