@@ -199,10 +199,13 @@ def test_a_module_that_crashes_again_and_again_is_dead_and_the_rest_goes_on(flee
 
 @pytest.mark.slow
 def test_a_slow_module_that_is_added_gets_a_worker(fleet: Up) -> None:
-    """Its lane had none; a call made at once waits for it, and is done."""
+    """Its lane had none; a call that is made as soon as its tools are known waits for it, and is done."""
     with serve(make_module("larks")) as larks:
         added = run("modules", "add", "larks", larks.url, "--slow", cwd=fleet.folder)
         assert added.code == 0, added.err
+        wait_until_sync(
+            lambda: "larks.echo" in run("tools", "list", cwd=fleet.folder).out, "it was asked what it offers"
+        )
 
         called = run("call", "larks.echo", "word=hoot", "--timeout", "60", cwd=fleet.folder)
         assert called.code == 0, called.err
