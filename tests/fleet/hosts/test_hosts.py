@@ -139,8 +139,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         birds = stack.enter_context(bird_service())
         gulls = stack.enter_context(serve(make_module("gulls")))
         pets = PETS.replace("8010", store.url.rpartition(":")[2])
-        toml = TOML.format(odd=odd.url, birds=birds.url, gulls=gulls.url)
-        (folder / "toolfleet.toml").write_text(f"{SERVERS['mcp-servers']}\n{pets}\n{toml}")
+        servers, toml = SERVERS["mcp-servers"], TOML.format(odd=odd.url, birds=birds.url, gulls=gulls.url)
+        (folder / "toolfleet.toml").write_text(f"{servers}\n{pets}\n{toml}")
         env = {"PATH": f"{BIN}:{os.environ['PATH']}", "BIRD_KEY": SECRET}
         ODD.append(odd)
         yield stack.enter_context(up(folder, env, "--tools", "owls", "--no-gateway"))
