@@ -26,6 +26,7 @@ from support.hosts.odd_server import Answer, OddServer, odd_http
 from support.module_server import serve
 from support.modules.example_modules import serving
 from support.owls import make_module
+from support.programs.fork_server import end, start
 from support.servers import redis_snapshot
 from support.up import Up, up
 from support.waiting import wait_until_answered, wait_until_sync
@@ -443,11 +444,10 @@ def test_a_host_is_started_by_hand(tmp_path: Path) -> None:
     with bird_service() as birds, output.open("wb") as file:
         words = ["birds", "--document", "birds.yaml", "--base", birds.url, "--tag", "a", "--auth", "key=${BIRD_KEY}"]
         command = [sys.executable, "-m", "toolfleet_cli", "host", "openapi", *words]
-        with subprocess.Popen(command, cwd=tmp_path, stderr=file, stdout=file, env={**os.environ}) as host:
-            try:
-                wait_until_sync(lambda: "is served at" in output.read_text(), "it is served")
-                wait_until_sync(lambda: "birds serves 1 tools" in output.read_text(), "it has its tool")
-            finally:
-                host.terminate()
-                host.wait()
+        host = start(command, env={}, cwd=tmp_path, output=file)
+        try:
+            wait_until_sync(lambda: "is served at" in output.read_text(), "it is served")
+            wait_until_sync(lambda: "birds serves 1 tools" in output.read_text(), "it has its tool")
+        finally:
+            end(host, patience_seconds=20)
         assert SECRET not in output.read_text()
