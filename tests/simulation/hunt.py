@@ -204,7 +204,7 @@ def _played(near: str, seed: int) -> dict[str, Any]:
 
 def _ordered(near: str, dice: Random) -> list[Row]:
     """Order the rows: those that are about a file first, and all in an order that the seed gives."""
-    about = next((found for word, found in _SCENES.items() if f"/{word}/" in near), {"call", "crowd", "queued"})
+    about = next((found for word, found in _SCENES.items() if f"/{word}/" in near), {"call", "crowd", "away", "queued"})
     rows = dice.sample(ROWS, len(ROWS))
     return sorted(rows, key=lambda row: row.scene not in about)
 

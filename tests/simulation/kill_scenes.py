@@ -48,6 +48,8 @@ _TAKES = {"retries": 1.0} | dict.fromkeys(("lasts", "fails", "declines"), 3 * _L
 """How long a call takes at the most that is executed so: a retry's pause is under a second."""
 _LATE_TIMEOUT_SECONDS = 2.0
 _BOUND = 2
+_AWAY_SECONDS = 2.0
+_EXPIRES_SECONDS = 2
 _ACTS_SECONDS = 1.2  # others look for news meanwhile
 _MOST_ATTEMPTS = 2
 _QUIET_SECONDS = 60.0
@@ -111,7 +113,7 @@ class Scene:
             declared = {} if effect == "undeclared" else {"effect": effect}
             for how in ("works", "lasts", "retries", "fails", "declines", "repels"):
                 self.module.add(f"{effect}_{how}", self._execute, **declared)
-        await self.bed.serve(self.module)
+        self._served = await self.bed.serve(self.module)
 
     async def play(self, write: int, part: float) -> list[str]:
         """Ask once, while the row's member dies at this write. Returns what did not hold."""
@@ -346,6 +348,23 @@ class CrowdScene(Scene):
         return found
 
 
+class AwayScene(Scene):
+    """A call whose module is away, and comes back."""
+
+    has_beat = False
+
+    async def ask(self, ref: str) -> list[str]:
+        """Implements `Scene.ask`."""
+        self._served.kill()
+        call = ToolCall(tool_name=f"owls.{self.row.tool}", arguments={"ref": ref})
+        calling = asyncio.create_task(self.fleet.call(call, _OWNER, timeout=TIMEOUT_SECONDS))
+        await asyncio.sleep(_AWAY_SECONDS)
+        self._served = await self.bed.serve(self.module, port=int(self.module.url.rpartition(":")[2]))
+        result = await calling
+        found = await self.is_over(result.audit.call_id or "")
+        return found + self.executed_well(ref, result, self.row.tool.partition("_")[0])
+
+
 class QueuedScene(Scene):
     """Two calls that wait in a paused queue: one has two messages, as where an answer was lost, and the other is cancelled."""
 
@@ -410,7 +429,7 @@ class ApprovalScene(Scene):
 
     def __init__(self, row: Row, bed: Bed) -> None:
         super().__init__(row, bed)
-        seconds = 2 if row.scene == "expired" else 600
+        seconds = _EXPIRES_SECONDS if row.scene == "expired" else 600
         guard = {"name": "human_in_the_loop", "approve_tools": ["owls.*"], "expires_seconds": seconds}
         self.settings = {"agents": {"guarded": {"middleware": [guard]}}}
 
@@ -428,12 +447,12 @@ class ApprovalScene(Scene):
         seconds = TIMEOUT_SECONDS
         joined = asyncio.create_task(self.fleet.call(call, caller, timeout=seconds, waits_for_approval=seconds))
         await asyncio.sleep(_STEP_SECONDS)
-        taken = 0
-        if self.row.scene != "expired":
-            taken = await self.by("approver", lambda fleet: self._decide(fleet, call_id))
+        if self.row.scene == "expired":
+            await asyncio.sleep(_EXPIRES_SECONDS)  # and approve it before it is settled
+        taken = await self.by("approver", lambda fleet: self._decide(fleet, call_id))
         result = await joined
         found = await self.is_over(call_id)
-        if taken > 1:
+        if taken > (self.row.scene != "expired"):
             found.append(f"decided about {taken} times")
         if result.audit.call_id != call_id:
             found.append(f"asked for as {call_id}, and ended as {result.audit.call_id}")
@@ -453,7 +472,7 @@ class ApprovalScene(Scene):
 
     async def _decide(self, fleet: ToolFleet, call_id: str) -> int:
         """Decide, as several people do at once unless one of them is to die of it. Returns how many decisions were taken."""
-        decide = fleet.approvals.approve if self.row.scene == "approved" else fleet.approvals.reject
+        decide = fleet.approvals.reject if self.row.scene == "rejected" else fleet.approvals.approve
         people = ("bob",) if self.row.victim == "approver" else ("bob", "eve", "zoe")
         deciding = (decide(call_id, Approver("command line", name, "admin")) for name in people)
         answers = await asyncio.gather(*deciding, return_exceptions=True)
@@ -633,6 +652,7 @@ def _entries(look: Callable[..., Any], stream: str) -> list[Any]:
 SCENES: Mapping[str, type[Scene]] = {
     "call": CallScene,
     "crowd": CrowdScene,
+    "away": AwayScene,
     "queued": QueuedScene,
     "late": LateScene,
     "approved": ApprovalScene,
