@@ -51,7 +51,8 @@ _HANGS_FACTOR = 2
 """What works for so many times as long as it may has no end: a process whose clock jumps does not wait."""
 _CALLS, _FAULTS = 300, 20
 _SCENES = {"approvals": {"approved", "rejected", "expired"}, "jobs": {"job"}, "wakeups": {"core", "stream", "job"}}
-"""Of the rows, by the folder of what they are about."""
+"""Of the rows, by the folder of what they are about; all others are about calls."""
+_OF_CALLS = {"call", "crowd", "away", "queued", "late"}
 _LIFE: dict[str, Mapping[Life, int]] = {"approvals": {"approvals": 40}, "jobs": {"jobs": 20}, "wakeups": {"jobs": 20}}
 """Of plans about the same, which have few calls beside it."""
 
@@ -204,7 +205,7 @@ def _played(near: str, seed: int) -> dict[str, Any]:
 
 def _ordered(near: str, dice: Random) -> list[Row]:
     """Order the rows: those that are about a file first, and all in an order that the seed gives."""
-    about = next((found for word, found in _SCENES.items() if f"/{word}/" in near), {"call", "crowd", "away", "queued"})
+    about = next((found for word, found in _SCENES.items() if f"/{word}/" in near), _OF_CALLS)
     rows = dice.sample(ROWS, len(ROWS))
     return sorted(rows, key=lambda row: row.scene not in about)
 
