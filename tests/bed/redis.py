@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import select
 import shutil
 import signal
 import socket
@@ -19,7 +20,8 @@ from toolfleet_cli.local.tcp_ports import LOOPBACK, free_port
 
 _PING, _PONG = b"PING\r\n", b"+PONG\r\n"
 _ROUNDS = 20  # for what has waited meanwhile
-_ANSWER_SECONDS = 3.0
+_READY = b"eady to accept connections"
+_START_SECONDS = 3.0
 """Debian's server hangs at its start under libfaketime: its memory allocator asks for the time. Such a one is passed over."""
 
 
@@ -40,6 +42,7 @@ class VirtualRedis:
         """Start it with these options beside the usual ones."""
         binary, library = find_server()
         self._process = _started(binary, library, self.folder, self.port, *self._options, *options)
+        assert _is_ready(self._process), "Redis takes no connections"
         self._connect()
         self.url = redis_url(self.port)
         if not self._expires_actively:
@@ -101,9 +104,9 @@ class VirtualRedis:
         return not left
 
     def _connect(self) -> None:
-        pings = _connected(self._process, self.port)
-        assert pings is not None, "Redis does not answer"
-        self._pings = pings
+        self._pings = socket.socket()
+        sockets.real_connect(self._pings, (LOOPBACK, self.port))
+        self._pings.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def freeze(self) -> None:
         """Stop it, as SIGSTOP does: its connections stay, and it answers nothing."""
@@ -129,7 +132,7 @@ class VirtualRedis:
 
 @cache
 def find_server() -> tuple[Path, Path]:
-    """Return a server that answers under libfaketime, the wheel's or that on PATH, and the library."""
+    """Return a server that starts under libfaketime, the wheel's or that on PATH, and the library."""
     library = _library()
     if library is None:
         raise _missing("libfaketime is not installed: neither its wheel nor the system's package is there")
@@ -137,15 +140,14 @@ def find_server() -> tuple[Path, Path]:
     for binary in [Path(each) for each in found if each]:
         folder = Path("/dev/shm" if Path("/dev/shm").is_dir() else "/tmp", f"bed-{os.getpid()}")
         folder.mkdir(exist_ok=True)
-        process = _started(binary, library, folder, port := free_port())
+        process = _started(binary, library, folder, free_port())
         try:
-            if (answered := _connected(process, port)) is not None:
-                answered.close()
+            if _is_ready(process):
                 return binary, library
         finally:
             _end(process)
             shutil.rmtree(folder)
-    raise _missing(f"no Redis server answers under libfaketime: {found}")
+    raise _missing(f"no Redis server starts under libfaketime: {found}")
 
 
 def _missing(reason: str) -> BaseException:
@@ -177,36 +179,34 @@ def _started(binary: Path, library: Path, folder: Path, port: int, *options: str
     }
     words = [word for name, value in usual.items() for word in (f"--{name}", value)]
     env = {**os.environ, **clock.shown_in(folder), "LD_PRELOAD": str(library)}
-    with (folder / "redis.log").open("ab") as log:
-        return subprocess.Popen(
-            [str(binary), *words, *options],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    return subprocess.Popen(
+        [str(binary), *words, *options],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
 
 
-def _connected(process: "subprocess.Popen[bytes]", port: int) -> socket.socket | None:
-    """Return a connection to it once it answers; `None` if it does not."""
-    for _ in range(int(_ANSWER_SECONDS / 0.01)):
-        with suppress(OSError):
-            found = socket.create_connection((LOOPBACK, port))
-            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            found.settimeout(_ANSWER_SECONDS)
-            sockets.real_sendall(found, _PING)
-            if sockets.real_recv(found, len(_PONG)) == _PONG:
-                found.settimeout(None)
-                return found
-        if process.poll() is not None:
-            return None
-        clock.real_sleep(0.01)
-    return None
+def _is_ready(process: "subprocess.Popen[bytes]") -> bool:
+    """Return whether a server that has been started takes connections, once it does.
+
+    To try until it answers would take another number of trials each time: objects would have other addresses afterwards.
+    """
+    assert process.stdout is not None
+    output, said = process.stdout.fileno(), b""
+    while not said.endswith(_READY):
+        if not select.select([output], [], [], _START_SECONDS)[0] or not (byte := os.read(output, 1)):
+            return False
+        said = said[1 - len(_READY) :] + byte
+    return True
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
     process.kill()
     process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
     for name in ("faketime_shm", "sem.faketime_sem"):  # what libfaketime leaves of a killed one
         Path("/dev/shm", f"{name}_{process.pid}").unlink(missing_ok=True)

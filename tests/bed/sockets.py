@@ -20,6 +20,7 @@ real_send: Any = socket.socket.send
 real_sendall: Any = socket.socket.sendall
 real_sendmsg: Any = socket.socket.sendmsg
 real_bind = socket.socket.bind
+real_connect = socket.socket.connect
 real_close = socket.socket.close
 real_shutdown = socket.socket.shutdown
 real_recv: Any = socket.socket.recv
