@@ -16,7 +16,9 @@ def sleep(seconds: float) -> None:
     if in_bridge():
         await_(asyncio.sleep(seconds))
     elif threading.current_thread() is threading.main_thread():
+        settling.settle_if_asked()  # what was written is of the time before
         clock.move(seconds)  # the whole loop stands still
+        settling.settle()
     else:
         clock.real_sleep(seconds)
 

@@ -72,7 +72,7 @@ from bed.site import here
 
 time.sleep = greenlets.sleep  # type: ignore[assignment] # of fewer types of numbers
 
-for _name in ("__init__", "send", "sendall", "sendmsg", "recv", "recv_into", "close", "shutdown", "bind"):
+for _name in ("__init__", "send", "sendall", "sendmsg", "recv", "recv_into", "close", "shutdown", "bind", "connect"):
     setattr(socket.socket, _name, getattr(sockets, _name.strip("_")))
 
 

@@ -1,27 +1,31 @@
 """Knows which servers have been written to, and waits until they have done all of it: they are processes of their own.
 
-A server takes what comes over several connections in the order of its arrival, if it is asleep then and each connection is
-written to once. So that two runs of one seed go alike, a connection is not written to again after another one before it has
-settled.
+A server that is asleep takes what comes over several connections in the order of its arrival. While it works it may not: the
+system looks again at the connections that it has just read, and those come first if there is more. So that two runs of one
+seed go alike, at most one connection at a time has anything that its server has not read.
 """
 
 import socket
 from collections.abc import Callable
+from typing import Any
 
 servers: dict[int, Callable[[int], None]] = {}
 """By their ports, what returns when the server has gone so many rounds, and its answers are on their way."""
 _BYTES_A_ROUND = 8_192  # Redis reads twice as many of one connection, if they have arrived
-_written: dict[socket.socket, int] = {}
-_last: socket.socket | None = None
+_writer: socket.socket | None = None
+"""The connection that has been written to since all servers have settled."""
+_unread = 0  # at most so many bytes of it
 
 
-def before_write(connection: socket.socket, size: int = 0) -> None:
-    """Note that so many bytes are about to be written to a server, or that the connection ends."""
-    global _last  # noqa: PLW0603 - there is one order
-    if connection is not _last and connection in _written:
-        settle()
-    _written[connection] = _written.get(connection, 0) + size
-    _last = connection
+def before_write(connection: socket.socket, size: int = 0, *, to: Any = None) -> None:
+    """Note that so many bytes are about to be written, if it is to a server. `to`: that it connects; without any: that it ends."""
+    global _writer, _unread  # noqa: PLW0603 - there is one order
+    if _port_of(connection if to is None else to) not in servers:
+        return
+    if _writer is not connection:
+        settle_if_asked()
+    _writer = connection
+    _unread += size
 
 
 def settle() -> None:
@@ -29,13 +33,22 @@ def settle() -> None:
 
     It answers in rounds: with its answer to the second question, the answers to all that came before the first are sent.
     """
-    rounds = 2 + max(_written.values(), default=0) // _BYTES_A_ROUND
-    _written.clear()
+    global _writer, _unread
+    rounds = 2 + _unread // _BYTES_A_ROUND
+    _writer, _unread = None, 0
     for settle_one in tuple(servers.values()):
         settle_one(rounds)
 
 
 def settle_if_asked() -> None:
     """Settle if anything was written to a server since then."""
-    if _written:
+    if _writer is not None:
         settle()
+
+
+def _port_of(peer: Any) -> int:
+    """Return the port of an address, or of a connection's other end."""
+    try:
+        return int((peer.getpeername() if isinstance(peer, socket.socket) else peer)[1])
+    except (OSError, IndexError, ValueError):  # not connected, or no address of the internet's
+        return 0

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from bed import settling
 from bed.greenlets import GreenThreads
 from toolfleet_registry.system.process import Process, enter
 
@@ -68,8 +69,9 @@ class Site(Process):
         _graveyard.append((_Held.taken(loop, self), list(self.tasks)))
         for task in self.tasks:
             asyncio.tasks._unregister_task(task)
-        for each in tuple(self.sockets):
+        for each in sorted(self.sockets, key=socket.socket.fileno):
             if (descriptor := each.fileno()) >= 0:
+                settling.before_write(each)
                 each.detach()
                 loop._transports.pop(descriptor, None)
                 os.close(descriptor)

@@ -77,25 +77,29 @@ def bind(self: socket.socket, address: Any) -> None:
             return
 
 
+def connect(self: socket.socket, address: Any) -> None:
+    """Implements `socket.connect`."""
+    settling.before_write(self, to=address)
+    real_connect(self, address)
+
+
 def close(self: socket.socket) -> None:
     """Implements `socket.close`."""
-    if self.fileno() >= 0 and _peer_of(self) in settling.servers:
+    if self.fileno() >= 0:
         settling.before_write(self)
     real_close(self)
 
 
 def shutdown(self: socket.socket, how: int) -> None:
     """Implements `socket.shutdown`."""
-    if _peer_of(self) in settling.servers:
-        settling.before_write(self)
+    settling.before_write(self)
     real_shutdown(self, how)
 
 
 def _write(self: socket.socket, data: Any, send: Callable[[Any], Any]) -> Any:
     site = here()
     whole = b"".join(data) if isinstance(data, list) else data
-    if _peer_of(self) in settling.servers:
-        settling.before_write(self, len(whole))
+    settling.before_write(self, len(whole))
     if site is None or not site.carries:
         trace.note(f"{site and site.host} writes {len(whole)} bytes {zlib.crc32(whole):08x}")
     if site is None or self not in site.sockets:
@@ -107,13 +111,6 @@ def _write(self: socket.socket, data: Any, send: Callable[[Any], Any]) -> Any:
     if self.gettimeout() != 0:  # it would wait for an answer
         raise Killed
     return len(data)
-
-
-def _peer_of(self: socket.socket) -> int:
-    try:
-        return int(self.getpeername()[1])
-    except (OSError, IndexError, ValueError):  # not connected, or no address of the internet's
-        return 0
 
 
 def _wait_to_read(self: socket.socket) -> None:
