@@ -25,7 +25,8 @@ from pathlib import Path
 from random import Random
 from types import ModuleType
 from typing import Any
-from weakref import WeakSet
+from uuid import uuid4
+from weakref import WeakKeyDictionary, WeakSet
 
 from bed import clock
 
@@ -182,9 +183,38 @@ import celery.app.trace
 import celery.apps.worker
 import celery.worker
 import celery.worker.request
+import kombu.asynchronous.timer
+import kombu.common
 import kombu.pools
 import standardwebhooks.webhooks
 
+
+class _Entry(kombu.asynchronous.timer.Entry):
+    """A timer of a worker's hub. Of two that are due at once the older one comes first, not that with the lower address."""
+
+    _numbers = count()
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)  # type: ignore[no-untyped-call]
+        self.number = next(self._numbers)
+
+    def __lt__(self, other: "_Entry") -> bool:
+        return self.number < other.number
+
+
+_oids = WeakKeyDictionary[Any, str]()
+
+
+def _generate_oid(node: int, process: int, thread: int, instance: Any) -> str:
+    """Implements kombu's: what it makes of an object's address would differ between two runs."""
+    del node, process, thread
+    if instance not in _oids:
+        _oids[instance] = str(uuid4())
+    return _oids[instance]
+
+
+kombu.asynchronous.timer.Timer.Entry = _Entry
+kombu.common.generate_oid = _generate_oid
 celery.worker.state = _state
 celery.app.base.datetime = celery.worker.request.datetime = _Datetime
 standardwebhooks.webhooks.datetime = _Datetime  # type: ignore[attr-defined] # it verifies by this name
