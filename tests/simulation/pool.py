@@ -37,7 +37,7 @@ _NETWORK = {
 }
 """What is written arrives whole and at once: others pace it by real time."""
 _RTM_NEWROUTE, _REQUEST_REPLACE_CREATE = 24, 1 | 0x100 | 0x400
-_TO_ALL_OF_LOOPBACK = (socket.AF_INET, 8, 0, 0, 255, 2, 254, 2, 0)  # in the table `local`, by the kernel, to this host
+_TO_LOOPBACK = (socket.AF_INET, 32, 0, 0, 255, 2, 254, 2, 0)  # in the table `local`, by the kernel, to this host
 _DST, _OIF, _PREFSRC, _METRICS, _INITCWND, _QUICKACK = 1, 4, 7, 8, 11, 15
 _STUCK_SECONDS = 900
 
@@ -106,7 +106,7 @@ def _have_all_acknowledged_at_once() -> None:
         return struct.pack("HH", 4 + len(data), kind) + data
 
     metrics = attribute(_INITCWND, struct.pack("I", 1000)) + attribute(_QUICKACK, struct.pack("I", 1))
-    route = struct.pack("BBBBBBBBI", *_TO_ALL_OF_LOOPBACK) + attribute(_DST, socket.inet_aton("127.0.0.0"))
+    route = struct.pack("BBBBBBBBI", *_TO_LOOPBACK) + attribute(_DST, socket.inet_aton("127.0.0.1"))
     route += attribute(_OIF, struct.pack("i", socket.if_nametoindex("lo")))
     route += attribute(_PREFSRC, socket.inet_aton("127.0.0.1")) + attribute(_METRICS, metrics)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW) as link:
