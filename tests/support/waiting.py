@@ -11,12 +11,17 @@ What may take longer, such as a whole fleet's start, takes a multiple of it.
 """
 
 
-async def wait_until(condition: Callable[[], object], what: str, *, seconds: float = PATIENCE_SECONDS) -> None:
-    """Return as soon as `condition()` is true; fail with `what` when it is not within `seconds`."""
+async def wait_until(
+    condition: Callable[[], object], what: str, *, seconds: float = PATIENCE_SECONDS, step: float = 0.01
+) -> None:
+    """Return as soon as `condition()` is true; fail with `what` when it is not within `seconds`.
+
+    `step`: how many seconds pass between two looks, where one costs much.
+    """
     give_up_at = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < give_up_at, f"waited {seconds} s in vain: {what}"
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(step)
 
 
 def wait_for_a_whole_day(*, seconds: float = 30) -> None:

@@ -15,7 +15,7 @@ from support.metrics.prometheus import (
     panels,
     prometheus,
 )
-from support.waiting import wait_until
+from support.metrics.scraping import wait_until_read
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.metrics.families import FAMILIES
@@ -35,7 +35,7 @@ async def test_every_query_has_series_in_a_real_fleet(
         await metered.use(owner)
         await server.check(panels())
         calls = 'sum(toolfleet_calls_total{module="owls", outcome="success"})'
-        await wait_until(
+        await wait_until_read(
             lambda: server.query(calls)[0]["value"][1] == "3", "Prometheus counts the calls that were made"
         )
         assert {rule["name"] for rule in server.rules() if rule["state"] == "firing"} <= {"ToolfleetOutcomesUnknown"}

@@ -10,10 +10,9 @@ import pytest
 
 from support.fleet import TestBed
 from support.metrics.metered import Metered, metered_gateway
-from support.metrics.scraping import names_in, series_in, sum_of
+from support.metrics.scraping import names_in, series_in, sum_of, wait_until_read
 from support.module_server import ModuleServer
 from support.servers.redis_faults import FaultyRedis, faulty_redis
-from support.waiting import wait_until
 from toolfleet import ToolFleet
 from toolfleet_registry.contracts import Caller, ToolCall
 from toolfleet_registry.metrics.families import FAMILIES
@@ -42,8 +41,10 @@ async def test_a_queue_is_counted_while_it_waits_and_while_it_runs(metered: Mete
     owls = {"queue": "tools.owls", "lane": "fast"}
     async with ToolFleet(settings=metered.bed.settings) as fleet:
         naps = [asyncio.create_task(fleet.call(NAP, owner, waits_for_worker=True)) for _ in range(6)]
-        await wait_until(lambda: metered.says("toolfleet_queue_waiting", **owls) == 6, "six calls wait")
-        await wait_until(lambda: metered.says("toolfleet_queue_oldest_seconds", **owls) > 0.5, "the oldest has waited")
+        await wait_until_read(lambda: metered.says("toolfleet_queue_waiting", **owls) == 6, "six calls wait")
+        await wait_until_read(
+            lambda: metered.says("toolfleet_queue_oldest_seconds", **owls) > 0.5, "the oldest has waited"
+        )
         said = metered.scrape()
         assert (
             sum_of(said, "toolfleet_queue_workers", **owls) == sum_of(said, "toolfleet_lane_workers", lane="fast") == 0
@@ -53,18 +54,24 @@ async def test_a_queue_is_counted_while_it_waits_and_while_it_runs(metered: Mete
         assert (scale["workers_wanted"], scale["waiting"], scale["running"], scale["slots"]) == (2, 6, 0, 4)
         assert scale["oldest_seconds"] > 0.5
         with metered.bed.worker():
-            await wait_until(lambda: metered.says("toolfleet_queue_running", **owls) >= 4, "a worker runs four")
-            await wait_until(lambda: metered.says("toolfleet_lane_slots", lane="fast") == 4, "it has four slots")
-            await wait_until(lambda: metered.says("toolfleet_queue_workers", **owls) == 1, "it takes the queue's calls")
-            await wait_until(
+            await wait_until_read(lambda: metered.says("toolfleet_queue_running", **owls) >= 4, "a worker runs four")
+            await wait_until_read(lambda: metered.says("toolfleet_lane_slots", lane="fast") == 4, "it has four slots")
+            await wait_until_read(
+                lambda: metered.says("toolfleet_queue_workers", **owls) == 1, "it takes the queue's calls"
+            )
+            await wait_until_read(
                 lambda: metered.says("toolfleet_lane_workers", lane="fast") == 1, "it is the lane's only one"
             )
-            await wait_until(lambda: metered.says("toolfleet_lane_workers_wanted", lane="fast") == 2, "two are needed")
+            await wait_until_read(
+                lambda: metered.says("toolfleet_lane_workers_wanted", lane="fast") == 2, "two are needed"
+            )
             for nap in naps:
                 nap.cancel()
             await asyncio.wait(naps)
-            await wait_until(lambda: metered.says("toolfleet_lane_workers_wanted", lane="fast") == 0, "none is needed")
-    await wait_until(lambda: metered.says("toolfleet_lane_workers", lane="fast") == 0, "the worker has gone")
+            await wait_until_read(
+                lambda: metered.says("toolfleet_lane_workers_wanted", lane="fast") == 0, "none is needed"
+            )
+    await wait_until_read(lambda: metered.says("toolfleet_lane_workers", lane="fast") == 0, "the worker has gone")
     assert metered.says("toolfleet_queue_oldest_seconds", **owls) == 0
 
 
@@ -72,12 +79,12 @@ async def test_while_redis_is_silent_a_scrape_says_so(metered: MeteredFleet) -> 
     """It comes in time, with what the gateway itself knows; and whoever scales gets no number."""
     assert metered.says("toolfleet_redis_up") == 1
     with metered.redis.frozen():
-        await wait_until(lambda: metered.says("toolfleet_redis_up") == 0, "what was read before is old")
+        await wait_until_read(lambda: metered.says("toolfleet_redis_up") == 0, "what was read before is old")
         said = metered.scrape()
         assert "toolfleet_queue_waiting" not in names_in(said)
         assert "toolfleet_loop_lag_seconds_count" in names_in(said)
         assert (await metered.scale()).status_code == 503
-    await wait_until(lambda: metered.says("toolfleet_redis_up") == 1, "Redis is there again")
+    await wait_until_read(lambda: metered.says("toolfleet_redis_up") == 1, "Redis is there again")
 
 
 async def test_many_scrapes_at_once_cost_redis_one_reading(metered: MeteredFleet) -> None:

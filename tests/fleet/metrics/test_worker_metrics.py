@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import pytest
 
 from support.fleet import TestBed
-from support.metrics.scraping import names_in, scrape, sum_of
-from support.waiting import wait_until, wait_until_sync
+from support.metrics.scraping import names_in, scrape, sum_of, wait_until_read
+from support.waiting import wait_until_sync
 from toolfleet import ToolFleet
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.contracts import Caller, ToolCall
@@ -48,7 +48,7 @@ async def test_a_worker_counts_and_times_its_calls(bed: TestBed, metered: int, o
     def grown(name: str, **labels: str) -> float:
         return sum_of(after, name, **labels) - sum_of(before, name, **labels)
 
-    await wait_until(is_counted, "the last one is counted, too")  # after its caller has heard of it
+    await wait_until_read(is_counted, "the last one is counted, too")  # after its caller has heard of it
     assert grown("toolfleet_calls_total", tool="owls.echo", outcome="success", error_code="") == 3
     assert grown("toolfleet_calls_total", tool="owls.fail", outcome="success") == 0
     assert grown("toolfleet_calls_total", module="owls") == 4
@@ -62,16 +62,18 @@ async def test_a_worker_says_how_full_it_is(bed: TestBed, metered: int, owner: C
     """How many calls it runs, and holds in the ledger, at that moment."""
     async with ToolFleet(settings=bed.settings) as fleet:
         nap = asyncio.create_task(fleet.call(ToolCall(tool_name="owls.nap", arguments={"seconds": 60}), owner))
-        await wait_until(lambda: sum_of(scrape(metered), "toolfleet_worker_in_flight") == 1, "it runs a call")
-        await wait_until(lambda: sum_of(scrape(metered), "toolfleet_worker_leases") == 1, "it holds it in the ledger")
+        await wait_until_read(lambda: sum_of(scrape(metered), "toolfleet_worker_in_flight") == 1, "it runs a call")
+        await wait_until_read(
+            lambda: sum_of(scrape(metered), "toolfleet_worker_leases") == 1, "it holds it in the ledger"
+        )
         nap.cancel()
         await asyncio.wait([nap])
-    await wait_until(lambda: sum_of(scrape(metered), "toolfleet_worker_in_flight") == 0, "it runs none")
+    await wait_until_read(lambda: sum_of(scrape(metered), "toolfleet_worker_in_flight") == 0, "it runs none")
 
 
 async def test_a_worker_measures_its_loop_and_redis(metered: int) -> None:
     """Once a second; its process is measured as Prometheus's own libraries do."""
-    await wait_until(
+    await wait_until_read(
         lambda: (
             sum_of(scrape(metered), "toolfleet_redis_round_trip_seconds_count") > 0
             and sum_of(scrape(metered), "toolfleet_loop_lag_seconds_count") > 0

@@ -14,8 +14,9 @@ import httpx
 import pytest
 import yaml
 
+from support.metrics.scraping import wait_until_read
 from support.servers.plain_http import PLAIN
-from support.waiting import wait_until, wait_until_sync
+from support.waiting import wait_until_sync
 from toolfleet_cli.local.child_processes import spawn, stop
 from toolfleet_cli.local.tcp_ports import held_port
 
@@ -50,8 +51,8 @@ class Prometheus:
     async def check(self, queries: Mapping[str, str]) -> None:
         """Wait until each of these has series, by what asks it, and all rules were evaluated. Fails where that does not come."""
         for what, query in queries.items():
-            await wait_until(lambda query=query: self.query(query), f"{what}: {query}")  # type: ignore[misc] # bound now
-        await wait_until(
+            await wait_until_read(lambda query=query: self.query(query), f"{what}: {query}")  # type: ignore[misc] # bound now
+        await wait_until_read(
             lambda: {rule["health"] for rule in self.rules()} == {"ok"} and len(self.rules()) == len(alerts()),
             "all rules were evaluated",
         )

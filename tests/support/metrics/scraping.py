@@ -1,11 +1,15 @@
 """Reads what a process answers at `/metrics`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.servers.plain_http import PLAIN
+from support.waiting import wait_until
+
+PAUSE_SECONDS = 0.1
+"""Between two readings, which cost those who say it and those who read it more than most conditions of a test."""
 
 Series = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -17,6 +21,11 @@ def series_in(text: str) -> Series:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+async def wait_until_read(condition: Callable[[], object], what: str) -> None:
+    """`wait_until` for a condition that reads metrics."""
+    await wait_until(condition, what, step=PAUSE_SECONDS)
 
 
 def scrape(port: int, *, seconds: float = 20) -> Series:
