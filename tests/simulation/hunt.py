@@ -42,7 +42,7 @@ ALSO = (
 """The faults of `tests/faults/planted.toml` that are about the same."""
 
 _FOLDER = ROOT / ".cache" / "simulation"
-_MOST_POINTS = 10
+_MOST_POINTS = 5
 """Of a row each time that its turn comes, more or less: rows differ more than a row's points do."""
 _ROUNDS = 50
 _SHARE_OF_ROWS = 0.7
