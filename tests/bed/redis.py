@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import select
 import shutil
 import signal
 import socket
@@ -20,8 +19,7 @@ from toolfleet_cli.local.tcp_ports import LOOPBACK, free_port
 
 _PING, _PONG = b"PING\r\n", b"+PONG\r\n"
 _ROUNDS = 20  # for what has waited meanwhile
-_READY = b"eady to accept connections"
-_START_SECONDS = 3.0
+_START_SECONDS = "3"
 """Debian's server hangs at its start under libfaketime: its memory allocator asks for the time. Such a one is passed over."""
 
 
@@ -192,15 +190,10 @@ def _started(binary: Path, library: Path, folder: Path, port: int, *options: str
 def _is_ready(process: "subprocess.Popen[bytes]") -> bool:
     """Return whether a server that has been started takes connections, once it does.
 
-    To try until it answers would take another number of trials each time: objects would have other addresses afterwards.
+    Another process waits: trials of our own would be another number each time, and leave other places in memory free.
     """
-    assert process.stdout is not None
-    output, said = process.stdout.fileno(), b""
-    while not said.endswith(_READY):
-        if not select.select([output], [], [], _START_SECONDS)[0] or not (byte := os.read(output, 1)):
-            return False
-        said = said[1 - len(_READY) :] + byte
-    return True
+    waiting = ["timeout", _START_SECONDS, "grep", "-q", "Ready to accept connections"]
+    return subprocess.run(waiting, stdin=process.stdout, check=False).returncode == 0
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
