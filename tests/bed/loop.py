@@ -1,17 +1,27 @@
 """An event loop that never waits: when nothing goes on, in Redis neither, it moves the clock to its next timer."""
 
 import asyncio
+import contextvars
+import heapq
 import selectors
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
 from bed import clock, settling, trace
-from bed.site import owned_task
+from bed.site import OwnedFuture, owned_task
 from toolfleet_tasks.aio.greenlet_bridge import Bridge
 
 _MARGIN_SECONDS = 0.25
 """How long before a timer Redis may end its own waits first: the client of such a wait has a limit that is a little longer."""
 _STUCK_SECONDS = 20.0
+
+
+class _Timer(asyncio.TimerHandle):
+    number = 0
+
+    def __lt__(self, other: Any) -> bool:
+        return (self._when, self.number) < (other._when, other.number)  # type: ignore[attr-defined] # asyncio's own
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -25,9 +35,24 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, chance: Random | None = None) -> None:
         self.chance = chance
-        self.jumps = 0
+        self.jumps = self._timers = 0
         super().__init__(_Jumping(self))
         self.set_task_factory(owned_task)
+
+    def call_at(  # type: ignore[override] # its types are of 3.11 on
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Implements asyncio's. It would leave it to the other timers which of two that are due at once comes first."""
+        timer: Any = _Timer(when, callback, args, self, context)
+        self._timers += 1
+        timer.number = self._timers
+        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined] # asyncio's own, as all of its loops have it
+        timer._scheduled = True
+        return timer  # type: ignore[no-any-return]
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Implements asyncio's."""
+        return OwnedFuture(loop=self)
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override] # its types are of 3.11 on
         """Implements asyncio's with a greenlet: a thread would go on while others do, and no two runs would be alike."""

@@ -9,6 +9,7 @@ import socket
 import weakref
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, TypeVar
 
 from bed import settling
@@ -153,9 +154,35 @@ def site_of(context: contextvars.Context | None) -> Site | None:
     return _site.get() if context is None else context.get(_site)
 
 
+class _Task(asyncio.Task[Any]):
+    """A task whose place in a set does not depend on its address in memory."""
+
+    _numbers = count()
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._number = next(self._numbers)
+        super().__init__(*args, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class OwnedFuture(asyncio.Future[Any]):
+    """A future of which the same holds."""
+
+    _numbers = count()
+
+    def __init__(self, *, loop: asyncio.AbstractEventLoop) -> None:
+        self._number = next(self._numbers)
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 def owned_task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> "asyncio.Task[Any]":
     """Make a task of the site in whose context it is made. A task factory."""
-    task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)
+    task = _Task(work, loop=loop, **options)
     if (site := site_of(options.get("context"))) is not None:
         site.tasks.add(task)
     return task
