@@ -135,12 +135,16 @@ class _GreenPoller:
     def poll(self, timeout: float | None) -> Any:
         """Implements the poller's own."""
         settling.settle_if_asked()
-        events = self._poller.poll(0)
+        events = self._ready()
         if events or not timeout:
             await_(asyncio.sleep(0))
             return events
         wait_for_file(self._poller._epoll.fileno(), timeout=timeout)
-        return self._poller.poll(0)
+        return self._ready()
+
+    def _ready(self) -> list[tuple[int, int]]:
+        """Return what is ready in the order of its descriptors, not in that of its arrival."""
+        return sorted(self._poller.poll(0))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._poller, name)

@@ -183,6 +183,7 @@ import celery.app.trace
 import celery.apps.worker
 import celery.worker
 import celery.worker.request
+import kombu.asynchronous.hub
 import kombu.asynchronous.timer
 import kombu.common
 import kombu.pools
@@ -202,6 +203,19 @@ class _Entry(kombu.asynchronous.timer.Entry):
         return self.number < other.number
 
 
+class _OrderedSet(dict[Any, None]):
+    """Implements what kombu's hub uses of a set: what it shall call, in the order in which it was told."""
+
+    def add(self, each: Any) -> None:
+        self[each] = None
+
+    def discard(self, each: Any) -> None:
+        self.pop(each, None)
+
+    def remove(self, each: Any) -> None:
+        del self[each]
+
+
 _oids = WeakKeyDictionary[Any, str]()
 
 
@@ -214,6 +228,7 @@ def _generate_oid(node: int, process: int, thread: int, instance: Any) -> str:
 
 
 kombu.asynchronous.timer.Timer.Entry = _Entry
+kombu.asynchronous.hub.set = _OrderedSet  # type: ignore[attr-defined] # its own `set`
 kombu.common.generate_oid = _generate_oid
 celery.worker.state = _state
 celery.app.base.datetime = celery.worker.request.datetime = _Datetime
