@@ -46,8 +46,8 @@ class SharedTimers:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.proxy(loop)  # it is the key under which we are kept
-        # By the second in which they fall due. The loop has the timer, and the timer has the loop.
-        self._groups = dict[int, tuple[set[SharedTimer], weakref.ref[asyncio.TimerHandle]]]()
+        # By the second in which they fall due, in the order in which they were set. The loop has the timer, and the timer has the loop.
+        self._groups = dict[int, tuple[dict[SharedTimer, None], weakref.ref[asyncio.TimerHandle]]]()
 
     def call_later(self, seconds: float, callback: Callable[..., object], *args: object) -> SharedTimer:
         """Call back after `seconds`."""
@@ -58,18 +58,18 @@ class SharedTimers:
         timer, second = SharedTimer(self, when, callback, args), int(when)
         group = self._groups.get(second)
         if group is not None:
-            group[0].add(timer)
+            group[0][timer] = None
         elif second <= self._loop.time():
             timer.stand_alone(self._loop)
         else:
-            self._groups[second] = {timer}, weakref.ref(self._loop.call_at(second, self._begin, second))
+            self._groups[second] = {timer: None}, weakref.ref(self._loop.call_at(second, self._begin, second))
         return timer
 
     def forget(self, timer: SharedTimer) -> None:
         """It was cancelled. For `SharedTimer`."""
         second = int(timer.when)
         if (group := self._groups.get(second)) is not None:
-            group[0].discard(timer)
+            group[0].pop(timer, None)
             if not group[0]:
                 if (begins := group[1]()) is not None:
                     begins.cancel()
