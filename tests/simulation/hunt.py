@@ -7,6 +7,7 @@ without the fault, too, has found it. Findings are kept, and the next run goes o
 
 import argparse
 import fcntl
+import gc
 import hashlib
 import json
 import os
@@ -172,6 +173,7 @@ def _search_here(near: str, seed: int, seconds: float, most: int) -> dict[str, A
                     found.violations or _spent() > ends_at or found.points == (most or 2 * _MOST_POINTS)
                 ),
             )
+            gc.freeze()  # what is dead stays in memory, and is not to be looked through again and again
             if found.violations:
                 where = {"where": row.name, "points": found.points, "seed": own_seed}
                 answer = {"violation": found.violations[0], **where}
