@@ -349,7 +349,7 @@ class CrowdScene(Scene):
 
 
 class AwayScene(Scene):
-    """A call whose module is away, and comes back."""
+    """A call whose module is away, and comes back. Nobody dies: another worker may take the port."""
 
     has_beat = False
 
