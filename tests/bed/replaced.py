@@ -215,6 +215,9 @@ class _OrderedSet(dict[Any, None]):
     def remove(self, each: Any) -> None:
         del self[each]
 
+    def __copy__(self) -> list[Any]:
+        return list(self)
+
 
 _oids = WeakKeyDictionary[Any, str]()
 
