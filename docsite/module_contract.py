@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from toolfleet_modules.hosts.mcp.passthrough import METHODS, PassedAnswer, PassedQuestion
+from toolfleet_modules.hosts.mcp.mcp_host import METHODS, PassedAnswer, PassedQuestion
 from toolfleet_modules.requests.request import ExecuteRequest, ReconcileRequest, StatusRequest
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_workers.executors.http.acceptance import AcceptedReply

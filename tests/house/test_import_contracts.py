@@ -32,7 +32,7 @@ CLOCKS = {
     "registry/toolfleet_registry/catalog/module_registration.py": "measures a thread's work, not time that passes",
     "registry/toolfleet_registry/once/sqlite.py": "waits in a thread for another process to let go of its file",
     "tasks/toolfleet_tasks/control/probe_sockets.py": "names a socket as nobody shall guess",
-    "workers/toolfleet_workers/pool/watchdog.py": "watches the real loop of a worker from a thread",
+    "workers/toolfleet_workers/pool/bootsteps.py": "watches the real loop of a worker from a thread",
 }
 # Who puts a call, or a task of ours, into a queue past the port of `publish`.
 WRITERS = {

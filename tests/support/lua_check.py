@@ -16,8 +16,7 @@ from lupa.lua51 import LuaError, LuaRuntime
 from toolfleet_gateway.auth.key_limits import FILES as GATEWAY_FILES
 from toolfleet_registry.lua.files import FILES as REGISTRY_FILES
 from toolfleet_registry.once.redis import FILES as ONCE_FILES
-from toolfleet_registry.redis.script import ScriptFolder
-from toolfleet_registry.redis.script_names import Names
+from toolfleet_registry.redis.script import Names, ScriptFolder
 from toolfleet_tasks.lua.files import FILES as TASKS_FILES
 from toolfleet_tasks.webhooks.dedup_redis import FILES as WEBHOOKS_FILES
 

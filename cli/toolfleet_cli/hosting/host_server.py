@@ -5,24 +5,89 @@ import gc
 import logging
 import socket
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Protocol
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolfleet_cli.hosting.announcer import AnnouncedParts, Announcer, announcer_of
-from toolfleet_cli.hosting.host_metrics import HostMetrics, host_metrics
 from toolfleet_modules.hosts.serving.joined_writes import JoinedHttpProtocol
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.directory.requested_probes import RequestedProbes
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.metrics import families, process_recorder
+from toolfleet_registry.metrics.exposition import Exposition
+from toolfleet_registry.metrics.recorder import Recorder
 from toolfleet_registry.once.port import OnceStore
 from toolfleet_registry.once.redis import RedisReplies
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.listening import listening_socket
 from toolfleet_registry.system.private_process import hide_process
+
+_TIMED = "/execute"
+_CUT_OFF = "0"  # in the place of a status: nobody was answered
+
+
+class HostMetrics:
+    """Those of one host that serves `module`."""
+
+    def __init__(self, recorder: Recorder, module: str) -> None:
+        self.recorder = recorder
+        self._module = module
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        """The app, with its requests counted."""
+
+        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            clock = asyncio.get_running_loop().time
+            began_at, status = clock(), _CUT_OFF
+
+            async def sending(message: Message) -> None:
+                nonlocal status
+                if message["type"] == "http.response.start":
+                    status = str(message["status"])
+                await send(message)
+
+            try:
+                await app(scope, receive, sending)
+            finally:
+                self.recorder.count(families.HOST_REQUESTS, (self._module, status))
+                if scope["path"] == _TIMED:
+                    self.recorder.observe(families.HOST_REQUEST_SECONDS, (self._module,), clock() - began_at)
+
+        return counted
+
+    async def sample(self) -> None:
+        """Note how late the loop is, until cancelled."""
+        from toolfleet_tasks.metrics.sampler import ProcessSampler  # noqa: PLC0415 - a host without metrics needs no tasks
+
+        await ProcessSampler(self.recorder).keep()
+
+
+@contextmanager
+def host_metrics(settings: Settings | None, module: str) -> Generator[HostMetrics | None]:
+    """Answer for them at the settings' port, if these name one; else there are none. Raises `SettingsError` without the library."""
+    if settings is None or settings.metrics_port is None:
+        yield None
+        return
+    from toolfleet_tasks.metrics.endpoint import MetricsEndpoint  # noqa: PLC0415 - as above
+
+    recorder = process_recorder.start(most_names=settings.metrics_tools)
+    endpoint = MetricsEndpoint(settings, Exposition(recorder).text)
+    endpoint.start()
+    try:
+        yield HostMetrics(recorder, module)
+    finally:
+        endpoint.close()
+        process_recorder.stop()
+
 
 _log = logging.getLogger("toolfleet.host")
 

@@ -3,24 +3,30 @@
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from redis.asyncio import Redis
+
 from toolfleet_cli.hosting.folder import fence_of
 from toolfleet_cli.hosting.host_server import ChangeNotice, check_host_name
-from toolfleet_cli.hosting.mcp_oauth import oauth_options, oauth_texts
-from toolfleet_cli.hosting.redis_watches import watches_of
 from toolfleet_cli.hosting.secret_values import read_secrets
 from toolfleet_modules.hosts.mcp.mcp_host import McpHost
 from toolfleet_modules.hosts.mcp.oauth.authorizer import Authorizer
 from toolfleet_modules.hosts.mcp.oauth.oauth_options import OAuthOptions
+from toolfleet_modules.hosts.mcp.oauth.providers import signing_algorithm
 from toolfleet_modules.hosts.mcp.options import HttpServer, McpOptions, StdioServer
 from toolfleet_modules.hosts.serving.secrets import Secrets, SecretUnknown
 from toolfleet_modules.requests.authentication import KEY_VARIABLE
-from toolfleet_registry.config.host_specs import NAME_FORM, McpSpec
+from toolfleet_registry.config.host_specs import NAME_FORM, McpSpec, OAuthSpec
 from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.functions.server_change import ServerChange
+from toolfleet_registry.redis.gateway_keys import GatewayKeys
+from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.watching.server_changes import ServerChanges
+from toolfleet_registry.watching.watched_resources import WatchedResources
 
 _PLACE = re.compile(r"\$\{[^}]*\}")
 _NAMED = re.compile(rf"\$\{{({NAME_FORM})\}}")
@@ -120,3 +126,72 @@ def _filled(texts: Mapping[str, str], secrets: Secrets) -> dict[str, str]:
         return {key: secrets.fill(text) for key, text in texts.items()}
     except SecretUnknown as exc:
         raise SettingsError(str(exc)) from None
+
+
+def oauth_texts(spec: OAuthSpec | None) -> dict[str, str]:
+    """What of it names secrets."""
+    texts = {} if spec is None else {"client_secret": spec.client_secret, "private_key": spec.private_key}
+    return {field: text for field, text in texts.items() if text is not None}
+
+
+def oauth_options(
+    settings: Settings, spec: OAuthSpec, url: str, name: str, secrets: Secrets, *, beside: Path
+) -> OAuthOptions:
+    """The options for the server at `url`, which is the module `name`. Raises `SettingsError`, which shows no value."""
+    filled = {field: secrets.fill(text) for field, text in oauth_texts(spec).items()}
+    private_key = filled.get("private_key")
+    if private_key is not None:
+        try:
+            signing_algorithm(private_key)
+        except ValueError as exc:
+            raise SettingsError(f"The private_key of {name!r} cannot be used: {exc}.") from None
+    return OAuthOptions(
+        url,
+        (beside / settings.host_oauth_folder).resolve() / f"{name}.json",
+        f"toolfleet host mcp {name} --login",
+        grant=spec.grant,
+        issuer=spec.issuer,
+        client_id=spec.client_id,
+        client_secret=filled.get("client_secret"),
+        client_auth=spec.client_auth,
+        private_key=private_key,
+        client_metadata_url=spec.client_metadata_url,
+        scopes=spec.scopes,
+    )
+
+
+_REDIS_SECONDS = 5.0
+
+
+class RedisWatches:
+    """Those of one module; `settings` name a Redis. Belongs to the loop that uses it first. Raises `FleetUnavailable`."""
+
+    def __init__(self, settings: Settings, module: str) -> None:
+        self._settings, self._module = settings, module
+        self._keys = GatewayKeys(settings.keys)
+        self._redis: Redis | None = None
+
+    async def watched(self) -> frozenset[str]:
+        """The addresses of resources that clients watch now."""
+        return await WatchedResources(self._opened(), self._keys).of(self._module)
+
+    async def tell(self, changes: Sequence[ServerChange]) -> None:
+        """Tell all gateways."""
+        await ServerChanges(self._opened(), self._keys).tell(self._module, changes)
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        if self._redis is not None:
+            await self._redis.aclose()
+            self._redis = None
+
+    def _opened(self) -> Redis:
+        if self._redis is None:
+            master = self._settings.sentinel_master
+            self._redis = async_client(str(self._settings.redis_url), master=master, timeout_seconds=_REDIS_SECONDS)
+        return self._redis
+
+
+def watches_of(settings: Settings, module: str) -> RedisWatches | None:
+    """Those of a module, where the settings name a Redis: without one nobody could be told."""
+    return None if settings.redis_url is None else RedisWatches(settings, module)

@@ -1,6 +1,7 @@
 """Runs a whole fleet on this machine: Redis, modules, workers, beat, Flower and a gateway, as children of ours."""
 
 import asyncio
+import fcntl
 import os
 import secrets
 import time
@@ -16,9 +17,9 @@ from redis.exceptions import RedisError
 from toolfleet_cli.local.child import Child, Program
 from toolfleet_cli.local.environment import FLOWER_LOGIN
 from toolfleet_cli.local.examples import SLOW_EXAMPLES, Example, find_examples, find_examples_folder
-from toolfleet_cli.local.folder_lock import folder_lock
 from toolfleet_cli.local.host_users import HostUsers
 from toolfleet_cli.local.hosted_modules import HostedModule
+from toolfleet_cli.local.orphan_reaper import PATIENCE_SECONDS
 from toolfleet_cli.local.programs import (
     agent_program,
     beat_program,
@@ -37,7 +38,7 @@ from toolfleet_gateway.auth.kept_key import kept_key, kept_login
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.config.run_file import ListedProcess
 from toolfleet_registry.contracts.names import SCHEDULER
-from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.errors import FleetUnavailable, FolderInUse, SettingsError
 from toolfleet_registry.redis.redis_errors import reason_of
 from toolfleet_registry.redis.servers import async_client, sync_client
 from toolfleet_registry.settings import Settings
@@ -393,3 +394,53 @@ def _check_program(settings: Settings, announce: Callable[[str], None]) -> None:
 async def _ping(url: str, master: str | None) -> None:
     async with async_client(url, master=master, timeout_seconds=_REDIS_SECONDS) as redis:
         await redis.ping()
+
+
+_NAME = "lock"
+_POLL_SECONDS = 0.1
+_WAIT_SECONDS = PATIENCE_SECONDS * 2  # what a killed fleet leaves behind is gone by then
+
+
+@contextmanager
+def folder_lock(folder: Path, *, check: Callable[[], None] = lambda: None) -> Generator[int]:
+    """Own `folder`, which is made if need be, for us and for every child that inherits the yielded descriptor.
+
+    A fleet that was killed may take a moment to be gone: waits for that, calling `check`. Raises `FolderInUse`.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        give_up_at = time.monotonic() + _WAIT_SECONDS
+        while not _take(lock):
+            check()
+            holder = _holder(lock)
+            if holder is not None or time.monotonic() > give_up_at:
+                raise FolderInUse(folder, holder)
+            time.sleep(_POLL_SECONDS)
+        os.truncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _take(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder(lock: int) -> int | None:
+    """The process that took the lock, if it lives; else only its children hold it still."""
+    text = os.pread(lock, 20, 0)
+    if not text.isdigit():
+        return None
+    try:
+        os.kill(int(text), 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        return int(text)
+    return int(text)

@@ -1,17 +1,17 @@
 """Lists the programs that a fleet on one machine consists of."""
 
+import http.client
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from toolfleet_cli.local.child import Program
+from toolfleet_cli.local.child import Child, Program
 from toolfleet_cli.local.commands import beat_command, flower_command, gateway_command, worker_command
 from toolfleet_cli.local.environment import FLOWER_LOGIN, environment_of, flower_environment, no_secrets
 from toolfleet_cli.local.examples import Example, data_environment
 from toolfleet_cli.local.hosted_modules import HostedModule
-from toolfleet_cli.local.readiness import is_redis, says, serves
-from toolfleet_cli.local.redis_server import STOP_SECONDS, redis_command
+from toolfleet_cli.local.redis_server import STOP_SECONDS, is_ours, redis_command
 from toolfleet_cli.local.tcp_ports import LOOPBACK
 from toolfleet_modules.hosts.processes.fence import USER_VARIABLE
 from toolfleet_registry.directory.announcements import ANNOUNCE_VARIABLE, announce_keys
@@ -154,3 +154,32 @@ def gateway_program(settings: Settings, port: int, key: str | None) -> Program:
         patience_seconds=settings.gateway_stop_seconds + _GATEWAY_GRACE_SECONDS,
         is_optional=True,
     )
+
+
+_ANSWER_SECONDS = 2.0  # we ask again
+
+
+def says(text: str) -> Callable[[Child], bool]:
+    """It has written `text` since it was started."""
+    return lambda child: text in child.said()
+
+
+def serves(port: int, path: str) -> Callable[[Child], bool]:
+    """It answers a GET with 200."""
+
+    def is_ready(_child: Child) -> bool:
+        connection = http.client.HTTPConnection(LOOPBACK, port, timeout=_ANSWER_SECONDS)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    return is_ready
+
+
+def is_redis(port: int) -> Callable[[Child], bool]:
+    """It is the Redis server that answers on this port."""
+    return lambda child: is_ours(port, child.pid)

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,20 +13,21 @@ from rich.text import Text
 from toolfleet import Caller, ModuleStatus, ToolDefinition, ToolFleet
 from toolfleet_cli.console import load_errors
 from toolfleet_cli.console.output import add_row, note, plain, say, show_table, shown_url, table
+from toolfleet_cli.hosting.mcp_file import servers_in
 from toolfleet_cli.local.environment import SECRETS
 from toolfleet_cli.local.fleet import LocalFleet, local_fleet
-from toolfleet_cli.local.hosted_modules import hosted_modules
+from toolfleet_cli.local.hosted_modules import HostedModule, check_hosted, hosted_modules
 from toolfleet_cli.local.own_modules import own_modules
 from toolfleet_cli.local.stop_signals import StopRequested
 from toolfleet_cli.processes.extras import missing_for, need
-from toolfleet_cli.processes.found_servers import found_servers
 from toolfleet_cli.processes.settings_lines import SettingsLines
 from toolfleet_cli.processes.up_loop import UpLoop
 from toolfleet_cli.watching.announced_hosts import module_places, unannounced
 from toolfleet_registry.config.run_file import FOLDER, ListedProcess, RunFile, find_run_file
 from toolfleet_registry.config.run_file import NAME as RUN_FILE
+from toolfleet_registry.config.setting_sources import MCP_FILE, find_toml
 from toolfleet_registry.contracts.names import LOCAL
-from toolfleet_registry.errors import FleetError
+from toolfleet_registry.errors import FleetError, SettingsError
 from toolfleet_registry.headers.module_headers import SETTING
 from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.schemas.definition import input_schema
@@ -222,3 +223,30 @@ def _example(tools: Sequence[ToolDefinition]) -> list[str]:
 
 def _required(tool: ToolDefinition) -> list[str]:
     return [str(name) for name in input_schema(tool).get("required", [])]
+
+
+def found_servers(start: Path, *, taken: Iterable[str]) -> list[HostedModule]:
+    """Those of the file beside `toolfleet.toml`, or in `start` where there is none; and say so in one line.
+
+    `taken` are the names of other modules and processes. Raises `SettingsError` for a file that is none, a server that cannot
+    be meant, and a name that is taken.
+    """
+    toml = find_toml(start)
+    file = (start if toml is None else toml.parent).resolve() / MCP_FILE
+    if not file.is_file():
+        return []
+    servers = servers_in(file, may_be_none=True)
+    if not (names := sorted(servers)):
+        return []
+    try:
+        need("host mcp")
+    except SettingsError as exc:  # it may be there for other programs only
+        note(f"The servers of {file} are not served: {exc}")
+        return []
+    known = set(taken)
+    found = [HostedModule(name, ("mcp", name, "--config", str(file)), file, spec=servers[name]) for name in names]
+    for each in found:
+        check_hosted(each, known)
+        known.update(each.processes)
+    note(f"The MCP servers of {file} are modules: {', '.join(names)}")
+    return found

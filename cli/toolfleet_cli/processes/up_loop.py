@@ -11,7 +11,8 @@ from pathlib import Path
 from toolfleet import ToolFleet
 from toolfleet_cli.console.output import note
 from toolfleet_cli.local.fleet import LocalFleet
-from toolfleet_cli.processes.own_tools import OwnTools
+from toolfleet_cli.local.hosted_modules import check_hosted, own_tools
+from toolfleet_cli.processes.extras import need
 from toolfleet_cli.processes.settings_lines import SettingsLines
 from toolfleet_cli.watching.log_excerpts import LogExcerpts
 from toolfleet_cli.watching.log_tail import LogTail
@@ -19,7 +20,7 @@ from toolfleet_cli.watching.restart_requests import RestartRequests
 from toolfleet_cli.watching.slow_lane import SlowLane
 from toolfleet_cli.watching.source_watch import SourceWatch
 from toolfleet_registry.config.run_file import ListedProcess
-from toolfleet_registry.errors import FleetError
+from toolfleet_registry.errors import FleetError, SettingsError
 from toolfleet_registry.settings import Settings
 
 _RELOAD_CHECK_SECONDS = 0.5
@@ -120,3 +121,36 @@ async def _refresh(settings: Settings) -> None:
             await client.modules.refresh()
     except (FleetError, OSError) as exc:  # beat looks at every module anyway
         note(f"The tools that agents see may be the old ones for some minutes: {exc or 'no answer'}.")
+
+
+_CHECK_SECONDS = 0.5
+
+
+class OwnTools:
+    """Of the fleet that runs in the folder `start`."""
+
+    def __init__(self, fleet: LocalFleet, start: Path) -> None:
+        self._fleet = fleet
+        self._start = start
+        self._check_at = 0.0
+        self._fault = ""
+
+    def take_up(self) -> None:
+        """Serve the folder if it has appeared since. What is in the way is said once."""
+        now = time.monotonic()
+        if now < self._check_at:
+            return
+        self._check_at = now + _CHECK_SECONDS
+        found = own_tools(self._start, self._fleet.hosted)
+        if found is None:
+            return
+        try:
+            need("host")
+            check_hosted(found, {*self._fleet.settings.modules, *self._fleet.processes()})
+        except SettingsError as exc:
+            if str(exc) != self._fault:
+                note(str(exc))
+            self._fault = str(exc)
+            return
+        note(f"The tools in {found.source} are served from now on")
+        self._fleet.host(found)

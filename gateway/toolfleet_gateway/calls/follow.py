@@ -1,10 +1,13 @@
 """Serves `GET /calls/{call_id}`, `DELETE /calls/{call_id}` and `GET /calls/{call_id}/events`."""
 
+import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
+import anyio
+from anyio.streams.memory import MemoryObjectSendStream
 from pydantic import BaseModel
 from starlette.responses import Response
 
@@ -13,7 +16,6 @@ from toolfleet_gateway.calls.attaching import attached
 from toolfleet_gateway.calls.bodies import CallState
 from toolfleet_gateway.calls.calling import CALLS, Calling
 from toolfleet_gateway.calls.preferences import PREFER, preference_of
-from toolfleet_gateway.calls.reports import reports_of
 from toolfleet_gateway.http.answers import json_text, nothing, text_answer
 from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
@@ -22,6 +24,7 @@ from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, ServerSentEv
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.logs.log_message import LogMessage
 from toolfleet_registry.contracts.progress import Progress
+from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.shown import ShownApproval, shown
 from toolfleet_tasks.calls.begun_handle import BegunHandle
@@ -160,3 +163,29 @@ async def _events_of(
 
 
 _LONGEST_SECONDS = 86_400.0
+
+
+Report = ShownApproval | Progress | LogMessage
+_Source = AsyncGenerator[ShownApproval] | AsyncGenerator[Progress] | AsyncGenerator[LogMessage]
+
+
+async def reports_of(handle: BegunHandle, approvals: AsyncGenerator[ShownApproval]) -> AsyncGenerator[Report]:
+    """What the call says until it ends, and what becomes of its approval."""
+    send, receive = anyio.create_memory_object_stream[Report](0)
+    sources: list[_Source] = [approvals, handle.progress()]
+    if handle.log_level is not None:
+        sources.append(handle.log())
+    tasks = [asyncio.create_task(_pass_on(each, send.clone()), name="toolfleet-call-reports") for each in sources]
+    send.close()
+    async with receive:
+        try:
+            async for report in receive:
+                yield report
+        finally:
+            await end(tasks)
+
+
+async def _pass_on(source: _Source, send: MemoryObjectSendStream[Report]) -> None:
+    async with send, aclosing(source) as reports:
+        async for report in reports:
+            await send.send(report)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -14,7 +14,6 @@ from toolfleet_gateway.auth.fleet_codec import FleetCodec, NotSealedHere
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.auth.refusals import AuthRefused
 from toolfleet_gateway.console.inner.gateway_routes import GatewayRoutes
-from toolfleet_gateway.console.navigation import entries_for
 from toolfleet_gateway.console.page_paths import PagePaths
 from toolfleet_gateway.console.rendering.templates import PageTemplates
 from toolfleet_gateway.console.serving.form_body import FormFields, fields_of, read_form
@@ -29,6 +28,7 @@ from toolfleet_gateway.http.entrance import Entrance
 from toolfleet_gateway.http.problem_answers import problem_of
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_gateway.rights.roles import require_role
+from toolfleet_registry.access.roles import Role
 from toolfleet_registry.errors import FleetUnavailable
 
 _STATIC, _THEME = "/static/", "/theme"
@@ -179,3 +179,35 @@ class ConsoleFront:
         theme = form.get("theme", "")
         self.cookies.choose_theme(request, answer, theme if theme in _THEMES else "auto")
         return answer
+
+
+@dataclass(frozen=True, slots=True)
+class NavigationEntry:
+    """A page that the navigation leads to."""
+
+    path: str
+    title: str
+    role: Role = "viewer"
+
+
+ENTRIES: Final = (
+    NavigationEntry("/", "Overview"),
+    NavigationEntry("/calls", "Calls"),
+    NavigationEntry("/approvals", "Approvals", "none"),
+    NavigationEntry("/dead-letters", "Dead letters"),
+    NavigationEntry("/modules", "Modules"),
+    NavigationEntry("/tools", "Tools"),
+    NavigationEntry("/jobs", "Jobs"),
+    NavigationEntry("/wake-ups", "Wake-ups"),
+    NavigationEntry("/queues", "Queues"),
+    NavigationEntry("/limits", "Limits"),
+    NavigationEntry("/agents", "Agents"),
+    NavigationEntry("/errors", "Tool files"),
+    NavigationEntry("/audit", "Audit"),
+    NavigationEntry("/keys", "Keys", "admin"),
+)
+
+
+def entries_for(who: Identity) -> list[NavigationEntry]:
+    """Those of pages that they may see."""
+    return [entry for entry in ENTRIES if who.has_role(entry.role)]

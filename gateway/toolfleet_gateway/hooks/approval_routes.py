@@ -1,10 +1,12 @@
 """Lists the route by which an outside system decides about a call: with a name and rights of the settings, and signed."""
 
-from pydantic import TypeAdapter
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from starlette.responses import Response
 
+from toolfleet_gateway.approvals.bodies import ApprovalDecision
 from toolfleet_gateway.approvals.deciding import take_decision
-from toolfleet_gateway.hooks.approval_bodies import DecisionTaken, SignedDecision
 from toolfleet_gateway.hooks.signature import SIGNED_HEADERS, signed_delivery
 from toolfleet_gateway.http.answers import json_answer
 from toolfleet_gateway.http.body import read_json_body
@@ -17,6 +19,25 @@ from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.records import StoredApproval
 from toolfleet_tasks.approvals.shown import may_see
 from toolfleet_tasks.client.fleet import ToolFleet
+
+
+class SignedDecision(ApprovalDecision):
+    """What an outside system decides about a call."""
+
+    approval_id: Annotated[str, Field(max_length=200)]
+    """The approval, as in the path: of a signed request only the body is signed."""
+
+
+class DecisionTaken(BaseModel):
+    """What a request has come to; the same for each repeat of it."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    approval_id: str
+    """Which approval."""
+    taken: Literal["approved", "rejected"]
+    """What was noted: others may have to approve, too. `rejected` as well where the call is not any more what it was."""
+
 
 _MOST_BYTES = 64 * 1024  # of a body, which is verified with each secret
 _BODY = TypeAdapter(SignedDecision)

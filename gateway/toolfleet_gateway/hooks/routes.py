@@ -1,15 +1,52 @@
 """Lists the route by which an outside system ends a job."""
 
-from pydantic import TypeAdapter
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 from starlette.responses import Response
 
-from toolfleet_gateway.hooks.bodies import HookAnswer, HookBody
 from toolfleet_gateway.hooks.signature import SIGNED_HEADERS, absent, verified_delivery
 from toolfleet_gateway.http.answers import json_answer
 from toolfleet_gateway.http.body import read_json_body
 from toolfleet_gateway.http.problems import Problem, invalid_request
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
+from toolfleet_registry.contracts.jobs import JobState
 from toolfleet_tasks.client.fleet import ToolFleet
+
+
+class HookBody(BaseModel):
+    """How the work has ended."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    job_id: str | None = Field(default=None, max_length=200)
+    """The job, as in the path: of a request only the body is signed. Required where the job's hook says so."""
+    success: bool
+    """Whether it was done."""
+    result: Any = None
+    """What it has brought, if it was done: any JSON."""
+    error: str | None = Field(default=None, max_length=10_000)
+    """What went wrong, if it was not."""
+
+    @model_validator(mode="after")
+    def _check_what_goes_together(self) -> Self:
+        if self.success and self.error is not None:
+            raise ValueError("work that was done has no `error`")
+        if not self.success and self.result is not None:
+            raise ValueError("work that was not done has an `error`, and no `result`")
+        return self
+
+
+class HookAnswer(BaseModel):
+    """A job that has ended as the request says; the same for each repeat of it."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    job_id: str
+    """Which one."""
+    state: JobState
+    """How it has ended."""
+
 
 _MOST_BYTES = 256 * 1024  # of a body: four times what is kept of a result
 _LONGEST_JOB_ID = 200  # characters

@@ -5,30 +5,32 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
+from typing import Any
 
+from pydantic import BaseModel, TypeAdapter
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from toolfleet_gateway.http.access_log import AccessLog, ShownIds
+from toolfleet_gateway.http.access_log import ROUTE, AccessLog, ShownIds
 from toolfleet_gateway.http.answers import text_answer
+from toolfleet_gateway.http.body import ClientGone, list_fields, read_bytes, read_json_body, read_query
 from toolfleet_gateway.http.bounds.body_size import BodySize
 from toolfleet_gateway.http.bounds.body_time import BodyTime
 from toolfleet_gateway.http.bounds.header_rules import HeaderRules
 from toolfleet_gateway.http.bounds.host_check import HostCheck
 from toolfleet_gateway.http.bounds.origin_check import OriginCheck
 from toolfleet_gateway.http.bounds.query_keys import QueryKeys
-from toolfleet_gateway.http.endpoint import Endpoint
-from toolfleet_gateway.http.entrance import Entrance
+from toolfleet_gateway.http.entrance import ANONYMOUS, Entrance
 from toolfleet_gateway.http.health import LIVE, READY, health_routes
 from toolfleet_gateway.http.openapi import Json, openapi_document
 from toolfleet_gateway.http.problem_answers import ProblemAnswers, problem_of
+from toolfleet_gateway.http.problems import Problem
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
-from toolfleet_gateway.http.security_headers import SecurityHeaders
 from toolfleet_gateway.tracing.http_spans import TracedPath
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.tracing.port import Tracing
@@ -113,3 +115,93 @@ def _document_route(write: Callable[[], Json]) -> AnyRoute:
         tag="health",
         is_public=True,
     )
+
+
+class _Empty(BaseModel, extra="forbid"):
+    """The query of a route that takes none."""
+
+
+class Endpoint:
+    """The routes of one path, as an ASGI app. `HEAD` is `GET` without its body."""
+
+    def __init__(self, routes: Sequence[AnyRoute], entrance: Entrance) -> None:
+        self.path = routes[0].path
+        self._entrance = entrance
+        self._readers: dict[str, _Reader] = {route.method: _Reader(route) for route in routes}
+        if "GET" in self._readers:
+            self._readers["HEAD"] = self._readers["GET"]
+        self._allow = ", ".join(sorted(self._readers))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI."""
+        scope[ROUTE] = self.path
+        reader = self._readers.get(scope["method"])
+        if reader is None:
+            raise _other_method(scope["method"], self._allow)
+        request = Request(scope, receive)
+        who = ANONYMOUS if reader.route.is_public else await self._entrance.admit(scope)
+        scope["toolfleet.who"] = who
+        try:
+            body, query = await reader.body(scope, receive), reader.query(scope)
+        except ClientGone:
+            return
+        asked = RouteRequest(who, body, query, scope.get("path_params", {}), request)
+        answer = await reader.route.handle(asked)
+        await answer(scope, receive, send)
+
+
+class _Reader:
+    def __init__(self, route: AnyRoute) -> None:
+        self.route = route
+        self._body: TypeAdapter[Any] | None = None if route.body is None else TypeAdapter(route.body)
+        query: type[BaseModel] = route.query or _Empty
+        self._names, self._query = list_fields(query), TypeAdapter[Any](query)
+        self._nothing = None if route.query is None or _needs(route.query) else self._query.validate_python({})
+
+    async def body(self, scope: Scope, receive: Receive) -> Any:
+        if self.route.takes_bytes:
+            return await read_bytes(receive)
+        return None if self._body is None else read_json_body(scope, await read_bytes(receive), self._body)
+
+    def query(self, scope: Scope) -> Any:
+        if not scope["query_string"] and (self._nothing is not None or self.route.query is None):
+            return self._nothing
+        query = read_query(scope, self._query, self._names)
+        return None if self.route.query is None else query
+
+
+def _needs(model: type[BaseModel]) -> bool:
+    return any(field.is_required() for field in model.model_fields.values())
+
+
+def _other_method(method: str, allow: str) -> Problem:
+    detail = f"This path does not take {method[:20]}: it takes {allow}."
+    return Problem(405, "method_not_allowed", detail, headers={"allow": allow})
+
+
+_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+]
+_OWN = frozenset(name for name, _ in _HEADERS)
+
+
+class SecurityHeaders:
+    """What an answer says itself, as an `ETag`'s `Cache-Control`, stays."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI."""
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = message["headers"]
+                said = _OWN.intersection(name for name, _ in headers)
+                message["headers"] = [*headers, *(one for one in _HEADERS if one[0] not in said)]
+            await send(message)
+
+        await self._app(scope, receive, sending if scope["type"] == "http" else send)

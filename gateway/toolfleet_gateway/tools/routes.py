@@ -1,16 +1,38 @@
 """Lists the routes of tools: which there are, one of them, what does not load, and a reload."""
 
+import asyncio
+import bisect
+import contextlib
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from toolfleet_gateway.auth.identity import AgentNames, UserName
 from toolfleet_gateway.calls.outcomes import unknown_tool
-from toolfleet_gateway.http.answers import json_answer
+from toolfleet_gateway.http.answers import json_answer, json_text, text_answer
+from toolfleet_gateway.http.problems import invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.rights.roles import require_role
-from toolfleet_gateway.tools.answers import LoadErrorList, ReloadReport, ShownLoadError, ShownTool, ToolPage, shown_tool
-from toolfleet_gateway.tools.listing import ToolPages, ToolQuery
-from toolfleet_gateway.tools.why import why_route
-from toolfleet_registry.contracts.tool_definition import tool_named
+from toolfleet_gateway.tools.answers import (
+    FormatNote,
+    LoadErrorList,
+    ReloadReport,
+    ShownLoadError,
+    ShownTool,
+    ToolPage,
+    shown_tool,
+)
+from toolfleet_gateway.tools.cursors import Cursor, read_cursor
+from toolfleet_registry.access.api_keys import ApiKeys
+from toolfleet_registry.agents.explanation import ToolExplanation
+from toolfleet_registry.contracts import Caller, Conversation, Level, ToolDefinition
+from toolfleet_registry.contracts.tool_definition import ToolSource, tool_named
+from toolfleet_registry.formats import convert
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.offload import aside
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.operations.tool_reload import reload_tools
 
@@ -109,3 +131,172 @@ class _AboutTools:
             pending=sorted({each.module for each in answers if not each.is_done}),
         )
         return json_answer(report)
+
+
+_MANY = 50  # tools: to write them takes some ms, which other requests should not wait
+_MOST_FOUND = 1_000  # tools of a search, on all its pages
+_Tag = Annotated[str, Field(max_length=256)]
+# The listing's own names: FastAPI's habits are no reason to load the providers' packages.
+OfferedFormat = Literal["openai_chat", "openai_responses", "anthropic", "gemini", "mcp"]
+
+
+class ToolQuery(BaseModel):
+    """Which tools are listed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    module: str | None = Field(None, max_length=256, description="Only those of this module.")
+    tag: list[_Tag] = Field([], max_length=20, description="Only those with all of these tags.")
+    q: str | None = Field(None, max_length=1_000, description="Only those with one of these words, the best first.")
+    limit: int = Field(100, ge=1, le=1_000, description="How many a page has.")
+    cursor: str | None = Field(None, pattern="^[A-Za-z0-9_-]{1,512}$", description="The `next` of the page before.")
+    format: OfferedFormat | None = Field(None, description="Write them as this provider takes them.")
+
+
+class ToolPages:
+    """Answers `GET /tools`. It asks nothing of Redis: what exists is in memory."""
+
+    def __init__(self, fleet: ToolFleet) -> None:
+        self._fleet = fleet
+
+    async def answer(self, request: RouteRequest[None, ToolQuery]) -> Response:
+        """One page, with an `ETag`; 304 where the client has it already."""
+        query = request.query
+        tools, count, following = await self._page(query, request.who.caller)
+        places = {
+            place.tool_name: place
+            for status in (await self._fleet.modules.statuses()).values()
+            for place in status.sources
+        }
+        text = await aside(lambda: _written(query, tools, count, following, places), is_large=len(tools) > _MANY)
+        tag = f'"{hashlib.sha256(text).hexdigest()[:32]}"'
+        headers = {"etag": tag, "cache-control": "private, no-cache", "vary": "authorization, x-api-key"}
+        if _has(request.raw.headers.getlist("if-none-match"), tag):
+            return Response(None, 304, headers)
+        return text_answer(text, headers=headers)
+
+    async def _page(self, query: ToolQuery, caller: Caller) -> tuple[Sequence[ToolDefinition], int, Cursor | None]:
+        """The page's tools, how many there are in all, and where the next page begins."""
+        at = read_cursor(query.cursor)
+        if not query.q:
+            if at.offset:
+                raise invalid_request("The cursor is that of a search: send the same `q`.")
+            return _part(_chosen(await self._fleet.tools(caller), query), at.after, query.limit)
+        if at.after:
+            raise invalid_request("The cursor is that of a listing: send no `q`.")
+        found = _chosen(await self._fleet.search(query.q, caller, tags=query.tag, limit=_MOST_FOUND), query)
+        end = at.offset + query.limit
+        return found[at.offset : end], len(found), Cursor(offset=end) if end < len(found) else None
+
+
+def _chosen(tools: Sequence[ToolDefinition], query: ToolQuery) -> Sequence[ToolDefinition]:
+    if query.module is None and not query.tag:
+        return tools
+    wanted = set(query.tag)
+    prefix = "" if query.module is None else f"{query.module}."
+    return [tool for tool in tools if tool.name.startswith(prefix) and wanted.issubset(tool.tags)]
+
+
+def _part(
+    tools: Sequence[ToolDefinition], after: str, limit: int
+) -> tuple[Sequence[ToolDefinition], int, Cursor | None]:
+    start = bisect.bisect_right(tools, after, key=lambda tool: tool.name)
+    page = tools[start : start + limit]
+    following = Cursor(page[-1].name) if page and start + limit < len(tools) else None
+    return page, len(tools), following
+
+
+def _written(
+    query: ToolQuery,
+    tools: Sequence[ToolDefinition],
+    count: int,
+    following: Cursor | None,
+    places: Mapping[str, ToolSource],
+) -> bytes:
+    more = None if following is None else following.text()
+    if query.format is None:
+        page = ToolPage(tools=[shown_tool(tool, places.get(tool.name)) for tool in tools], count=count, next=more)
+    else:
+        converted = convert(tools, query.format)
+        notes = [FormatNote.model_validate(note) for note in converted.notes]
+        page = ToolPage(tools=list(converted), count=count, next=more, notes=notes)
+    return json_text(page).encode()
+
+
+def _has(values: Sequence[str], tag: str) -> bool:
+    """Whether one of the tags that a client has is this one; weak ones compare as strong."""
+    known = {one.strip().removeprefix("W/") for value in values for one in value.split(",")}
+    return tag in known or "*" in known
+
+
+class WhyQuery(BaseModel):
+    """About whom: without anything about the caller itself."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    agent: AgentNames | None = Field(None, description="As this agent, by its profile.")
+    run_id: str | None = Field(None, max_length=256, description="In this run: how much it has used of its limits.")
+    conversation_id: str | None = Field(None, max_length=256, description="In this conversation, likewise.")
+    user_id: Annotated[UserName, Field(min_length=1)] | None = Field(
+        None, description="Of this user; for operators, as all that follows."
+    )
+    permission: Level | None = Field(None, description="With this permission; else as a guest.")
+    modules: str | None = Field(None, max_length=10_000, description="With these modules, comma-separated; `*` is all.")
+    key: str | None = Field(None, max_length=256, description="Of the holder of the API key with this id.")
+
+
+def why_route(fleet: ToolFleet, settings: Settings) -> AnyRoute:
+    """The one route."""
+    return Route(
+        method="GET",
+        path="/tools/{name}/why",
+        name="explainTool",
+        summary="Which rules have a say in a call of a tool, and where each stands",
+        handle=_Explaining(fleet, settings).answer,
+        query=WhyQuery,
+        answers={200: Answer("What decides.", ToolExplanation)},
+        problems=(404, 431),  # names of modules alone can be more than a URL holds
+        tag="tools",
+    )
+
+
+class _Explaining:
+    def __init__(self, fleet: ToolFleet, settings: Settings) -> None:
+        self._fleet, self._settings = fleet, settings
+
+    async def answer(self, request: RouteRequest[None, WhyQuery]) -> Response:
+        """What operators ask for, or of the caller itself what it may know."""
+        query, who, name = request.query, request.who, request.path["name"]
+        where = Conversation(run_id=query.run_id, conversation_id=query.conversation_id)
+        if not query.model_dump(exclude_none=True, exclude={"agent", "run_id", "conversation_id"}):
+            caller, is_operator = who.caller_for(None, query.agent), who.has_role("operator")
+            if not is_operator and not await self._fleet.begun_calls.reaches(name, who.caller):
+                raise await unknown_tool(self._fleet, who, name)
+            found = await self._fleet.modules.explain(name, caller, conversation=where)
+            return json_answer(found if is_operator else found.for_outsiders())
+        require_role(who, "operator")
+        caller = await self._caller(query)
+        return json_answer(await self._fleet.modules.explain(name, caller, conversation=where))
+
+    async def _caller(self, query: WhyQuery) -> Caller:
+        if query.key is None:
+            names = None if query.modules is None else [one.strip() for one in query.modules.split(",")]
+            allowed: frozenset[str] | Literal["*"] | None = None if names is None else frozenset(filter(None, names))
+            return Caller.model_validate(
+                {
+                    "user_id": query.user_id,
+                    "permission": query.permission or "guest",
+                    "allowed_modules": "*" if names is not None and "*" in names else allowed,
+                    "agent": query.agent,
+                }
+            )
+        if query.user_id is not None or query.permission is not None or query.modules is not None:
+            raise invalid_request("The key says that: leave user_id, permission and modules out.")
+        found = await asyncio.to_thread(self._holder, query.key)
+        if found is None:
+            raise not_found("There is no such key, or not any more.")
+        return found if query.agent is None else found.model_copy(update={"agent": query.agent})
+
+    def _holder(self, key_id: str) -> Caller | None:
+        with contextlib.closing(ApiKeys.of(self._settings)) as keys:
+            return next((each.key.caller for each in keys.records() if each.key.id == key_id), None)

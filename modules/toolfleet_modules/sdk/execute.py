@@ -1,9 +1,12 @@
 """Answers `POST /execute`: from a request to its reply, with progress on the way for those who take it."""
 
 import asyncio
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
@@ -19,22 +22,23 @@ from toolfleet_modules.once.idempotency import (
     overtaken,
 )
 from toolfleet_modules.once.shared_work import Work
+from toolfleet_modules.once.work_log import WorkLog
 from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.request import Call, HeaderRefused, TooLarge, TooSlow
 from toolfleet_modules.requests.sender_clocks import Senders
 from toolfleet_modules.requests.task_guard import guard_tasks
 from toolfleet_modules.requests.traced_requests import note_call, note_reply
-from toolfleet_modules.sdk.progress_lines import ProgressLines
-from toolfleet_modules.sdk.reply_wait import ClientWatches, ReplyWait
 from toolfleet_modules.sdk.served_tool import ServedTool
 from toolfleet_modules.sdk.tool import in_words
 from toolfleet_modules.sdk.tool_run import RunMeans
+from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.contracts.tool_definition import by_any_name
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import Threads
 from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.time.shared_timers import shared_timers
 
 _CLIENT_CLOSED_REQUEST = 499  # nobody reads it; it is what the access log shows
 _FULL_SECONDS = 1
@@ -250,3 +254,164 @@ def _busy(exc: ModuleBusy, tool_name: str) -> Response:
 
 def _refusal(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     return JSONResponse({"detail": detail}, status, headers)
+
+
+_SEND_SECONDS = 30.0  # for a client to take a line
+
+
+class ProgressLines:
+    """`{"progress": 0.4, "message": "…"}`, no more often than every `seconds`, and whatever comes into `log`; then the reply."""
+
+    def __init__(self, send: Send, seconds: float, log: WorkLog | None = None) -> None:
+        self.are_begun = False
+        self._send = send
+        self._seconds = seconds
+        self._log = log
+        self._logged = 0  # lines of it that were sent
+        self._sent: Progress | None = None
+        self._next_at = 0.0
+
+    def due_at(self, work: Work) -> float:
+        """When there is something to tell, by the loop's clock; `inf` while there is nothing."""
+        if self._log is not None and self._logged < len(self._log.lines):
+            return -math.inf
+        return math.inf if work.progress is self._sent else self._next_at
+
+    async def tell(self, work: Work) -> None:
+        """Send what was logged, or the latest progress. Raises `ClientDisconnect`."""
+        if self._log is not None and self._logged < len(self._log.lines):
+            await self._tell_logged(self._log)
+            return
+        self._sent = work.progress
+        if self._sent is None:
+            return
+        fields = {"progress": self._sent.fraction, "message": self._sent.message}
+        line = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")  # there are half characters
+        await self._tell(line + b"\n")
+        self._next_at = asyncio.get_running_loop().time() + self._seconds
+
+    async def tell_rest(self) -> None:
+        """Send what was logged until the call's end. Raises `ClientDisconnect`."""
+        if self._log is not None:
+            await self._tell_logged(self._log)
+            if notice := self._log.notice:
+                await self._tell(notice)
+
+    async def end(self, reply: Reply) -> None:
+        """The last line. Raises `ClientDisconnect`."""
+        await self._out({"type": "http.response.body", "body": reply.body.encode() + b"\n", "more_body": False})
+
+    async def _tell_logged(self, log: WorkLog) -> None:
+        lines = log.lines[self._logged :]
+        self._logged += len(lines)
+        if lines:
+            await self._tell(b"".join(lines))
+
+    async def _tell(self, lines: bytes) -> None:
+        if not self.are_begun:
+            self.are_begun = True
+            headers = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-store")]
+            await self._out({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._out({"type": "http.response.body", "body": lines, "more_body": True})
+
+    async def _out(self, message: dict[str, object]) -> None:
+        try:
+            async with asyncio.timeout(_SEND_SECONDS):
+                await self._send(message)
+        except OSError as exc:  # also when the time is over
+            raise ClientDisconnect from exc
+
+
+# Until somebody watches whether the client is there: most calls have ended by then, and need no task for it.
+_WATCH_SECONDS = 0.2
+_SWEEP_SECONDS = 0.05  # between two looks for waits that are that old
+
+
+class ClientWatches:
+    """Has the clients of those requests watched whose calls take long. One timer is for all: one a call would be a part of what a call costs."""
+
+    def __init__(self) -> None:
+        self._waits = dict[ReplyWait, float]()  # when each is to be watched, the next first
+        self._is_set = False
+
+    def add(self, wait: "ReplyWait") -> None:
+        """Have it watched when it is old enough."""
+        loop = asyncio.get_running_loop()
+        self._waits[wait] = loop.time() + _WATCH_SECONDS
+        if not self._is_set:
+            self._is_set = True
+            loop.call_later(_WATCH_SECONDS, self._sweep, loop)
+
+    def remove(self, wait: "ReplyWait") -> None:
+        """It is over."""
+        self._waits.pop(wait, None)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for wait, watch_at in list(self._waits.items()):
+            if watch_at > now:
+                loop.call_at(max(watch_at, now + _SWEEP_SECONDS), self._sweep, loop)
+                return
+            del self._waits[wait]
+            wait.watch()
+        self._is_set = False
+
+
+class ReplyWait:
+    """One request's waiting for `work`, until `ends_at` by the loop's clock. Enter it to wait."""
+
+    def __init__(self, work: Work, request: Request, ends_at: float, watches: ClientWatches) -> None:
+        self._work, self._request, self._ends_at, self._watches = work, request, ends_at, watches
+        self._loop = asyncio.get_running_loop()
+        self._going: asyncio.Task[None] | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._work.task.add_done_callback(self._wake)
+        self._work.watchers.add(self._wake)
+        self._watches.add(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._work.task.remove_done_callback(self._wake)
+        self._work.watchers.discard(self._wake)
+        self._watches.remove(self)
+        if self._going is not None:
+            self._going.cancel()
+
+    @property
+    def is_client_gone(self) -> bool:
+        """Whether nobody reads an answer any more."""
+        return self._going is not None and self._going.done()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        return self._work.task.done() or self.is_client_gone or self._loop.time() >= self._ends_at
+
+    async def wait(self, until: float) -> None:
+        """Return when something may have changed, and at `until` by the loop's clock."""
+        self._waiter = self._loop.create_future()
+        until = min(until, self._ends_at)
+        timer = None if until == math.inf else shared_timers(self._loop).call_at(until, self._wake)
+        try:
+            await self._waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def watch(self) -> None:
+        """Notice from now on if the client goes. For `ClientWatches`."""
+        self._going = asyncio.ensure_future(_client_gone(self._request))
+        self._going.add_done_callback(self._wake)
+
+    def _wake(self, _: object = None) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+async def _client_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

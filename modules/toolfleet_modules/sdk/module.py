@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from toolfleet_modules.requests.authentication import KEY_VARIABLE
 from toolfleet_modules.requests.status import Follower
-from toolfleet_modules.sdk.follower import FunctionFollower
 from toolfleet_modules.sdk.offer import Facts
 from toolfleet_modules.sdk.protocol import Hook, Lifespan
 from toolfleet_modules.sdk.tool import Tool
@@ -20,6 +19,10 @@ if TYPE_CHECKING:  # an app needs starlette, and a test httpx; a manifest needs 
     from starlette.applications import Starlette
 
     from toolfleet_modules.sdk.client import ModuleClient
+import inspect
+
+from toolfleet_modules.requests.status import StatusAnswer
+from toolfleet_registry.contracts.inputs.messages import CallInputs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -192,3 +195,37 @@ def _naming_what_to_install(part: str, distribution: str) -> Generator[None]:
             message = f"A module's {part} needs {exc.name!r}: pip install '{distribution}'."
             raise ImportError(message, name=exc.name) from exc
         raise
+
+
+class FunctionFollower:
+    """`function(handle, cancel=…)`, async or plain, makes a `StatusAnswer`. A plain one runs in a thread.
+
+    One that asks has a parameter `inputs`, too: what was answered last, or `None`.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        if not callable(function):
+            raise TypeError(f"{function!r} is no function.")
+        self._function = function
+        self._is_plain = not inspect.iscoroutinefunction(function)
+        self._takes_inputs = "inputs" in inspect.signature(function).parameters
+
+    async def status(
+        self, call_id: str, handle: str, *, cancel: bool, inputs: CallInputs | None = None
+    ) -> StatusAnswer:
+        """As `Follower` has it. Raises `TypeError` for what is no answer, and for a question whose answer it does not take."""
+        del call_id  # an author's handle says it all
+        more = {"inputs": inputs} if self._takes_inputs else {}
+        if self._is_plain:
+            import asyncio  # noqa: PLC0415 - a manifest needs none
+
+            answer = await asyncio.to_thread(self._function, handle, cancel=cancel, **more)
+        else:
+            answer = self._function(handle, cancel=cancel, **more)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if not isinstance(answer, StatusAnswer):
+            raise TypeError(f"status returned {type(answer).__name__}, and no StatusAnswer.")
+        if answer.state == "input_required" and not self._takes_inputs:
+            raise TypeError("status asks, and has no parameter inputs for the answer.")
+        return answer

@@ -3,41 +3,86 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.reach import Reach, reach_of
 from toolfleet_registry.agents.stored.live_profiles import LiveProfiles
-from toolfleet_registry.catalog.context_arguments import checked_with
-from toolfleet_registry.catalog.hidden_tools import say_hidden
 from toolfleet_registry.catalog.manifest_reader import ManifestReader
-from toolfleet_registry.catalog.refresh import probe_modules
 from toolfleet_registry.catalog.registration import OpenRegistry
-from toolfleet_registry.catalog.search import ToolSearch
-from toolfleet_registry.catalog.state import CatalogState, newer_failures
 from toolfleet_registry.catalog.toolset import ToolSet, described
 from toolfleet_registry.config.run_file import unknown_module, why_not_applied
-from toolfleet_registry.contracts import Caller, ModuleStatus, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import NEVER_PROBED, Caller, ModuleStatus, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.probe_failures import ProbeFailure
 from toolfleet_registry.errors import InvalidToolName, RegistryAway, UnknownAgent
-from toolfleet_registry.manifests.discovery import ManifestFailure, offered_by
+from toolfleet_registry.local.scheduler_tools import probe_scheduler
+from toolfleet_registry.manifests.discovery import DiscoveryResult, ManifestFailure, discover, offered_by
+from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache
-from toolfleet_registry.manifests.overrides import SeenTool, seen_tools
-from toolfleet_registry.permissions import module_denial, reaches
+from toolfleet_registry.manifests.overrides import SeenTool, broken_tools, pending_because, seen_tools
+from toolfleet_registry.permissions import Modules, module_denial, reaches
 from toolfleet_registry.policy.call_faults import fault_in_call
 from toolfleet_registry.policy.hints import FOR_NOBODY
 from toolfleet_registry.policy.refused_calls import refused, shown
 from toolfleet_registry.schemas.arguments import size_fault
+from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.schemas.small_values import is_small
+from toolfleet_registry.schemas.validation import Checked, checked
+from toolfleet_registry.searching.index import SearchDocument, TextIndex
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.offload import aside
+from toolfleet_registry.system.process import this_process
 from toolfleet_registry.time import fleet_clock
+
+
+class ToolSearch(TextIndex[SeenTool]):
+    """An index of tools as they are in effect."""
+
+    def __init__(self, tools: Iterable[SeenTool]) -> None:
+        super().__init__((_document(tool.definition), tool) for tool in tools)
+
+
+def _document(tool: ToolDefinition) -> SearchDocument:
+    properties: Any = input_schema(tool).get("properties")
+    arguments: Mapping[str, Any] = properties if isinstance(properties, dict) else {}
+    return SearchDocument(tool.name, tool.tags, tool.description, arguments)
+
+
+_MOST_NAMED = 5  # modules
+
+
+def say_hidden(tools: ToolSet, caller: Caller, modules: Modules) -> None:
+    """Log what `caller` would be listed beyond `modules`: a warning where nobody has chosen them, for information otherwise."""
+    reason = _NOT_NAMED if caller.allowed_modules is None else _NAMED
+    if modules == "*" or reason in (said := this_process().part(_said)):
+        return
+    listed = tools.usable(caller.permission, modules)
+    everywhere = tools.usable(caller.permission, "*")
+    if len(everywhere) == len(listed):
+        return
+    said.add(reason)
+    left_out = sorted({tool.name.partition(".")[0] for tool in everywhere} - {*modules})
+    named = ", ".join(left_out[:_MOST_NAMED]) + (" …" if len(left_out) > _MOST_NAMED else "")
+    log = _log.warning if reason is _NOT_NAMED else _log.info
+    log("tools_hidden", hidden=len(everywhere) - len(listed), listed=len(listed), modules=named, reason=reason)
+
+
+def _said() -> set[str]:
+    return set()
+
+
+_NOT_NAMED = (
+    "the caller is a guest without allowed_modules, and TOOLFLEET_DEFAULT_GUEST_MODULES does not have these modules"
+)
+_NAMED = "the caller's allowed_modules do not have these modules"
+
 
 _MANY = 200  # tools: to sort and index them takes some ms, which an event loop should not wait
 
@@ -321,3 +366,91 @@ class Catalog:
 
 _PROBE_MARGIN_SECONDS = 10.0  # beyond a module's time to answer: others are asked before it, and all is taken in
 _log = get_logger(__name__)
+
+
+def checked_with(
+    context: Mapping[str, Any] | None,
+    tool: ToolDefinition,
+    arguments: dict[str, Any],
+    *,
+    coerces_numbers: bool,
+    are_small: bool = False,
+) -> Checked:
+    """The arguments with all that is `context`; where the tool's schema has no room for that, with what it names at its top.
+
+    `are_small`: whether the arguments are known to be small values.
+    """
+    if not context:
+        return checked(tool, arguments, coerces_numbers=coerces_numbers, are_small=are_small)
+    whole = checked(tool, {**arguments, **context}, coerces_numbers=coerces_numbers)
+    if whole.arguments is not None:
+        return whole
+    properties = {} if tool.input_schema is None else tool.input_schema.get("properties")
+    names = {*(properties if isinstance(properties, dict) else ()), *(parameter.name for parameter in tool.parameters)}
+    named = {name: value for name, value in context.items() if name in names}
+    part = checked(tool, {**arguments, **named}, coerces_numbers=coerces_numbers)
+    rest = {name: value for name, value in context.items() if name not in named}
+    return part if part.arguments is None else Checked({**part.arguments, **rest})
+
+
+async def probe_modules(known: KnownModules, settings: Settings, *, imports_local: bool) -> dict[str, DiscoveryResult]:
+    """What each module offers now. Local tools are left out unless `imports_local`: only workers run their program."""
+    probes = await discover(
+        known.settings.module_services,
+        timeout_seconds=settings.discovery_timeout_seconds,
+        max_bytes=settings.max_manifest_bytes,
+        at_once=settings.manifest_requests,
+        guards=known.guards,
+        headers=known.headers,
+    )
+    if imports_local and settings.local_tools:
+        from toolfleet_registry.local.local_tools import probe_local  # noqa: PLC0415 - hardly any worker has them
+
+        probes |= await probe_local(settings)
+    return probes | probe_scheduler(settings)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogState:
+    """Replaced as a whole, so that no reader sees half of a change."""
+
+    manifests: Mapping[str, CachedManifest] = field(default_factory=dict[str, CachedManifest])
+    failures: Mapping[str, ProbeFailure] = field(default_factory=dict[str, ProbeFailure])
+    tools: ToolSet = field(default_factory=ToolSet)
+
+    def status(self, module: str, *, stale_seconds: float) -> ModuleStatus:
+        """What is known of a module; its manifest is stale after so many seconds."""
+        failure = self.failures.get(module)
+        cached = self.manifests.get(module)
+        if cached is None:
+            return ModuleStatus(module=module, ok=False, error=failure.error if failure else NEVER_PROBED)
+        offered = {tool.name: tool for tool in cached.manifest.tools}
+        verdicts = {name: verdict for name, verdict in cached.verdicts.items() if name in offered}
+        pending = Counter(pending_because(offered[name], verdict) for name, verdict in verdicts.items())
+        age = cached.age_seconds
+        return ModuleStatus(
+            module=module,
+            ok=failure is None,
+            tools=cached.manifest.listed_count,
+            closed_tools=broken_tools(cached.manifest, cached.verdicts),
+            error=failure.error if failure else None,
+            age_seconds=age,
+            is_stale=cached.is_kept or (age is not None and age > stale_seconds),
+            disabled=sum(verdict.is_disabled for verdict in verdicts.values()),
+            withheld=sum(verdict.is_withheld for verdict in verdicts.values()),
+            drifted=pending["drifted"],
+            load_errors=tuple(cached.manifest.load_errors or ()),
+            sources=tuple(cached.manifest.sources or ()),
+            undeclared=sum(effect_of(tool.definition) is None for tool in seen_tools(cached.manifest, cached.verdicts)),
+        )
+
+
+def newer_failures(
+    failures: Mapping[str, ProbeFailure], manifests: Mapping[str, CachedManifest]
+) -> dict[str, ProbeFailure]:
+    """Those that came after the manifests which are there."""
+    return {
+        module: failure
+        for module, failure in failures.items()
+        if module not in manifests or (manifests[module].discovered_at or 0) < failure.at
+    }

@@ -1,8 +1,15 @@
 """Makes a tool of one function: what it offers, and how a call's arguments become its own."""
 
+import hashlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import marshal
+import re
+import sys
+import typing
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import Parameter
+from types import CodeType
 from typing import Any, Protocol, Self, TypeVar, overload
 
 from pydantic import ValidationError
@@ -11,16 +18,9 @@ from toolfleet_registry.contracts import Level, ToolDefinition
 from toolfleet_registry.contracts.names import LOCAL, ToolName, name_fault
 from toolfleet_registry.contracts.tool_context import ToolContext
 from toolfleet_registry.errors import InvalidToolName
+from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.docstrings import words_of
-from toolfleet_registry.functions.signature import USER, Signature
-from toolfleet_registry.local.code_digests import code_digest
-from toolfleet_registry.local.context_parameter import (
-    call_context_of,
-    context_of,
-    hints_of,
-    is_call_context,
-    is_context,
-)
+from toolfleet_registry.functions.signature import USER, Signature, function_behind
 from toolfleet_registry.permissions import OF_FUNCTIONS, level_fault
 from toolfleet_registry.tags.tags import ToolDef
 
@@ -256,3 +256,109 @@ _OWN = {"parameters", "takes_context", "code_digest"}  # that the function says 
 _FACTS = "__toolfleet_facts__"
 _TEXT = "raw_arg"  # what a tag's only group is called unless it says otherwise
 _SHOWN, _MOST_STEPS = 40, 3
+
+
+def code_digest(function: Callable[..., Any]) -> str:
+    """`sha256:` and 64 hex digits: of the files in which the function and what is wrapped around it are written.
+
+    Where a file is not what runs, as it was changed after its import or rewritten by it, what runs counts too; where there is
+    none, as in a console, that alone. What these files import does not count.
+    """
+    digest = hashlib.sha256()
+    for code, module in _codes_of(function):
+        source = _source_of(code, module)
+        if source is not None:
+            digest.update(hashlib.sha256(source).digest())
+        if source is None or not _is_of(source, code):
+            digest.update(hashlib.sha256(marshal.dumps(code)).digest())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _codes_of(function: Any) -> Iterator[tuple[CodeType, str]]:
+    """The function's own, and that of each one that it is wrapped in."""
+    layers = [function]
+    while (inner := getattr(layers[-1], "__wrapped__", None)) is not None and inner not in layers:
+        layers.append(inner)
+    for layer in layers:
+        code = getattr(layer, "__code__", None)
+        if isinstance(code, CodeType):
+            yield code, getattr(layer, "__module__", "")
+
+
+def _source_of(code: CodeType, module: str) -> bytes | None:
+    """What the file holds now, also in an archive; `None` if there is none."""
+    read = getattr(getattr(sys.modules.get(module), "__loader__", None), "get_data", None)
+    try:
+        return None if read is None else bytes(read(code.co_filename))
+    except (OSError, ImportError):
+        return None
+
+
+def _is_of(source: bytes, code: CodeType) -> bool:
+    """Whether the file is what runs."""
+    try:
+        waiting = [compile(source, code.co_filename, "exec", dont_inherit=True)]
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    while waiting:
+        each = waiting.pop()
+        if each == code:
+            return True
+        waiting += [inner for inner in each.co_consts if isinstance(inner, CodeType)]
+    return False
+
+
+_NAME = "context"
+_NAMED = re.compile(r"\bToolContext\b")
+
+
+def is_context(name: str, hint: Any) -> bool:
+    """Whether a parameter with this annotation gets a `ToolContext`: also as one that may be `None`, or as text.
+
+    Another may get the call's: the `Context` that functions of modules have, too.
+    """
+    if is_call_context(hint):
+        return False
+    if isinstance(hint, str):
+        return name == _NAME or _NAMED.search(hint) is not None
+    return name == _NAME or ToolContext in (hint, *typing.get_args(hint))
+
+
+def is_call_context(hint: Any) -> bool:
+    """Whether a parameter with this annotation gets the call's `Context`: also as one that may be `None`."""
+    bare = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
+    return Context in (bare, *typing.get_args(bare))
+
+
+def call_context_of(function: Callable[..., Any]) -> str | None:
+    """The name of the parameter that gets the call's context, `None` if there is none. Raises `ValueError` if there are two."""
+    found = [name for name, hint in hints_of(function).items() if name != "return" and is_call_context(hint)]
+    if len(found) > 1:
+        raise ValueError(f"{function.__name__!r} has two contexts, {found[0]!r} and {found[1]!r}")
+    return found[0] if found else None
+
+
+def context_of(
+    function: Callable[..., Any], parameters: Mapping[str, Parameter], arguments: Container[str]
+) -> str | None:
+    """The name of the parameter that gets the context, `None` if there is none. Raises `ValueError` if there are two.
+
+    One that is alone, has no annotation and no name of the `arguments` is it, whatever it is called.
+    """
+    hints = hints_of(function)
+    found = [name for name in parameters if name not in arguments and is_context(name, hints.get(name))]
+    if len(found) > 1:
+        raise ValueError(f"{function.__name__!r} has two contexts, {found[0]!r} and {found[1]!r}")
+    if found:
+        return found[0]
+    names = list(parameters)
+    return names[0] if len(names) == 1 and names[0] not in arguments and names[0] not in hints else None
+
+
+def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations; as they are written, where their names are known to type checkers only."""
+    behind = function_behind(function)
+    try:
+        return typing.get_type_hints(behind, include_extras=True)
+    except (NameError, TypeError, SyntaxError):
+        return dict(getattr(behind, "__annotations__", {}))

@@ -1,21 +1,26 @@
 """Validates a call's arguments, and a module's result, by the tool's schemas. No text says what a value is."""
 
+import copy
+import json
+import math
+import re
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from hashlib import sha256
+from itertools import islice
 from typing import Any, TypeAlias
 
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schemas.arguments import MAX_VALUES
 from toolfleet_registry.schemas.checker import MOST_UNITS, Checker, SchemaWrong, compiled, text_of
-from toolfleet_registry.schemas.coercion import coerced
-from toolfleet_registry.schemas.defaults import filled, filling_for
 from toolfleet_registry.schemas.definition import input_schema
+from toolfleet_registry.schemas.outline import Outline, Path, values_in, with_changes
+from toolfleet_registry.schemas.subschemas import Schema
 from toolfleet_registry.system.loggers import get_logger
 
 _log = get_logger(__name__)
@@ -232,3 +237,142 @@ _compiled_schemas = _CompiledSchemas()
 _verdicts = _Verdicts()
 _inputs = _Side("input", input_schema)
 _outputs = _Side("output", lambda tool: {} if tool.output_schema is None else tool.output_schema)
+
+
+_MOST_VALUES = 10_000  # which takes some 15 ms
+_LONGEST = 40  # characters: more is no number that somebody means
+
+
+def coerced(outline: Outline, arguments: dict[str, Any]) -> dict[str, Any] | None:
+    """A copy with numbers for texts that are clearly numbers, where a number is wanted and no text is allowed.
+
+    `None` if there are none, or more than 10,000 values to look at. "5", "-0.5" and "1e3" are clearly numbers; " 5", "05", "1,000", "+1" and "0x10" are not.
+    """
+    places = list(islice(values_in(outline, arguments, leaves=True), _MOST_VALUES + 1))
+    if len(places) > _MOST_VALUES:
+        return None
+    changes = [
+        (path, number)
+        for path, inner, value in places
+        if isinstance(value, str) and path and (number := _number(value, _wanted(inner.schemas))) is not None
+    ]
+    return with_changes(arguments, changes) if changes else None
+
+
+def _number(text: str, wanted: frozenset[str]) -> int | float | None:
+    if len(text) > _LONGEST or not wanted:
+        return None
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if "number" in wanted and _NUMBER.fullmatch(text):
+        number = json.loads(text)
+        return number if math.isfinite(number) else None
+    return None
+
+
+def _wanted(schemas: Iterable[Schema]) -> frozenset[str]:
+    """The kinds of number that all of them take; none where one of them takes a text."""
+    wanted = _NUMBERS
+    has_types = False
+    for schema in schemas:
+        for keyword in ("anyOf", "oneOf"):
+            if isinstance(branches := schema.get(keyword), list):
+                alternatives = [_types(branch) for branch in branches]
+                if all(alternatives):
+                    wanted, has_types = _narrowed(wanted, frozenset[str]().union(*alternatives)), True
+        if types := _types(schema):
+            wanted, has_types = _narrowed(wanted, types), True
+    return wanted if has_types else frozenset()
+
+
+def _narrowed(wanted: frozenset[str], types: frozenset[str]) -> frozenset[str]:
+    if "string" in types:
+        return frozenset()
+    return wanted & (types | {"integer"} if "number" in types else types)
+
+
+def _types(schema: Any) -> frozenset[str]:
+    types = schema.get("type") if isinstance(schema, dict) else None
+    if isinstance(types, str):
+        return frozenset({types})
+    return frozenset(map(str, types)) if isinstance(types, list) else frozenset()
+
+
+_NUMBERS = frozenset({"integer", "number"})
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+
+
+_MOST = 2_000  # places of one call; with more none is filled in, for a small call must not become a huge one
+_MOST_PLACES = 5_000  # objects and arrays that are looked into: some 10 ms
+_MOST_CHARACTERS = 200_000  # of all that is filled in, as JSON
+_MOST_TRIED = 50  # one by one, if not all fit together
+
+Filling = list[tuple[Path, Any]]
+"""What is to be filled in: paths and values."""
+
+
+def filling_for(outline: Outline, arguments: dict[str, Any]) -> Filling:
+    """What these arguments lack, and has a default; nothing for those with more than 5,000 objects and arrays.
+
+    Only into objects that are there: an object that is missing is made by its own default or not at all. A default
+    that stands in an alternative, or beside a different one for the same place, is no default.
+    """
+    found, characters = Filling(), 0
+    for seen, (path, inner, value) in enumerate(values_in(outline, arguments, leaves=False)):
+        if seen >= _MOST_PLACES:
+            return []
+        if not isinstance(value, dict):
+            continue
+        for name, default in inner.defaults().items():
+            if name not in value:
+                characters += len(json.dumps(default, default=str)) if isinstance(default, dict | list | str) else 0
+                if len(found) >= _MOST or characters > _MOST_CHARACTERS:
+                    return []
+                found.append(((*path, name), default))
+    return found
+
+
+def filled(
+    arguments: dict[str, Any],
+    filling: Filling,
+    fits: Callable[[dict[str, Any]], bool],
+    affords: Callable[[dict[str, Any]], int],
+) -> dict[str, Any] | None:
+    """The arguments with all of it; if that does not fit, with what of it fits; `None` if they fit in no way.
+
+    `affords` says how often such arguments may be checked: where that is too seldom, it is all of it or nothing.
+    """
+    full = _with(arguments, filling)
+    most = affords(full)
+    if most and fits(full):
+        return full
+    is_fit = fits(arguments)
+    if most < _MOST_TRIED:
+        return arguments if is_fit else None
+    return _grown(arguments, filling, fits) if is_fit else _shrunk(arguments, filling, fits)
+
+
+def _grown(arguments: dict[str, Any], filling: Filling, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    kept = Filling()
+    for each in islice(filling, _MOST_TRIED):
+        if fits(_with(arguments, [*kept, each])):
+            kept.append(each)
+    return _with(arguments, kept)
+
+
+def _shrunk(
+    arguments: dict[str, Any], filling: Filling, fits: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any] | None:
+    """A required member has its default, and one of the others does not fit."""
+    for index in range(min(len(filling), _MOST_TRIED)):
+        tried = _with(arguments, [*filling[:index], *filling[index + 1 :]])
+        if fits(tried):
+            return tried
+    return None
+
+
+def _with(arguments: dict[str, Any], filling: Filling) -> dict[str, Any]:
+    """Each time new copies: what a call carries must not change the schema, nor another call."""
+    changes = ((path, copy.deepcopy(value) if isinstance(value, dict | list) else value) for path, value in filling)
+    return with_changes(arguments, changes)

@@ -1,5 +1,6 @@
 """Stores a registry in this process: deterministic, no I/O, nothing shared with another one."""
 
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,8 +21,8 @@ from toolfleet_registry.searching.registrations import RegistrationSearch
 from toolfleet_registry.store import rules
 from toolfleet_registry.store.port import EVENTS_KEPT, VERSIONS_KEPT, ToolRegistry
 from toolfleet_registry.store.rules import RegistrationState
-from toolfleet_registry.store.subscribers import Subscribers
 from toolfleet_registry.system import randomness
+from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 
 Earlier: TypeAlias = dict[str | None, tuple[str, RegistrationState]]
@@ -285,3 +286,58 @@ class InMemoryToolRegistry(ToolRegistry):
     def _set_pins(self, pins: dict[str, dict[str, str]]) -> None:
         self._revision += pins != self._pins
         self._pins = pins
+
+
+Callback: TypeAlias = Callable[[RegistryEvent], None]
+
+_log = get_logger(__name__)
+
+
+class Subscribers:
+    """Who is called. `note` belongs into the registry's lock, `tell` outside: a callback may take as long as it likes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._callbacks: tuple[Callback, ...] = ()
+        self._untold = deque[tuple[RegistryEvent, tuple[Callback, ...]]]()
+        self._is_telling = False
+
+    def add(self, callback: Callback) -> Callable[[], None]:
+        """Have it called with each event from now on. Returns what ends that."""
+        with self._lock:
+            self._callbacks += (callback,)
+
+        def end() -> None:
+            with self._lock:
+                self._callbacks = tuple(one for one in self._callbacks if one is not callback)
+
+        return end
+
+    def note(self, event: RegistryEvent) -> None:
+        """Have it told by the next `tell`."""
+        with self._lock:
+            if self._callbacks:
+                self._untold.append((event, self._callbacks))
+
+    def tell(self) -> None:
+        """Tell what was noted; while somebody is at it, in whichever thread, that one does."""
+        while True:
+            with self._lock:
+                if self._is_telling or not self._untold:
+                    return
+                self._is_telling = True
+                event, callbacks = self._untold.popleft()
+            try:
+                for callback in callbacks:
+                    self._call(callback, event)
+            finally:
+                with self._lock:
+                    self._is_telling = False
+
+    def _call(self, callback: Callback, event: RegistryEvent) -> None:
+        if callback not in self._callbacks:  # it has been ended meanwhile
+            return
+        try:
+            callback(event)
+        except Exception as exc:  # noqa: BLE001 - another's program, whose errors are not the registry's
+            _log.exception("registry_callback_failed", kind=event.kind, tool=event.tool_name, exc_info=exc)

@@ -1,11 +1,29 @@
-"""Stores a registry in Redis, for every process of a fleet: each change is one script inside Redis."""
+"""Stores a registry in Redis, for every process of a fleet: each change is one script inside Redis.
 
+The tools are a hash, name -> five lines: `1` if enabled or `0`, digest, when it was registered (JSON; a number is seconds
+since the epoch), version (JSON), specification (JSON). JSON text has no line feeds, and none of it is read in scripts but for
+the mark of a rollback before it (`rules.marked`). The earlier versions are a hash, name -> the last four of these lines for
+each specification, the latest first; of tools that only ever had one, it has nothing.
+The pins are a hash, `["module","tool"]` -> digest, and `["module"]` -> nothing: pinned, if only to no digest at all.
+The revision is a hash: `epoch` (ms: the first change), `revision`, `events`: how many there were of each; and
+`identity`.
+
+Scripts that change something have the rules of `rules.py`, in Lua. Their keys are all five: the tools, the events, the revision,
+the pins, the earlier versions.
+"""
+
+import json
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, Self, TypeVar
 
+from pydantic import ValidationError
 from redis import Redis
 
+from toolfleet_registry.lua.files import script
 from toolfleet_registry.manifests.specs import (
     RegistryEvent,
     ToolFinding,
@@ -17,11 +35,207 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import Script
 from toolfleet_registry.redis.servers import sync_client
 from toolfleet_registry.searching.registrations import RegistrationSearch
-from toolfleet_registry.store import redis_scripts, redis_values, rules
+from toolfleet_registry.store import rules
 from toolfleet_registry.store.port import EVENTS_KEPT, VERSIONS_KEPT, ToolRegistry
 from toolfleet_registry.store.redis_commands import RedisCommands, parts
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
+
+_LINES = 4  # of each earlier specification: digest, when it was registered, version, specification
+
+Field = tuple[str, str]
+"""A pin, as a hash has it."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A specification on its way to Redis, and what its replies mean."""
+
+    spec: ToolSpec
+    digest: str
+    rolled_back_from: str | None = None
+
+    @classmethod
+    def of(cls, spec: ToolSpec, rolled_back_from: str | None = None) -> Self:
+        """Raises `ValueError` if it is no JSON."""
+        return cls(spec, rules.digest_of_json(spec), rolled_back_from)
+
+    @cached_property
+    def text(self) -> str:
+        """As it is stored; most specifications are already there, and it is not needed."""
+        return rules.marked(rules.text_of(self.spec), self.rolled_back_from)
+
+    @property
+    def arguments(self) -> tuple[str, str, str, str]:
+        """Name, digest, version, specification."""
+        return self.spec.tool_name, self.digest, version_text(self.spec.version), self.text
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The same by name."""
+        return dict(zip(("name", "digest", "version", "text"), self.arguments, strict=True))
+
+    def unchanged(self, head: bytes) -> ToolRegistration | None:
+        """The stored registration, if it has this specification. `head`: as KNOWN returns it."""
+        match text_of(head).split("\n"):
+            case [enabled, self.digest, created, version, mark] if version == version_text(self.spec.version):
+                return self._registration(enabled, created, mark)
+            case _:
+                return None
+
+    def outcome(self, reply: bytes) -> ToolRegistration | ValueError:
+        """What REGISTER or REPLACE has said."""
+        match text_of(reply).split("\n"):
+            case ["taken", enabled, created, mark]:
+                return self._registration(enabled, created, mark) or rules.unreadable(self.spec.tool_name)
+            case ["stays", *_]:
+                return _read_or_error(self.spec.tool_name, reply.removeprefix(b"stays\n"))
+            case ["drift"]:
+                return rules.drift(self.spec)
+            case ["unexpected"]:
+                return rules.unexpected(self.spec.tool_name)
+            case _:
+                return rules.unreadable(self.spec.tool_name)
+
+    def _registration(self, enabled: str, created: str, mark: str) -> ToolRegistration | None:
+        try:
+            since = json.loads(mark or "null")
+            created_at = read_created(created)
+            return ToolRegistration(
+                spec=self.spec, enabled=enabled == "1", created_at=created_at, rolled_back_from=since
+            )
+        except ValueError:
+            return None
+
+
+def text_of(value: bytes) -> str:
+    """Whatever bytes there are: those that are no text are found wrong later, and are equal to nothing of ours."""
+    return value.decode("utf-8", "backslashreplace")
+
+
+def bytes_of(name: str) -> bytes:
+    """Also of what no tool can be called, so that none is found."""
+    return name.encode("utf-8", "surrogatepass")
+
+
+def version_text(version: str | None) -> str:
+    """As JSON, so that no version differs from every version."""
+    return json.dumps(version)
+
+
+def created_text(created_at: str | None) -> str:
+    """As JSON: a number of seconds, where that says the same."""
+    try:
+        at = datetime.strptime(created_at or "", "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        return json.dumps(created_at)
+    return str(int(at.timestamp())) if rules.iso(at) == created_at else json.dumps(created_at)
+
+
+def read_created(text: str) -> str | None:
+    """Raises `ValueError`."""
+    value = json.loads(text)
+    if isinstance(value, int):
+        try:
+            return rules.iso(datetime.fromtimestamp(value, UTC))
+        except (OverflowError, OSError) as exc:
+            raise ValueError("no time of this world") from exc
+    if value is None or isinstance(value, str):
+        return value
+    raise ValueError("no time")
+
+
+def read_registration(name: str, value: bytes) -> ToolRegistration:
+    """What is stored for a tool. Raises `ValueError` if it is no registration of that tool."""
+    try:
+        enabled, _, created, _, spec_text = text_of(value).split("\n", 4)
+        spec = rules.read_spec(spec_text)
+        registration = ToolRegistration(
+            spec=spec,
+            enabled={"0": False, "1": True}[enabled],
+            created_at=read_created(created),
+            rolled_back_from=rules.mark_of(spec_text),
+        )
+    except (KeyError, ValueError, RecursionError) as exc:
+        raise rules.unreadable(name) from exc
+    if spec.tool_name != name:
+        raise rules.unreadable(name)
+    return registration
+
+
+def versions_of(reply: Sequence[bytes | None]) -> list[bytes]:
+    """What VERSIONS has returned, as registrations that can be read: the one in force, then the earlier ones, as enabled as it."""
+    present, earlier = reply
+    if present is None:
+        return []
+    lines = (earlier or b"").split(b"\n")
+    heads = zip(lines[::_LINES], lines[1::_LINES], lines[2::_LINES], lines[3::_LINES], strict=False)
+    return [present, *(b"\n".join((present[:1], *head[:3], _unmarked(head[3]))) for head in heads)]
+
+
+def module_field(module: str) -> str:
+    """What says that a module is pinned."""
+    return json.dumps([module], separators=(",", ":"))
+
+
+def pin_field(module: str, tool_name: str) -> str:
+    """What holds the digest of a module's tool."""
+    return json.dumps([module, tool_name], separators=(",", ":"))
+
+
+def pin_fields(module: str, digests: Mapping[str, str]) -> list[Field]:
+    """All of a module's pins."""
+    return [(module_field(module), ""), *((pin_field(module, name), digest) for name, digest in digests.items())]
+
+
+def read_pins(stored: Mapping[bytes, bytes]) -> dict[str, dict[str, str]]:
+    """By module and tool. What is no pin of ours is left out: its tool is approved by nothing then."""
+    pins = dict[str, dict[str, str]]()
+    for field, digest in sorted(stored.items()):
+        match _json(field):
+            case [str(module)]:
+                pins.setdefault(module, {})
+            case [str(module), str(tool_name)]:
+                pins.setdefault(module, {})[tool_name] = text_of(digest)
+            case _:
+                continue
+    return {module: pins[module] for module in sorted(pins)}
+
+
+def read_event(entry_id: bytes, fields: Mapping[bytes, bytes]) -> RegistryEvent:
+    """Raises `ValueError` if it is none."""
+    try:
+        return RegistryEvent.model_validate(
+            {
+                "id": rules.event_id(*rules.read_event_id(text_of(entry_id))),
+                "kind": text_of(fields[b"kind"]),
+                "tool_name": text_of(fields[b"tool"]),
+                "version": json.loads(fields[b"version"] or "null"),
+                "digest": text_of(fields[b"digest"]) or None,
+                "at": datetime.fromtimestamp(float(fields[b"at"]), UTC),
+            }
+        )
+    except (KeyError, ValidationError, OverflowError, OSError) as exc:
+        raise ValueError("no event of a registry") from exc
+
+
+def _read_or_error(name: str, value: bytes) -> ToolRegistration | ValueError:
+    try:
+        return read_registration(name, value)
+    except ValueError as exc:
+        return exc
+
+
+def _unmarked(spec: bytes) -> bytes:
+    return rules.marked(text_of(spec), None).encode()
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
 
 T = TypeVar("T")
 
@@ -50,7 +264,7 @@ class RedisToolRegistry(ToolRegistry):
         self._tools, self._events, self._revision, self._pins, self._earlier = self._names
 
     def register(self, spec: ToolSpec, *, keep_enabled: bool = False) -> ToolRegistration:
-        (result,) = self._register([redis_values.Written.of(spec)], keep_enabled=keep_enabled)
+        (result,) = self._register([Written.of(spec)], keep_enabled=keep_enabled)
         if isinstance(result, ValueError):
             raise result
         return result
@@ -59,10 +273,10 @@ class RedisToolRegistry(ToolRegistry):
         self, specs: Sequence[ToolSpec], *, keep_enabled: bool = False
     ) -> list[ToolRegistration | ValueError]:
         results: list[ToolRegistration | ValueError | None] = [None] * len(specs)
-        written = dict[int, redis_values.Written]()
+        written = dict[int, Written]()
         for place, spec in enumerate(specs):
             try:
-                written[place] = redis_values.Written.of(spec)
+                written[place] = Written.of(spec)
             except ValueError as exc:
                 results[place] = exc
         for place, registration in self._unchanged(written).items():
@@ -75,8 +289,8 @@ class RedisToolRegistry(ToolRegistry):
         return [result for result in results if result is not None]
 
     def replace(self, spec: ToolSpec, *, expected: str | None) -> ToolRegistration:
-        written = redis_values.Written.of(spec)
-        result = written.outcome(self._write(redis_scripts.REPLACE, expected=expected or "", **written.named))
+        written = Written.of(spec)
+        result = written.outcome(self._write(REPLACE, expected=expected or "", **written.named))
         if isinstance(result, ValueError):
             raise result
         return result
@@ -87,11 +301,11 @@ class RedisToolRegistry(ToolRegistry):
     def get(self, tool_name: str, version: str | None = None) -> ToolRegistration | None:
         if version is not None:
             return next((each for each in self.versions(tool_name) if each.spec.version == version), None)
-        value = self._commands.ask("HGET", self._tools, redis_values.bytes_of(tool_name))
+        value = self._commands.ask("HGET", self._tools, bytes_of(tool_name))
         return None if value is None else _read_or_warn(tool_name, value)
 
     def get_many(self, tool_names: Sequence[str]) -> dict[str, ToolRegistration]:
-        stored = self._commands.ask_many(self._tools, [redis_values.bytes_of(name) for name in tool_names])
+        stored = self._commands.ask_many(self._tools, [bytes_of(name) for name in tool_names])
         there = {name: value for name, value in zip(tool_names, stored, strict=True) if value is not None}
         read = {name: _read_or_warn(name, value) for name, value in there.items()}
         return {name: registration for name, registration in read.items() if registration is not None}
@@ -103,45 +317,45 @@ class RedisToolRegistry(ToolRegistry):
         return self._search.find(text, tags, include_disabled=include_disabled, limit=limit)
 
     def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:  # noqa: FBT001 - the seed's
-        value = self._write(redis_scripts.SWITCH, name=redis_values.bytes_of(tool_name), enabled="01"[enabled])
+        value = self._write(SWITCH, name=bytes_of(tool_name), enabled="01"[enabled])
         if value is None:
             raise rules.not_registered(tool_name)
-        return redis_values.read_registration(tool_name, value)
+        return read_registration(tool_name, value)
 
     def versions(self, tool_name: str) -> list[ToolRegistration]:
-        name, names = redis_values.bytes_of(tool_name), {"tools": self._tools, "earlier": self._earlier}
-        found = redis_values.versions_of(self._commands.ask_script(redis_scripts.VERSIONS, **names, name=name))
+        name, names = bytes_of(tool_name), {"tools": self._tools, "earlier": self._earlier}
+        found = versions_of(self._commands.ask_script(VERSIONS, **names, name=name))
         read = (_read_or_warn(tool_name, value) for value in found)
         return rules.sorted_versions(each for each in read if each is not None)
 
     def rollback(self, tool_name: str, version: str | None) -> ToolRegistration:
         kept = any(each.spec.version == version for each in self.versions(tool_name))  # what cannot be read is none
-        name, wanted = redis_values.bytes_of(tool_name), redis_values.version_text(version)
-        reply = self._write(redis_scripts.ROLLBACK, name=name, version=wanted, is_readable="01"[kept])
+        name, wanted = bytes_of(tool_name), version_text(version)
+        reply = self._write(ROLLBACK, name=name, version=wanted, is_readable="01"[kept])
         if reply is None:
             raise rules.not_registered(tool_name)
         if reply == b"unknown":
             raise rules.no_such_version(tool_name, version)
-        return redis_values.read_registration(tool_name, reply)
+        return read_registration(tool_name, reply)
 
     def remove(self, tool_name: str, *, unless_disabled: bool = False) -> None:
         spared = "1" if unless_disabled else "0"
-        self._write(redis_scripts.REMOVE, name=redis_values.bytes_of(tool_name), spares_disabled=spared)
+        self._write(REMOVE, name=bytes_of(tool_name), spares_disabled=spared)
 
     def pins(self) -> dict[str, dict[str, str]]:
-        return redis_values.read_pins(self._commands.ask("HGETALL", self._pins))
+        return read_pins(self._commands.ask("HGETALL", self._pins))
 
     def pin(self, module: str, digests: Mapping[str, str]) -> None:
-        fields = redis_values.pin_fields(module, digests)
-        self._change(redis_scripts.PIN, module_field=redis_values.module_field(module), fields=fields)
+        fields = pin_fields(module, digests)
+        self._change(PIN, module_field=module_field(module), fields=fields)
 
     def approve(self, module: str, tool_name: str, digest: str) -> None:
-        own, field = redis_values.module_field(module), redis_values.pin_field(module, tool_name)
-        if not self._change(redis_scripts.APPROVE, module_field=own, tool_field=field, digest=digest):
+        own, field = module_field(module), pin_field(module, tool_name)
+        if not self._change(APPROVE, module_field=own, tool_field=field, digest=digest):
             raise rules.not_pinned(module)
 
     def unpin(self, module: str) -> None:
-        self._change(redis_scripts.PIN, module_field=redis_values.module_field(module))
+        self._change(PIN, module_field=module_field(module))
 
     def keep_manifests(self, manifests: Mapping[str, str]) -> None:
         digests = {module: rules.digest_of_manifest(text) for module, text in manifests.items()}
@@ -157,45 +371,45 @@ class RedisToolRegistry(ToolRegistry):
     def kept_manifests(self, modules: Sequence[str]) -> dict[str, str]:
         stored = self._commands.ask_many(self._manifests, modules)
         there = {module: value for module, value in zip(modules, stored, strict=True) if value is not None}
-        return {module: redis_values.text_of(value).partition("\n")[2] for module, value in there.items()}
+        return {module: text_of(value).partition("\n")[2] for module, value in there.items()}
 
     def keep_modules(self, entries: Mapping[str, str]) -> None:
-        self._commands.ask_script(redis_scripts.KEEP_MODULES, copy=self._modules, modules=entries.items())
+        self._commands.ask_script(KEEP_MODULES, copy=self._modules, modules=entries.items())
 
     def kept_modules(self) -> dict[str, str]:
         stored: Mapping[bytes, bytes] = self._commands.ask("HGETALL", self._modules)
-        return {redis_values.text_of(name): redis_values.text_of(text) for name, text in stored.items()}
+        return {text_of(name): text_of(text) for name, text in stored.items()}
 
     def snapshot(self) -> ToolRegistrySnapshot:
-        both = self._commands.ask_script(redis_scripts.SNAPSHOT, tools=self._tools, pins=self._pins)
+        both = self._commands.ask_script(SNAPSHOT, tools=self._tools, pins=self._pins)
         tools, pins = (dict(zip(flat[::2], flat[1::2], strict=True)) for flat in both)
         read = self._read_tools(tools, include_disabled=True)
-        return ToolRegistrySnapshot(tools=read, pins=redis_values.read_pins(pins))
+        return ToolRegistrySnapshot(tools=read, pins=read_pins(pins))
 
     def restore(self, snapshot: ToolRegistrySnapshot) -> None:
         rules.check_snapshot(snapshot)
         tools = [
             (
-                *redis_values.Written.of(each.spec, each.rolled_back_from).arguments,
+                *Written.of(each.spec, each.rolled_back_from).arguments,
                 "01"[each.enabled],
-                redis_values.created_text(each.created_at),
+                created_text(each.created_at),
             )
             for each in snapshot.tools
         ]
-        pins = _flat(redis_values.pin_fields(*each) for each in snapshot.pins.items())
-        self._write(redis_scripts.RESTORE, kept=tools, fields=pins)
+        pins = _flat(pin_fields(*each) for each in snapshot.pins.items())
+        self._write(RESTORE, kept=tools, fields=pins)
 
     def note(self, findings: Sequence[ToolFinding]) -> None:
         for some in parts(findings):
-            rows = [(one.kind, one.tool_name, redis_values.version_text(one.version), one.digest or "") for one in some]
-            self._change(redis_scripts.NOTE, findings=rows)
+            rows = [(one.kind, one.tool_name, version_text(one.version), one.digest or "") for one in some]
+            self._change(NOTE, findings=rows)
 
     def last_event(self) -> str:
         epoch, number = self._commands.ask("HMGET", self._revision, "epoch", "events")
         if epoch is not None:
             return rules.event_id(int(epoch), int(number or 0)) if number else ""
         last = self._commands.ask("XREVRANGE", self._events, "+", "-", "COUNT", 1)
-        return rules.event_id(*rules.read_event_id(redis_values.text_of(last[0][0]))) if last else ""
+        return rules.event_id(*rules.read_event_id(text_of(last[0][0]))) if last else ""
 
     def events(self, after: str = "", limit: int = 1000) -> list[RegistryEvent]:
         rules.check_limit(limit)
@@ -205,12 +419,12 @@ class RedisToolRegistry(ToolRegistry):
             entries = self._commands.ask("XRANGE", self._events, start, "+", "COUNT", most)
             for entry_id, fields in entries:
                 try:
-                    found.append(redis_values.read_event(entry_id, fields))
+                    found.append(read_event(entry_id, fields))
                 except ValueError:
-                    self._note_unreadable(redis_values.text_of(entry_id))
+                    self._note_unreadable(text_of(entry_id))
             if len(entries) < most:
                 break
-            start = f"({redis_values.text_of(entries[-1][0])}"
+            start = f"({text_of(entries[-1][0])}"
         return found[:limit]
 
     def revision(self) -> str:
@@ -219,36 +433,34 @@ class RedisToolRegistry(ToolRegistry):
 
     def identity(self) -> str:
         name = randomness.uuid4().hex
-        found = self._commands.ask_script(redis_scripts.IDENTITY, revision=self._revision, identity=name)
-        return redis_values.text_of(found)
+        found = self._commands.ask_script(IDENTITY, revision=self._revision, identity=name)
+        return text_of(found)
 
     def close(self) -> None:
         if self._is_ours:
             self._redis.close()
 
-    def _unchanged(self, written: Mapping[int, redis_values.Written]) -> dict[int, ToolRegistration]:
+    def _unchanged(self, written: Mapping[int, Written]) -> dict[int, ToolRegistration]:
         """Those that are stored just so: for a module that sends what it sent before, no specification travels."""
         times = Counter(each.spec.tool_name for each in written.values())
         places = [place for place, each in written.items() if times[each.spec.tool_name] == 1]
         found = dict[int, ToolRegistration]()
         for batch in parts(places if len(places) > 1 else []):
             names = [written[place].spec.tool_name for place in batch]
-            heads = self._commands.ask_script(redis_scripts.KNOWN, tools=self._tools, names=names)
+            heads = self._commands.ask_script(KNOWN, tools=self._tools, names=names)
             for place, head in zip(batch, heads, strict=True):
                 if (registration := written[place].unchanged(head)) is not None:
                     found[place] = registration
         return found
 
-    def _register(
-        self, batch: Sequence[redis_values.Written], *, keep_enabled: bool
-    ) -> list[ToolRegistration | ValueError]:
+    def _register(self, batch: Sequence[Written], *, keep_enabled: bool) -> list[ToolRegistration | ValueError]:
         specs = [each.arguments for each in batch]
-        replies = self._write(redis_scripts.REGISTER, keeps_enabled="01"[keep_enabled], specs=specs)
+        replies = self._write(REGISTER, keeps_enabled="01"[keep_enabled], specs=specs)
         return [each.outcome(reply) for each, reply in zip(batch, replies, strict=True)]
 
     def _read_tools(self, stored: Mapping[bytes, bytes], *, include_disabled: bool) -> list[ToolRegistration]:
         found = (
-            _read_or_warn(redis_values.text_of(name), value)
+            _read_or_warn(text_of(name), value)
             for name, value in stored.items()
             if include_disabled or not value.startswith(b"0")
         )
@@ -258,7 +470,7 @@ class RedisToolRegistry(ToolRegistry):
         """The digests of the manifests that are kept of these modules; an empty one where there is none."""
         heads = list[bytes]()
         for batch in parts(modules):
-            heads += self._commands.ask_script(redis_scripts.MANIFEST_DIGESTS, manifests=self._manifests, modules=batch)
+            heads += self._commands.ask_script(MANIFEST_DIGESTS, manifests=self._manifests, modules=batch)
         return heads
 
     def _note_unreadable(self, entry_id: str) -> None:
@@ -277,7 +489,7 @@ class RedisToolRegistry(ToolRegistry):
 
 def _read_or_warn(name: str, value: bytes) -> ToolRegistration | None:
     try:
-        return redis_values.read_registration(name, value)
+        return read_registration(name, value)
     except ValueError as exc:
         _log.warning("registration_unreadable", tool=name, error=str(exc))
         return None
@@ -298,3 +510,41 @@ def _batches(texts: Mapping[T, str]) -> Generator[list[T]]:
 
 def _flat(rows: Iterable[Iterable[T]]) -> list[T]:
     return [value for row in rows for value in row]
+
+
+KNOWN = script("store/known")
+
+VERSIONS = script("store/versions")
+
+SNAPSHOT = script("store/snapshot")
+
+MANIFEST_DIGESTS = script("store/manifest_digests")
+
+KEEP_MODULES = script("store/keep_modules")
+
+IDENTITY = script("store/identity")
+
+REGISTER = script("store/register")
+"""Returns for each: `drift`, `unreadable`; or four lines: `taken`, whether it is enabled, when it was registered, the mark of its
+rollback; or, of one that was rolled back from this version, `stays` and all that is stored.
+"""
+
+REPLACE = script("store/replace")
+"""Returns as REGISTER, or `unexpected`."""
+
+SWITCH = script("store/switch")
+"""Returns what is stored then, `unreadable`, or nothing if there is no such tool."""
+
+ROLLBACK = script("store/rollback")
+"""Returns what is stored then, `unknown`, or nothing if there is no such tool."""
+
+NOTE = script("store/note")
+
+REMOVE = script("store/remove")
+
+PIN = script("store/pin")
+
+APPROVE = script("store/approve")
+"""Returns 0 if the module is not pinned."""
+
+RESTORE = script("store/restore")

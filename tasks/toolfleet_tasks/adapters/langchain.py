@@ -6,6 +6,8 @@ from typing import Any
 from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
 from langchain.agents.middleware.tool_call_limit import ToolCallLimitExceededError
 from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command, interrupt
 
@@ -15,9 +17,8 @@ from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_tasks.adapters.calling import AdapterCalls
 from toolfleet_tasks.adapters.decisions import Decision, WaitsForApproval
-from toolfleet_tasks.adapters.deferrals import StillRunning
+from toolfleet_tasks.adapters.deferrals import DeferredStep, StillRunning
 from toolfleet_tasks.adapters.framework_call import FrameworkCall, caller_of, conversation_of, in_run, no_such_tool
-from toolfleet_tasks.adapters.langgraph_steps import interrupt_value, interrupted_before, origin_of, run_id_of
 from toolfleet_tasks.adapters.offers import ToolOffers
 from toolfleet_tasks.adapters.result_text import shown_parts
 from toolfleet_tasks.approvals.approvers import Approver
@@ -166,3 +167,65 @@ def _message(request: ToolCallRequest, result: ToolResult) -> ToolMessage:
 def _block(file: ResultFile) -> dict[str, Any]:
     block = {"type": file.kind, "base64": file.data, "mime_type": file.media_type}
     return {**block, "filename": file.name} if file.name else block
+
+
+_CHECKPOINTER = "__pregel_checkpointer"  # where the graph's configuration has it
+_INTERRUPT = "__interrupt__"
+_TOOL_CALL = "tool_call_id"
+
+
+def origin_of(request: ToolCallRequest) -> str | None:
+    """The thread, and the model's message that asks for the call: the same whenever and from wherever its step runs again.
+
+    A graph without such a message in its state has the checkpoint in its place.
+    """
+    info, state = request.runtime.execution_info, request.state
+    held: Any = state if isinstance(state, list) else _messages_of(state)
+    asks = (each for each in reversed(held) if isinstance(each, AIMessage) and _has(each, request.tool_call["id"]))
+    message_id = next((each.id for each in asks), None)
+    thread_id, checkpoint_id = (None, None) if info is None else (info.thread_id, info.checkpoint_id)
+    origin = message_id or checkpoint_id
+    return None if origin is None else f"{thread_id}/{origin}"
+
+
+def run_id_of(request: ToolCallRequest) -> str | None:
+    """The run's id, where its caller has given it one."""
+    info = request.runtime.execution_info
+    return None if info is None else info.run_id
+
+
+def interrupt_value(request: ToolCallRequest, known: Mapping[str, Any]) -> dict[str, Any]:
+    """What the graph is interrupted with for this call, `known` being what is kept of it."""
+    return {**known, _TOOL_CALL: request.tool_call["id"]}
+
+
+async def interrupted_before(request: ToolCallRequest) -> DeferredStep | None:
+    """The call for which this very step was interrupted last, by its checkpoint; `None` if it was not.
+
+    A step that is begun anew from an earlier checkpoint is another step.
+    """
+    info, config = request.runtime.execution_info, request.runtime.config.get("configurable", {})
+    checkpointer = config.get(_CHECKPOINTER)
+    if info is None or info.thread_id is None or not isinstance(checkpointer, BaseCheckpointSaver):
+        return None
+    where = {"thread_id": info.thread_id, "checkpoint_ns": info.checkpoint_ns.rpartition("|")[0]}
+    asked = RunnableConfig(configurable={**where, "checkpoint_id": info.checkpoint_id})
+    found = await checkpointer.aget_tuple(asked)
+    writes = (found.pending_writes if found is not None else None) or []
+    for task_id, channel, interrupts in reversed(writes):
+        if (task_id, channel) == (info.task_id, _INTERRUPT):
+            values = [each.value for each in interrupts]
+            own = (
+                each for each in values if isinstance(each, dict) and each.get(_TOOL_CALL) == request.tool_call["id"]
+            )
+            return DeferredStep.of(next(own, None))
+    return None
+
+
+def _messages_of(state: Any) -> Any:
+    held = state.get("messages") if isinstance(state, dict) else getattr(state, "messages", None)
+    return held if isinstance(held, list) else []
+
+
+def _has(message: AIMessage, call_id: str | None) -> bool:
+    return any(call["id"] == call_id for call in message.tool_calls)

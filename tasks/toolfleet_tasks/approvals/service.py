@@ -19,10 +19,11 @@ from toolfleet_registry.errors import (
 )
 from toolfleet_registry.policy.redaction import redacted
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.tracing.trace_context import TraceContext
 from toolfleet_tasks.admission.control import AdmissionControl, digest_of, refused
 from toolfleet_tasks.admission.refusal import Refusal
-from toolfleet_tasks.approvals.approved_calls import ApprovedCalls
 from toolfleet_tasks.approvals.approvers import Approver, has_asked, missing_votes, refusal_of_approver
 from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords, StoredApproval
 from toolfleet_tasks.approvals.request import (
@@ -32,9 +33,47 @@ from toolfleet_tasks.approvals.request import (
 )
 from toolfleet_tasks.calls.prepare import CallPreparation
 from toolfleet_tasks.dispatch.dispatcher import Dispatcher
-from toolfleet_tasks.ledger.ledger import Ledger
+from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.messages import approval_results, fleet_results
+from toolfleet_tasks.messages.fleet_results import CallEnding
 from toolfleet_tasks.redis.connection import PipelinedConnection
+
+_MOST_WAITING = 1_000_000  # calls in a module's queue: people have waited for this one
+
+log = get_logger(__name__)
+
+
+class ApprovedCalls:
+    """Those of one session."""
+
+    def __init__(self, ledger: Ledger, dispatcher: Dispatcher) -> None:
+        self._ledger, self._dispatcher = ledger, dispatcher
+
+    async def publish(self, call: PublishedCall, origin: TraceContext | None = None) -> None:
+        """Get an approved call into its queue, where it counts in its limits. One that has reached one ends so.
+
+        What may pass, such as a full queue or a broker that is away, leaves it as it is: it is tried again until its deadline.
+        `origin`: where it was made in a trace, which goes on from there.
+        """
+        try:
+            answer = await self._dispatcher.detach(call, most_waiting=_MOST_WAITING, again=True, origin=origin)
+        except PublishUnconfirmed as exc:  # it was begun, too
+            log.debug("approved_call_not_confirmed", call_id=call.call_id, error=str(exc))
+            return
+        if isinstance(answer, Refusal) or answer is None:
+            return
+        log.warning("approved_call_not_published", call_id=call.call_id, tool=call.tool_name, error=answer.error)
+        if answer.error_code not in _PASSING:
+            await self.end(call, answer)
+
+    async def end(self, call: PublishedCall, result: ToolResult) -> None:
+        """End a call that was never begun. One that has ended, or was begun after all, stays as it is."""
+        unknown = fleet_results.outcome_unknown(call.tool_name, "the call had begun before it was ended.")
+        await self._ledger.end(call, CallEnding(result, result, unknown), data_id=ANY_DATA)
+
+
+_PASSING = frozenset({"busy", "fleet_unavailable", "internal"})
+
 
 _TRIES = 20  # decisions that come at one moment: each reads anew what the one before has written
 _SECONDS = 10.0  # for Redis to take one

@@ -1,9 +1,11 @@
 """Keeps jobs going in a worker: claims what is due, reads jobs whose call has ended, has wake-ups delivered."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 from redis.exceptions import ResponseError
 
@@ -11,6 +13,7 @@ from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import FleetUnavailable, MessageRefused
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.tracing.port import Tracing
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.app import FleetApp
@@ -18,7 +21,6 @@ from toolfleet_tasks.approvals.notices import ApprovalNotices
 from toolfleet_tasks.approvals.records import ApprovalRecords
 from toolfleet_tasks.approvals.settling import settle_due
 from toolfleet_tasks.background.session import worker_session
-from toolfleet_tasks.background.wake_spans import around_tries
 from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.jobs.calls import JobSteps
 from toolfleet_tasks.jobs.completion import ThenCall
@@ -27,10 +29,13 @@ from toolfleet_tasks.jobs.records import Found, JobRecords
 from toolfleet_tasks.jobs.state_machine import is_unknown, passes
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import RESUME
+from toolfleet_tasks.messages.json_text import NewerMessage
 from toolfleet_tasks.publish.control_tasks import control_soon
 from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.tracing.job_trace import woken
 from toolfleet_tasks.wakeups.due_wakes import DueWake
-from toolfleet_tasks.wakeups.outbox import NotYet, WakeupOutbox
+from toolfleet_tasks.wakeups.outbox import Around, NotYet, WakeupOutbox
+from toolfleet_tasks.wakeups.sender import DeliveryAnswer
 
 log = get_logger(__name__)
 
@@ -298,3 +303,21 @@ async def _is_set(event: asyncio.Event, *, within: float) -> bool:
             return await event.wait()
     except TimeoutError:
         return False
+
+
+_TRACE_SECONDS = 1.0  # to find out where a job was made in a trace: its wake-up does not depend on it
+
+
+def around_tries(tracing: Tracing | None, records: JobRecords) -> Around | None:
+    """What the outbox has around each try; `None` where nothing is traced."""
+    if tracing is None:
+        return None
+
+    async def around(job_id: str, url: str, post: Coroutine[Any, Any, DeliveryAnswer]) -> DeliveryAnswer:
+        job = None
+        with contextlib.suppress(OSError, ResponseError, MessageRefused, NewerMessage, TimeoutError):
+            async with asyncio.timeout(_TRACE_SECONDS):
+                job = await records.get(job_id)
+        return await woken(tracing, None if job is None else job.spec, url, post, lambda answer: answer.accepted)
+
+    return around

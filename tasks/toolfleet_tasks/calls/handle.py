@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.inputs.messages import PendingInput
@@ -13,9 +14,9 @@ from toolfleet_registry.contracts.spoken_names import UNSPOKEN, Spoken
 from toolfleet_registry.errors import InputNotTaken
 from toolfleet_registry.formats import as_spoken
 from toolfleet_tasks.aio.closing import Closing
-from toolfleet_tasks.calls.next_stop import next_stop
 from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.calls.status import DONE, CallStatus
+from toolfleet_tasks.ledger.asked import SIGNAL
 
 
 class CallHandle:
@@ -101,3 +102,59 @@ class CallHandle:
             async with contextlib.aclosing(self._follow.log(self._ending)) as messages:
                 async for message in messages:
                     yield message
+
+
+_CHECK_SECONDS = 5.0  # what was announced may not have been heard
+
+
+class Asking(Protocol):
+    """A call that is followed."""
+
+    async def pending_input(self) -> PendingInput | None:
+        """What it asks now; `None` for nothing."""
+        ...
+
+    def hearing(self, hear: Callable[[bytes], None]) -> AbstractContextManager[None]:
+        """Have `hear` called with what is announced of it."""
+        ...
+
+
+async def next_stop(
+    call: Asking, ending: "asyncio.Future[ToolResult]", seconds: float, closing: Closing | None = None
+) -> ToolResult | PendingInput | None:
+    """How the call ended, by `ending`, or what it asks; `None` for neither in `seconds`, or when `closing` begins."""
+    loop = asyncio.get_running_loop()
+    woken, until = asyncio.Event(), loop.time() + seconds
+
+    def hear(content: bytes) -> None:
+        if content == SIGNAL:
+            woken.set()
+
+    def wake(_: object = None) -> None:
+        woken.set()
+
+    ending.add_done_callback(wake)
+    number = None if closing is None else closing.tell(wake)
+    try:
+        with call.hearing(hear):
+            while not ending.done():
+                if (asked := await call.pending_input()) is not None:
+                    return asked
+                left = until - loop.time()
+                if left <= 0 or (closing is not None and closing.has_begun):
+                    break
+                await _woken(woken, min(left, _CHECK_SECONDS))
+    finally:
+        ending.remove_done_callback(wake)
+        if closing is not None and number is not None:
+            closing.forget(number)
+    return ending.result() if ending.done() and not ending.cancelled() else None
+
+
+async def _woken(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return
+    event.clear()

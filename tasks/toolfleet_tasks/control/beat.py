@@ -7,12 +7,76 @@ from celery.signals import beat_init
 from kombu.connection import Connection
 from kombu.utils.objects import cached_property
 
+from toolfleet_registry.catalog.held_registry import held_registry
+from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.directory.watch import ModuleWatch
+from toolfleet_registry.redis.servers import connection_factory
+from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
+from toolfleet_tasks.aio.loop_thread import LoopThread
 from toolfleet_tasks.broker.kombu_connections import confirming
-from toolfleet_tasks.control.module_feed import ModuleFeed
 from toolfleet_tasks.control.probes import STILL_SECONDS, Probes
-from toolfleet_tasks.control.registry_feed import RegistryFeed
+from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.wakeups.webhook_feed import WebhookFeed
+
+_FEED_END_SECONDS = 2.0  # what it was at is done by the next beat
+
+
+class RegistryFeed:
+    """Of one process whose settings have `registry_webhooks`. Raises nothing while Redis or the registry is away."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._connection: PipelinedConnection | None = None
+        self._thread = LoopThread(self._feed, name="toolfleet-webhooks", last=self._leave)
+
+    def start(self) -> None:
+        """Feed from now on, each second."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Feed no more. Takes two seconds at most; safe to call twice, and from a signal's handler."""
+        self._thread.end(seconds=_FEED_END_SECONDS)
+
+    async def _feed(self) -> None:
+        settings = self._settings
+        factory = connection_factory(str(settings.redis_url), master=settings.sentinel_master)
+        self._connection = PipelinedConnection(factory, name="webhooks")
+        self._connection.start()
+        async with held_registry(settings) as held:
+            await WebhookFeed(self._connection, settings, held.registry).keep()
+
+    async def _leave(self) -> None:
+        if self._connection is not None:
+            await self._connection.aclose()
+
+
+_END_SECONDS = 4.0  # for the thread, which may be waiting for Redis: it ends with the process at the latest
+
+
+class ModuleFeed:
+    """Of one process. Raises nothing while Redis is away, and feeds again when it is back."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._watch = ModuleWatch(settings, KnownModules(settings))
+        self._thread = LoopThread(self._watch.keep, name="toolfleet-modules", last=self._leave)
+
+    def start(self) -> None:
+        """Feed from now on, every few seconds."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Feed no more, and take back what was fed: other settings may count at once. Takes some seconds at most.
+
+        Safe to call twice, and from a signal's handler.
+        """
+        self._thread.end(seconds=_END_SECONDS)
+
+    async def _leave(self) -> None:
+        await self._watch.aclose()
+        await self._watch.leave()
+
 
 ROLE = "beat"
 

@@ -3,6 +3,14 @@
 A record that nobody of the fleet has written, or that cannot be read, is never acted on. It is left to workers with another key
 or of another version, and looked at again; after days it is taken out of the way. Raises `RedisConnectionLost` or `ResponseError` where
 Redis does not do what it is asked.
+
+A job is a hash: `spec` (sealed JSON), `at` (its `JobPosition`, sealed JSON: a change names the one that it follows, so of two who move a
+job one succeeds), `poll_values` (sealed JSON: what its polls take from its start's result) and `end` (JSON, once it is over; with
+`end_signature`, where the fleet signs); `sent`, of one whose call is under way: when that was last confirmed to be in its queue;
+`unread`: since when nobody could read it; `workflow`: what tells the user's workflows apart; `stopped`: the job of that workflow that has
+failed: only its own end as cancelled can follow, and whoever claims it next writes that. Its id is in `jobs_due` until then, by when (ms) somebody should look at it, and in its
+user's set by when (ms) it was made; after that in the user's set of ended ones, and in that of all. When a job
+is due is the fleet's time, as are those of its news; other times are the server's.
 """
 
 import asyncio
@@ -16,20 +24,21 @@ from typing import Any, Literal
 from toolfleet_registry.contracts import ToolCall, ToolResult
 from toolfleet_registry.contracts.jobs import JobSpec
 from toolfleet_registry.errors import MessageRefused
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import Parameters
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.jobs import lists, scripts
 from toolfleet_tasks.jobs.completion import EndNote, JobEvent, without_arguments
 from toolfleet_tasks.jobs.positions import JobPosition
-from toolfleet_tasks.jobs.receipts import confirm, receipt_of
+from toolfleet_tasks.lua.files import script
+from toolfleet_tasks.lua.storage import HAD
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import step_call_id, workflow_mark
 from toolfleet_tasks.messages.signatures import Signatures
 from toolfleet_tasks.messages.signing import seal_of
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis.connection import Part, PipelinedConnection
 from toolfleet_tasks.redis.script_runner import run
 from toolfleet_tasks.results import stored as results
 from toolfleet_tasks.results.verifier import Verifier
@@ -96,7 +105,7 @@ class JobRecords:
     async def create(self, spec: JobSpec, place: JobPosition, *, limit: int) -> Found | int:
         """Make a job; or the one that has its id already, or how many its user has, who may have no more."""
         keys, at = self._keys, self._bound("at", spec.job_id, json_text.dump(place))
-        parameters = scripts.CREATE.parameters(
+        parameters = CREATE.parameters(
             job=keys.job(spec.job_id),
             due_jobs=keys.jobs_due,
             users_jobs=keys.jobs_of(spec.user_id),
@@ -107,7 +116,7 @@ class JobRecords:
             limit=limit,
             workflow=workflow_mark(spec.workflow_id),
         )
-        answer = await run(self._connection, scripts.CREATE, parameters)
+        answer = await run(self._connection, CREATE, parameters)
         if answer[0] == b"full":
             return int(answer[1])
         if answer[0] == b"made":
@@ -117,7 +126,7 @@ class JobRecords:
 
     async def read(self, job_id: str) -> Found | None:
         """A job that can be read, with what its call came to."""
-        now_ms, *rest = await run(self._connection, scripts.READ, scripts.READ.parameters(**self._prefixes, id=job_id))
+        now_ms, *rest = await run(self._connection, READ, READ.parameters(**self._prefixes, id=job_id))
         found = await self._viewed(rest[0], now_ms / 1000) if rest and rest[0] else None
         if found is None or not rest[0][5]:
             return found
@@ -131,14 +140,14 @@ class JobRecords:
 
         Results of calls that have ended are not among it: `read` has one.
         """
-        parameters = scripts.CLAIM.parameters(
+        parameters = CLAIM.parameters(
             due_jobs=self._keys.jobs_due,
             **self._prefixes,
             count=count,
             lease_ms=round(lease_seconds * 1000),
             fleet_ms=round(fleet_clock.now() * 1000),
         )
-        now_ms, *views = await run(self._connection, scripts.CLAIM, parameters)
+        now_ms, *views = await run(self._connection, CLAIM, parameters)
         found = [(view, await self._viewed(view, now_ms / 1000)) for view in views]
         for view, job in found:
             if job is None:
@@ -149,7 +158,7 @@ class JobRecords:
         """Seconds until the next job is due, at least a millisecond; `None` if none waits."""
         found = await self._connection.execute("ZRANGE", self._keys.jobs_due, 0, 0, "WITHSCORES")
         now = fleet_clock.now()
-        return max(*lists.scored(found).values(), 1000 * now + 1) / 1000 - now if found else None
+        return max(*scored(found).values(), 1000 * now + 1) / 1000 - now if found else None
 
     async def move(self, job: Found, change: JobChange) -> Found | None:
         """Change a job that is where it was found, and return it. `None`, with nothing changed, if others have moved it.
@@ -160,7 +169,7 @@ class JobRecords:
         if place != job.place:  # no two changes are alike, so that one that was sent twice is known
             place = place.model_copy(update={"by": randomness.uuid4().hex[:_BY]})
         at = job.at if place is job.place else self._bound("at", spec.job_id, json_text.dump(place))
-        is_moved = await run(self._connection, scripts.MOVE, self._move_parameters(job, change, place, at))
+        is_moved = await run(self._connection, MOVE, self._move_parameters(job, change, place, at))
         if is_moved and job.result is not None:
             confirm(self._connection, receipt_of(job.spec, job.place, keys))
         return replace(job, place=place, at=at) if is_moved else None
@@ -170,7 +179,7 @@ class JobRecords:
         end_text = "" if end is None else json_text.dump(end)
         is_failure = spec.workflow_id is not None and place.state in {"failed", "timed_out"}
         values = "" if change.poll_values is None else self._bound("told", spec.job_id, _compact(change.poll_values))
-        return scripts.MOVE.parameters_of(
+        return MOVE.parameters_of(
             (
                 keys.job(spec.job_id),
                 keys.jobs_due,
@@ -188,7 +197,7 @@ class JobRecords:
             job_end=end_text,
             spec="" if end is None else self._seal.sign(json_text.dump(without_arguments(spec))),
             kept_seconds=math.ceil(self._settings.job_kept_seconds),
-            ended_kept=scripts.MOST_ENDED,
+            ended_kept=MOST_ENDED,
             completion_seconds=math.ceil(self._settings.completions_kept_seconds),
             is_sent="1" if change.is_sent else "",
             end_signature="" if end is None else self._ends.of(spec.job_id, end_text),
@@ -205,12 +214,12 @@ class JobRecords:
         self, user_id: str | None, *, ended: bool, limit: int, workflow_id: str | None = None
     ) -> list[Found]:
         """The user's jobs, or those of one workflow of theirs, the newest first."""
-        ids = lists.of_user(self._connection, self._keys, user_id, ended=ended, workflow_id=workflow_id, limit=limit)
+        ids = of_user(self._connection, self._keys, user_id, ended=ended, workflow_id=workflow_id, limit=limit)
         return [job for job in await self._get_many(await ids) if job.spec.user_id == user_id]
 
     async def of_all(self, *, ended: bool, limit: int, workflow_id: str | None = None) -> list[Found]:
         """Jobs of all users: those that are due next first, then, with `ended`, the latest that have ended."""
-        ids = lists.of_all(self._connection, self._keys, ended=ended, workflow_id=workflow_id, limit=limit)
+        ids = of_all(self._connection, self._keys, ended=ended, workflow_id=workflow_id, limit=limit)
         return await self._get_many(await ids)
 
     def sealed(self, text: str) -> str:
@@ -252,7 +261,7 @@ class JobRecords:
     async def _put_off(self, job_id: str, at: bytes) -> None:
         rest = _UNREAD_REST * randomness.uniform(0.5, 1)  # spreads load, guards nothing
         seconds = math.ceil(self._settings.job_kept_seconds)
-        parameters = scripts.PUT_OFF.parameters(
+        parameters = PUT_OFF.parameters(
             job=self._keys.job(job_id),
             due_jobs=self._keys.jobs_due,
             id=job_id,
@@ -260,7 +269,7 @@ class JobRecords:
             due_ms=_ms(fleet_clock.now() + rest),
             seconds=seconds,
         )
-        if await run(self._connection, scripts.PUT_OFF, parameters):
+        if await run(self._connection, PUT_OFF, parameters):
             log.error("job_taken_out", job_id=job_id, unread_days=round(seconds / 86_400, 1))
 
     def _bound(self, kind: str, job_id: str, text: str) -> str:
@@ -304,3 +313,99 @@ def _check_is(spec: JobSpec, job_id: str) -> None:
 
 def _ms(moment: float) -> int:
     return round(moment * 1000)
+
+
+def confirm(connection: PipelinedConnection, receipt: tuple[Part, ...]) -> None:
+    """Send it, and wait for nothing: if it gets lost, the text expires."""
+    connection.send(*receipt).add_done_callback(lambda reply: reply.cancelled() or reply.exception())
+
+
+def receipt_of(spec: JobSpec, place: JobPosition, keys: Keys) -> tuple[Part, ...]:
+    """The command of Redis that confirms it. A result under a user's key stays: it may be asked for again."""
+    step = step_call_id(spec.job_id, place.step)
+    call_id = place.call_id or step
+    is_keyed = place.step == 0 and spec.start is not None and bool(spec.start.idempotency_key)
+    reader = step if place.call_id is not None or is_keyed else ""
+    names = (keys.call(call_id), keys.result(call_id), keys.readers(call_id), keys.stored(spec.user_id))
+    return HAD.command(results=[names], had=[(call_id, "", reader)])
+
+
+MOST_ENDED = 1_000
+"""Jobs that have ended, of a user or of all, that can be listed. Of a user, no others are kept."""
+
+CREATE = script("jobs/create")
+"""Returns `made`; `exists` with the fields of the one that has this id; or `full` with how many there are."""
+
+READ = script("jobs/read")
+"""Returns the server's time (ms), then id, spec, at, told, `done`, `begun` or '' for the call, what is stored of it, when it was confirmed
+to be in its queue (ms, or ''), and which job has stopped this one (or ''); or nothing.
+"""
+
+CLAIM = script("jobs/claim")
+"""Returns the server's time (ms) and, the longest due first, each as `READ` has it, but without what is stored of calls: a hundred results
+could be more than Redis sends in a second.
+"""
+
+MOVE = script("jobs/move")
+"""Returns 1, or 0 with nothing changed: others have moved it, or one of its workflow has failed."""
+
+PUT_OFF = script("jobs/put_off")
+"""Returns 1 if nobody looks any more."""
+
+
+_ASKED_AT_ONCE = 500  # records, for one field
+
+
+async def of_user(
+    connection: PipelinedConnection,
+    keys: Keys,
+    user_id: str | None,
+    *,
+    ended: bool,
+    workflow_id: str | None,
+    limit: int,
+) -> list[str]:
+    """At most `limit` of the user's jobs, the newest first."""
+    scores: dict[str, float] = {}
+    for name in (keys.jobs_of(user_id), keys.jobs_ended_of(user_id))[: 1 + ended]:
+        scores |= scored(await connection.execute("ZREVRANGE", name, 0, _last(limit, workflow_id), "WITHSCORES"))
+    ids = await _of_workflow(connection, keys, scores, workflow_id)
+    return sorted(ids, key=lambda job_id: -scores[job_id])[:limit]
+
+
+async def of_all(
+    connection: PipelinedConnection, keys: Keys, *, ended: bool, workflow_id: str | None, limit: int
+) -> list[str]:
+    """At most `limit` jobs of all users: those that are due next first, then, with `ended`, the latest that have ended."""
+    ids, last = list[str](), _last(limit, workflow_id)
+    for command, name in (("ZRANGE", keys.jobs_due), ("ZREVRANGE", keys.jobs_ended))[: 1 + ended]:
+        found = [one.decode() for one in await connection.execute(command, name, 0, last)]
+        ids += await _of_workflow(connection, keys, found, workflow_id)
+    return list(dict.fromkeys(ids))[:limit]
+
+
+def scored(answer: list[Any]) -> dict[str, float]:
+    """Members and scores, as RESP3 pairs them or RESP2 lists them."""
+    if answer and isinstance(answer[0], list):
+        return {member.decode(): float(score) for member, score in answer}
+    return {answer[i].decode(): float(answer[i + 1]) for i in range(0, len(answer), 2)}
+
+
+def _last(limit: int, workflow_id: str | None) -> int:
+    """The index of the last that is asked for: of a workflow nobody knows where they are."""
+    return limit - 1 if workflow_id is None else -1
+
+
+async def _of_workflow(
+    connection: PipelinedConnection, keys: Keys, ids: Iterable[str], workflow_id: str | None
+) -> list[str]:
+    """Those of them that are of this workflow, of whichever user; `None`: all."""
+    wanted, found = list(ids), list[str]()
+    if workflow_id is None:
+        return wanted
+    mark = workflow_mark(workflow_id).encode()
+    for first in range(0, len(wanted), _ASKED_AT_ONCE):
+        batch = wanted[first : first + _ASKED_AT_ONCE]
+        asked = [connection.execute("HGET", keys.job(one), "workflow") for one in batch]
+        found += [one for one, answer in zip(batch, asked, strict=True) if await answer == mark]
+    return found

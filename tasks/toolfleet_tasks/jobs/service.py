@@ -23,7 +23,6 @@ from toolfleet_tasks.jobs import state_machine
 from toolfleet_tasks.jobs.calls import gate_mark, no_checker, no_gate, no_jobs_by_jobs, unknown_to_gate
 from toolfleet_tasks.jobs.completion import end_note, shown
 from toolfleet_tasks.jobs.hooks import JobHooks
-from toolfleet_tasks.jobs.personal_data import without_personal_data
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
 from toolfleet_tasks.jobs.state_machine import is_unknown
 from toolfleet_tasks.jobs.validation import fault_in, may_be_filled, steps_of
@@ -226,3 +225,22 @@ def _refused(spec: JobSpec, code: ErrorCode, text: str) -> JobRefused:
 
 def _bounded(limit: int) -> int:
     return min(max(limit, 1), _MOST_LISTED)
+
+
+async def without_personal_data(spec: JobSpec, preparation: CallPreparation) -> JobSpec:
+    """The job with what its tools may be told. Raises `JobRefused` where the profile blocks such data."""
+    if not preparation.has_profile(spec.caller):
+        return spec
+
+    async def hidden(call: ToolCall) -> ToolCall:
+        found = await preparation.hidden(call, spec.caller)
+        if isinstance(found, ToolResult):
+            raise JobRefused(found)
+        return found
+
+    poll = spec.poll
+    if poll is not None:
+        poll = poll.model_copy(update={"arguments": (await hidden(poll.call_with(poll.arguments))).arguments})
+    ends = [await hidden(end) if isinstance(end, ToolCall) else end for end in spec.on_complete]
+    start = None if spec.start is None else await hidden(spec.start)
+    return spec.model_copy(update={"start": start, "poll": poll, "on_complete": tuple(ends)})

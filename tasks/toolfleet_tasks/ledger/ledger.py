@@ -5,7 +5,10 @@ If it cannot be reached, nothing is run: `claim` waits, and so does `finish` wit
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+import itertools
+import re
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -16,6 +19,7 @@ from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.admission.limits import limits_of_call, refused_by
 from toolfleet_tasks.ledger import parameters as build
@@ -29,8 +33,6 @@ from toolfleet_tasks.ledger.keys import CallKeys, LedgerKeys
 from toolfleet_tasks.ledger.parameters import Ended, How, Seconds, Stored
 from toolfleet_tasks.ledger.parked import ParkedCalls
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
-from toolfleet_tasks.ledger.tokens import FencingTokens
-from toolfleet_tasks.ledger.window import LedgerWindow
 from toolfleet_tasks.lua.constants import LONGEST_LEASE_SECONDS
 from toolfleet_tasks.lua.dead_letters import BURY_ENDED
 from toolfleet_tasks.lua.ledger import CLAIM, CLOSE, END, FINISH, READ
@@ -308,3 +310,108 @@ class Ledger:
         if not is_dead(call, result, is_unseen=is_unseen, is_exhausted=is_exhausted):
             return ""
         return self._letters.sign(dead_letter(call, result, died_at=fleet_clock.now()))
+
+
+# Characters: with a longer value than 64 bytes Redis keeps a record in another form, of several times the size.
+_LONGEST_WORKER = 37
+_LONGEST_SHORT = 23  # characters of it behind a tag, which has 26 at most, and a time, which has 15 with its signs
+_PROCESS = 12  # hex digits
+_ODD = re.compile(r"[^\w.@:/-]", re.ASCII)
+
+
+class FencingTokens:
+    """Those of one process. A worker's say when each was made, and by which worker: so the record of a call that it has lost does."""
+
+    def __init__(self) -> None:
+        self._process, self._count, self._last = randomness.uuid4().hex, itertools.count(), 0
+        self._worker: str | None = None
+        self._shown = ""
+
+    def begin_with(self, name: str) -> None:
+        """Have those to come begin with the name under which their worker holds messages. No other tokens may."""
+        self._process = name
+
+    def serve(self, worker: str | None) -> None:
+        """Have those to come say that this worker has made them."""
+        if worker and worker != self._worker:
+            self._worker, self._shown = worker, _ODD.sub("_", worker)[:_LONGEST_WORKER]
+
+    def next(self) -> str:
+        """One that nobody has had."""
+        return f"{self._process[:_PROCESS]}{self._mark()}" if self._shown else f"{self._process}-{next(self._count)}"
+
+    @property
+    def worker(self) -> str:
+        """The worker as a token shows it that is made of a message's tag; '' as long as that is not known."""
+        return self._shown[:_LONGEST_SHORT]
+
+    def _mark(self) -> str:
+        self._last = max(int(fleet_clock.now() * 1_000_000), self._last + 1)
+        return f"~{self._last:x}~{self._shown}"
+
+
+_MOST_AT_ONCE = 256  # answered within a tenth of a second where the agent's loop is busy with nothing else
+_TICKS = 5  # looks at whether Redis was heard
+_LONGEST_SECONDS = 10.0  # for one question, however much is heard meanwhile
+
+
+class LedgerWindow:
+    """Lets so many ask at once. `heard_at`: when Redis was heard last over the line on which they ask, by the loop's clock.
+
+    What is measured is Redis's silence, and neither the waiting for others' questions nor that for a loop that is busy.
+    """
+
+    def __init__(self, heard_at: Callable[[], float]) -> None:
+        self._heard_at = heard_at
+        self._places = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._silent_at = float("-inf")
+
+    @asynccontextmanager
+    async def place(self, seconds: float) -> AsyncGenerator[None]:
+        """Ask the ledger in this block. Raises `TimeoutError` when Redis was silent for `seconds`, here or for others meanwhile."""
+        clock = asyncio.get_running_loop().time
+        came_at = clock()
+        async with self._places:
+            if self._silent_at >= came_at:  # else each batch would find out for itself, long after the deadline
+                raise TimeoutError
+            try:
+                async with asyncio.timeout(None) as limit:
+                    watch = _Watch(limit, self._heard_at, seconds)
+                    try:
+                        yield
+                    finally:
+                        watch.timer.cancel()
+            except TimeoutError:
+                self._silent_at = clock()
+                raise
+
+
+class _Watch:
+    """Ends a block when Redis is silent for so long, by as many ticks of the loop as come in time.
+
+    A tick that is late says that the loop was busy: then nothing was sent or heard, and that is no silence of Redis's.
+    """
+
+    def __init__(self, limit: asyncio.Timeout, heard_at: Callable[[], float], seconds: float) -> None:
+        self._limit = limit
+        self._heard_at = heard_at
+        self._interval = seconds / _TICKS
+        self._silent_ticks = 0
+        self._loop = asyncio.get_running_loop()
+        self._until = self._loop.time() + max(_LONGEST_SECONDS, seconds)
+        self._arm()
+
+    def _arm(self) -> None:
+        self._since = self._loop.time()
+        self.timer = self._loop.call_later(self._interval, self._check)
+
+    def _check(self) -> None:
+        now = self._loop.time()
+        if self._heard_at() >= self._since:
+            self._silent_ticks = 0
+        elif now - self._since < 2 * self._interval:
+            self._silent_ticks += 1
+        if self._silent_ticks >= _TICKS or now >= self._until:
+            self._limit.reschedule(now)
+        else:
+            self._arm()

@@ -6,8 +6,9 @@ nobody listens, so what may have been missed is read: after each reconnect, and 
 
 import asyncio
 import contextlib
+import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,12 +19,10 @@ from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import end, is_wanted
-from toolfleet_tasks.redis.connection import PipelinedConnection, Push, RedisConnectionLost
+from toolfleet_tasks.redis.connection import Part, PipelinedConnection, Push, RedisConnectionLost
 from toolfleet_tasks.redis.identity import RedisIdentity
-from toolfleet_tasks.results.channel_watch import ChannelWatch
 from toolfleet_tasks.results.end_check import EndCheck, Meta
 from toolfleet_tasks.results.reader import STORED, ResultReader
-from toolfleet_tasks.results.subscriptions import ChannelSubscriptions
 from toolfleet_tasks.results.verifier import Verifier
 
 log = get_logger(__name__)
@@ -277,3 +276,110 @@ def _loads(stored: bytes | None) -> object:
         return json.loads(stored or b"null")
     except (ValueError, RecursionError):
         return None
+
+
+Hear = Callable[[bytes], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Watch:
+    hear: Hear
+    has_heard: bool = False  # an announcement, since the channel was subscribed to: what is read now may be older
+
+
+class ChannelWatch:
+    """Who watches which channel, on a connection that others use, too. `read` has `found` called with what a key holds."""
+
+    def __init__(self, connection: PipelinedConnection, read: Callable[[bytes], None]) -> None:
+        self._connection = connection
+        self._read = read
+        self._watches: dict[bytes, list[_Watch]] = {}
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._watches)
+
+    def __contains__(self, channel: bytes) -> bool:
+        return channel in self._watches
+
+    @contextlib.contextmanager
+    def watching(self, channel: bytes, hear: Hear) -> Generator[None]:
+        """Have `hear` called with what the key holds, if anything, and then with each announcement that is not missed."""
+        watch = _Watch(hear)
+        watches = self._watches.setdefault(channel, [])
+        watches.append(watch)
+        if len(watches) == 1:
+            self._connection.tell("SUBSCRIBE", channel)
+        else:
+            self._read(channel)
+        try:
+            yield
+        finally:
+            watches.remove(watch)
+            if not watches:
+                del self._watches[channel]
+                self._connection.tell("UNSUBSCRIBE", channel)
+
+    def subscribed(self, channel: bytes) -> None:
+        """Something may have been missed before."""
+        for watch in self._watches[channel]:
+            watch.has_heard = False
+        self._read(channel)
+
+    def announced(self, channel: bytes, content: bytes) -> None:
+        """Tell all."""
+        for watch in list(self._watches[channel]):
+            watch.has_heard = True
+            watch.hear(content)
+
+    def found(self, channel: bytes, content: bytes | None) -> None:
+        """Tell those that have heard nothing yet."""
+        for watch in list(self._watches[channel]):
+            if content is not None and not watch.has_heard:
+                watch.hear(content)
+
+
+_CHUNK = 500  # channels a command
+
+
+class ChannelSubscriptions:
+    """What one connection subscribes to. `is_wanted`: whether anybody waits for a channel that was left in this tick."""
+
+    def __init__(self, connection: PipelinedConnection, is_wanted: Callable[[bytes], bool]) -> None:
+        self._connection = connection
+        self._is_wanted = is_wanted
+        self._joining: list[bytes] | None = None  # of a command that has not left
+        self._leaving: list[bytes] = []
+
+    def subscribe(self, channel: bytes) -> None:
+        """Hear of a channel before whatever is sent over the connection from now on is answered.
+
+        A command for each would have to be packed here and read there, for each call.
+        """
+        joining = self._joining
+        if joining is None or len(joining) == _CHUNK:
+            joining = self._joining = []
+            self._connection.tell_built(functools.partial(self._close, joining))
+        joining.append(channel)
+
+    def unsubscribe(self, channel: bytes) -> None:
+        """Hear of it no more, soon."""
+        if not self._leaving:
+            asyncio.get_running_loop().call_soon(self._leave)
+        self._leaving.append(channel)
+
+    def subscribe_again(self, channels: list[bytes]) -> None:
+        """Subscribe to all of these over a new connection, before anything else is sent over that."""
+        self._joining = None  # it was for the connection before
+        for start in range(0, len(channels), _CHUNK):
+            self._connection.tell("SUBSCRIBE", *channels[start : start + _CHUNK])
+
+    def _close(self, joining: list[bytes]) -> tuple[Part, ...]:
+        if self._joining is joining:
+            self._joining = None
+        return ("SUBSCRIBE", *joining)
+
+    def _leave(self) -> None:
+        leaving, self._leaving = self._leaving, []
+        if channels := [channel for channel in leaving if not self._is_wanted(channel)]:
+            self._joining = None  # who comes back now must not be in a command that leaves before this one
+            self._connection.tell("UNSUBSCRIBE", *channels)

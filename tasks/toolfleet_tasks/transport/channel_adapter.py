@@ -1,20 +1,24 @@
 """Adapts a kombu channel to the worker's connections: what it consumes comes in here."""
 
+import asyncio
+from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from celery.worker import state
+from kombu.utils.json import loads
 from redis import Redis
 
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks import worker_runtime
+from toolfleet_tasks.aio.greenlet_bridge import Bridge
+from toolfleet_tasks.fairness.paused_queues import PausedQueues
 from toolfleet_tasks.queues import queue_of
-from toolfleet_tasks.transport.broadcast import Broadcasts
-from toolfleet_tasks.transport.burst_fetcher import BurstFetcher
-from toolfleet_tasks.transport.consumed_queues import ConsumedQueues
+from toolfleet_tasks.redis.connection import PipelinedConnection, Push
 from toolfleet_tasks.transport.death_reports import write_note
 from toolfleet_tasks.transport.fetched_claims import FetchedClaims
-from toolfleet_tasks.transport.fetcher import Fetcher
+from toolfleet_tasks.transport.fetcher import Consumer, Fetcher, keep_fetching
 from toolfleet_tasks.transport.leases import Leases, LeaseStore
 from toolfleet_tasks.transport.notify_keys import NotifyKeys
 from toolfleet_tasks.transport.quarantine import Quarantine
@@ -164,3 +168,186 @@ def _make_leases(runtime: WorkerRuntime, channel: Any, keys: Keys) -> Leases:
     runtime.leaving.append(leases.leave)
     leases.show_life(runtime.to_broker("broadcasts"))
     return leases
+
+
+log = get_logger(__name__)
+
+
+class BroadcastListener(Protocol):
+    """Whom the broadcasts are for."""
+
+    def topics(self) -> Iterable[str]:
+        """The pub/sub patterns to listen to, without the key prefix."""
+        ...
+
+    def hear(self, exchange: str, message: dict[str, Any]) -> None:
+        """Do what a message says. May switch greenlets."""
+        ...
+
+
+class Broadcasts:
+    """Listens for one listener, over a connection that it shares with others."""
+
+    def __init__(self, listener: BroadcastListener, *, connection: PipelinedConnection, prefix: str) -> None:
+        self._patterns: set[bytes] = set()
+        self._listener = listener
+        self._connection = connection
+        self._prefix = prefix
+        self._heard: deque[tuple[str, bytes]] = deque()
+        self._has_heard = asyncio.Event()
+        connection.on_connect.append(self.listen)
+
+    def listen(self) -> None:
+        """Subscribe to all topics: at first, after every reconnect, and when there are more."""
+        topics = [self._prefix + topic for topic in self._listener.topics()]
+        self._patterns.update(topic.encode() for topic in topics)
+        if topics:
+            self._connection.tell("PSUBSCRIBE", *topics)
+
+    def take(self, frame: Push) -> None:
+        """Take a push frame of the connection; those of others are ignored."""
+        if frame[0] == b"pmessage" and frame[1] in self._patterns:
+            self._heard.append((frame[2].decode(), frame[3]))
+            self._has_heard.set()
+
+    def close(self) -> None:
+        """Listen no longer."""
+        self._connection.on_connect.remove(self.listen)
+        if self._patterns:
+            self._connection.tell("PUNSUBSCRIBE", *self._patterns)
+            self._patterns.clear()
+
+    async def run(self) -> None:
+        """Pass on what was heard, one after the other, until cancelled."""
+        while True:
+            while self._heard:
+                await self._pass_on(*self._heard.popleft())
+            self._has_heard.clear()
+            await self._has_heard.wait()
+
+    async def _pass_on(self, channel: str, content: bytes) -> None:
+        exchange = _exchange_of(channel.removeprefix(self._prefix))
+        try:
+            await Bridge(self._listener.hear, exchange, loads(content))
+        except Exception:
+            log.exception("broadcast_failed", channel=channel)
+
+
+def _exchange_of(channel: str) -> str:
+    """Kombu's topics are `/<db>.<exchange>`, some with `/<routing key>` behind."""
+    name = channel.partition(".")[2] if channel.startswith("/") else channel
+    return name.split("/", 1)[0]
+
+
+_BLOCK_SECONDS = 0.5  # also how long it may listen to a queue that may take no more, or not to one that may again
+
+
+class BurstFetcher:
+    """Takes messages for `consumer`, by `fetcher`, on its `connection`; listens on `blocking`.
+
+    Beside the ordinary fetcher, which sleeps then. Has a connection of its own for it, as the ordinary one must be
+    able to listen to all notify keys the moment that a slot is free. While slots are free it does nothing.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        fetcher: Fetcher,
+        *,
+        connection: PipelinedConnection,
+        blocking: PipelinedConnection,
+        notify_prefix: str,
+    ) -> None:
+        self._consumer = consumer
+        self._fetcher = fetcher
+        self._connection = connection
+        self._blocking = blocking
+        self._notify_prefix = notify_prefix
+        self._has_changed = asyncio.Event()
+        self._notification: asyncio.Future[Any] | None = None  # Redis was asked for a notification, and perhaps has
+
+    async def run(self) -> None:
+        """Take messages until cancelled, or until a connection is closed."""
+        try:
+            await keep_fetching(self._fetch, self._connection, self._blocking)
+        finally:
+            if self._notification is not None:
+                self._notification.cancel()  # nobody will ask what has become of it
+
+    def begin(self) -> None:
+        """The slots are full. Costs nothing if this is known already."""
+        if self._notification is None:
+            self._has_changed.set()
+
+    def wake(self) -> None:
+        """Other queues may go beyond them than before, or more calls."""
+        self._has_changed.set()
+
+    async def _fetch(self, may_hold: bool) -> bool:  # noqa: FBT001 - as `keep_fetching` calls it
+        queues = await self._queues()
+        if not may_hold:
+            await self._wait_for_notification(queues)
+        return await self._fetcher.take(self._consumer.burst)
+
+    async def _queues(self) -> Sequence[str]:
+        while True:
+            self._has_changed.clear()
+            queues, _ = self._consumer.burst()
+            if queues:
+                return queues
+            await self._answered()
+            await self._has_changed.wait()
+
+    async def _wait_for_notification(self, queues: Sequence[str]) -> None:
+        """Wait for a notification, half a second, or a change."""
+        if self._notification is None:
+            self._notification = self._blocking.send(
+                "BRPOP", *(self._notify_prefix + queue for queue in queues), _BLOCK_SECONDS
+            )
+            self._notification.add_done_callback(lambda _: self._has_changed.set())
+        if not self._notification.done():
+            await self._has_changed.wait()
+        await self._answered()
+
+    async def _answered(self) -> None:
+        """Hear Redis's answer, if it is there. A notification that is not for us is passed on, to whoever has capacity."""
+        if self._notification is None or not self._notification.done():
+            return
+        notification, self._notification = self._notification, None
+        token = notification.result()
+        if token is None:
+            return
+        queue = token[0].decode().removeprefix(self._notify_prefix)
+        if queue in self._consumer.burst()[0]:
+            self._fetcher.notified(queue)
+        else:
+            await self._blocking.send("LPUSH", token[0], "1")
+
+
+class ConsumedQueues:
+    """Those of one of kombu's channels that do not rest."""
+
+    def __init__(self, channel: Any, resting: PausedQueues) -> None:
+        self._channel = channel
+        self._resting = resting
+        self._active = list[str]()  # as the channel had them
+        self._rest = resting.names
+        self._members = dict[str, None]()
+        self._names = tuple[str, ...]()
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Each once."""
+        self._follow()
+        return self._names
+
+    def __contains__(self, queue: str) -> bool:
+        self._follow()
+        return queue in self._members
+
+    def _follow(self) -> None:
+        active, rest = self._channel._active_queues, self._resting.names  # noqa: SLF001 - changes with what is asked for below
+        if active != self._active or rest is not self._rest:
+            self._active, self._rest = [*active], rest
+            self._members = dict.fromkeys(queue for queue in self._channel.active_queues if queue not in rest)
+            self._names = tuple(self._members)

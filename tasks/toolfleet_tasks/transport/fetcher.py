@@ -4,22 +4,75 @@ Nothing here blocks the loop, and nothing raises when Redis is away: it goes on 
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from pydantic_core import from_json
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.greenlet_bridge import Bridge
 from toolfleet_tasks.lua import queues as scripts
+from toolfleet_tasks.messages.deaths import DIED
+from toolfleet_tasks.messages.envelope import BEGIN
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
-from toolfleet_tasks.transport.delivery import Message, read_message
 from toolfleet_tasks.transport.leases import Leases
 from toolfleet_tasks.transport.notify_keys import NotifyKeys
 from toolfleet_tasks.transport.quarantine import QUARANTINED_AT_MOST, Quarantine, kept_message
 from toolfleet_tasks.transport.ready_queues import ReadyQueues
 from toolfleet_tasks.transport.reservations import Capacity, Reservations, Reserved
+
+Message = dict[str, Any]
+
+_NUMBERS = (int, float)  # `int | float` would be made anew with each message
+
+
+def read_message(item: bytes, queue: str, tag: str) -> Message:
+    """A task's message as kombu takes it, under the worker's own `tag`. Raises `ValueError` for anything else."""
+    try:
+        # Not kombu's decoder, which looks for objects in every dictionary: an envelope has none, and a good part of a
+        # call's time went there. It shares the names in them, with which thousands of calls wait.
+        message = from_json(item)
+    except ValueError as exc:
+        raise ValueError(f"not JSON: {exc}") from exc
+    if not isinstance(message, dict):
+        raise ValueError("not a message")  # noqa: TRY004 - one kind of error, whatever lies in a queue
+    message.pop(BEGIN, None)
+    headers, properties = message.get("headers"), message.get("properties")
+    if not (isinstance(headers, dict) and isinstance(properties, dict) and isinstance(message.get("body"), str)):
+        raise ValueError("not a message: headers, properties or body are missing")  # noqa: TRY004 - as above
+    if not (isinstance(headers.get("task"), str) and isinstance(headers.get("id"), str)):
+        raise ValueError("not a task: its name or its id is missing")  # noqa: TRY004 - as above
+    if not _are_limits(headers.get("timelimit")):
+        raise ValueError("not a task: its limits are not two numbers of seconds")
+    info = properties.get("delivery_info")
+    if not isinstance(info, dict):
+        info = properties["delivery_info"] = {}
+    info.setdefault("exchange", "")
+    info.setdefault("routing_key", queue)
+    if message.pop("redelivered", False):
+        headers["redelivered"] = info["redelivered"] = True
+    died = message.pop("died", None)
+    if died is not None:
+        headers[DIED] = died
+    properties["delivery_tag"] = tag
+    return message
+
+
+def _are_limits(limits: object) -> bool:
+    """Whether Celery can begin with them: what fails only there would cost a slot for good."""
+    if limits is None:
+        return True
+    if not (isinstance(limits, list) and len(limits) == 2):  # noqa: PLR2004 - hard and soft
+        return False
+    return _is_limit(limits[0]) and _is_limit(limits[1])
+
+
+def _is_limit(limit: object) -> bool:
+    return limit is None or (isinstance(limit, _NUMBERS) and 0 <= limit < math.inf)
+
 
 log = get_logger(__name__)
 

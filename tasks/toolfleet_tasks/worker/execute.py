@@ -3,44 +3,268 @@
 Until the claim stands nothing is run, and what the ledger does not take as the call's end is nobody's result.
 """
 
-from collections.abc import Callable
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeAlias
 
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
-from toolfleet_registry.contracts import Audit, ToolResult, decisions
+from toolfleet_registry.contracts import Audit, EffectState, PublishedCall, Terms, ToolResult, decisions
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
-from toolfleet_registry.errors import MessageRefused, NotPublished
-from toolfleet_registry.settings import HARD_LIMIT_MARGIN
+from toolfleet_registry.errors import MessageRefused, NotPublished, ToolNotKnown
+from toolfleet_registry.policy.hints import hint_for
+from toolfleet_registry.policy.limits import strictest
+from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks import worker_runtime
+from toolfleet_tasks.admission.limits import Within, unnamed
+from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.aio.greenlet_bridge import bridged
 from toolfleet_tasks.calls.message_bounds import opened
 from toolfleet_tasks.ledger.answering import is_away
+from toolfleet_tasks.ledger.approved import is_approved
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.dead_letters import reason_of
-from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed, ResultNotStored
+from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed, ResultNotStored
 from toolfleet_tasks.ledger.retry import MOST_DEATHS, Next, bounded, decide, settled, unattempted
-from toolfleet_tasks.messages import approval_results, fleet_results
-from toolfleet_tasks.messages.deaths import deaths_of
+from toolfleet_tasks.messages import approval_results, fleet_results, json_text
+from toolfleet_tasks.messages.approval_results import unapproved
+from toolfleet_tasks.messages.deaths import DIED, deaths_of
+from toolfleet_tasks.messages.envelope import begins_when_taken
 from toolfleet_tasks.messages.json_text import NewerMessage
 from toolfleet_tasks.ports import Runner
+from toolfleet_tasks.presence.fleet_versions import live_workers
 from toolfleet_tasks.publish.control_tasks import evaluate_soon
-from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN
-from toolfleet_tasks.worker import accepted, ledgers, rejected
-from toolfleet_tasks.worker.early_claim import EarlyClaim
+from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN, lane_of, queue_of
+from toolfleet_tasks.redis.connection import RedisConnectionClosed, RedisConnectionLost
+from toolfleet_tasks.results import stored as results
+from toolfleet_tasks.transport.fetched_claims import FetchedClaim, FetchedClaims
+from toolfleet_tasks.transport.quarantine import quarantine
+from toolfleet_tasks.worker import accepted, ledgers
+from toolfleet_tasks.worker.accepted import recall
 from toolfleet_tasks.worker.health_checks import checks_of
-from toolfleet_tasks.worker.paused_calls import PausedCalls
-from toolfleet_tasks.worker.reconciliation import as_said, asked_so_far, is_asked, seconds_to_ask
-from toolfleet_tasks.worker.refusals import refusal_of
 from toolfleet_tasks.worker.reports.attempt_reports import AttemptReports
 from toolfleet_tasks.worker.reports.audits import audit_of
 from toolfleet_tasks.worker.republish import publish_again
-from toolfleet_tasks.worker.returned import returned, stored_end
 from toolfleet_tasks.worker.running_task import RunningTask, Superseded
 from toolfleet_tasks.worker.spans.attempt_span import processed
+from toolfleet_tasks.worker_runtime import WorkerRuntime
+
+Known: TypeAlias = Terms | ToolResult | None
+"""What a worker knows of a tool's terms, or how a call ends of whose tool nobody knows anything."""
+
+
+_NEWER_SECONDS = 0.2  # until a call comes back that another worker is to have, of several perhaps
+_FULL_SECONDS = 0.5  # until a call comes back whose module is at work on as many as it may be
+_PAUSED_SECONDS = 0.2  # until a worker hears, most often, that a queue is paused from which it takes calls
+_BEFORE_DEADLINE_SECONDS = 1.0  # a call that comes back so early still gets an answer of ours
+_SHORTEST_WAIT_SECONDS = 0.2
+_BRIEF = frozenset({"away", "early", "queued"})  # reasons for which a call may come again and again
+
+
+async def turn_away(task: RunningTask, ledger: Ledger, why: MessageRefused | json_text.NewerMessage) -> str:
+    """End a call whose message this worker cannot open, or leave it to others."""
+    if isinstance(why, MessageRefused):
+        return await refuse(task, ledger, why)
+    return await leave_to_newer(task, ledger, why)
+
+
+async def unclaimed(
+    task: RunningTask, ledger: Ledger, call: PublishedCall, answer: NotClaimed, *, deaths: int | None
+) -> str:
+    """Return what is stored of a call that has ended; any other comes back."""
+    if answer.reason != "done":
+        await put_off(task, call, answer)
+    await recall(task, ledger, call)
+    if deaths is not None and deaths >= MOST_DEATHS:
+        await bury(ledger, call, answer.result)
+    return answer.result
+
+
+async def refuse(task: RunningTask, ledger: Ledger, why: MessageRefused) -> str:
+    """End a call whose message is not one that its agent may have sent; the true one, if it has been here, is left alone."""
+    log.error("message_refused", call_id=task.request.id, reason=str(why))
+    ended = await ledger.refuse(task.request.id, fleet_results.message_refused(task.request.shadow or "", why))
+    if ended is None:
+        raise Ignore
+    return ended
+
+
+async def end_at_deadline(task: RunningTask, ledger: Ledger, call: PublishedCall) -> str:
+    """End a call that has come too late. One that was delivered, or tried, before may have had a record, which Redis has lost."""
+    is_first = not (task.request.retries or (task.request.delivery_info or {}).get("redelivered"))
+    data_id = ANY_DATA if is_first else ""
+    while True:
+        try:
+            ended = await ledger.end(call, fleet_results.at_deadline(call), data_id=data_id)
+        except RedisConnectionLost as exc:
+            data_id = ""
+            if isinstance(exc, RedisConnectionClosed):
+                raise
+            await ledger.connected()
+        else:
+            await recall(task, ledger, call)
+            return ended
+
+
+async def bury(ledger: Ledger, call: PublishedCall, stored: str) -> None:
+    """Keep a dead letter of a call with which two workers have died, and which has ended meanwhile, without success."""
+    result = results.read_stored(stored, call.tool_name) if stored else None
+    if result is not None and not result.success:
+        await ledger.bury(call, fleet_results.workers_died(call.tool_name, result.effect_state))
+
+
+async def leave_to_newer(task: RunningTask, ledger: Ledger, newer: json_text.NewerMessage) -> str:
+    """Have a call come back for a worker of a newer version, or end it, and keep its message, if there is none."""
+    settings, call_id, queue = task.app.settings, task.request.id, task.request.delivery_info["routing_key"]
+    lane = lane_of(queue.removeprefix(queue_of("")), task.app.modules.settings)
+    workers = await live_workers(settings, lane)
+    if any(worker.version > json_text.VERSION for worker in workers):
+        await _again(task, _NEWER_SECONDS, call_id=call_id, tool=task.request.shadow, reason=str(newer))
+    log.error("message_too_new", call_id=call_id, queue=queue, reason=str(newer))
+    await quarantine(settings, queue, str(newer), str(task.request.args[0]))
+    ended = await ledger.refuse(call_id, fleet_results.message_too_new(task.request.shadow or "", str(newer)))
+    if ended is None:
+        raise Ignore
+    return ended
+
+
+async def put_off(task: RunningTask, call: PublishedCall, answer: NotClaimed) -> NoReturn:
+    """Have a call come back that cannot be run now. A message that another one has replaced is dropped."""
+    if answer.reason == "stale":
+        log.info("tool_call_message_stale", call_id=call.call_id, tool=call.tool_name)
+        raise Ignore
+    if answer.reason == "paused":
+        await _leave(call)
+    seconds = answer.rest_seconds or _FULL_SECONDS
+    await _again(task, seconds, call_id=call.call_id, tool=call.tool_name, reason=answer.reason)
+
+
+async def _leave(call: PublishedCall) -> NoReturn:
+    """Leave a call in its queue, where it stood, which an operator has paused. It comes back at once where a worker has not heard of that."""
+    log.debug("tool_call_put_off", call_id=call.call_id, tool=call.tool_name, reason="paused")
+    await asyncio.sleep(_PAUSED_SECONDS)
+    raise Reject(requeue=True)
+
+
+async def known_terms(task: RunningTask, call: PublishedCall) -> Known:
+    """What the worker knows of the terms of a call's tool. Where it knows nothing, the call comes back, and is no attempt.
+
+    It does within its deadline, the last time just before it. Then the result is the end of the call.
+    """
+    try:
+        terms: Terms | None = await task.app.runner.terms(call)
+    except ToolNotKnown as exc:
+        most = call.deadline_at - fleet_clock.now() - _BEFORE_DEADLINE_SECONDS
+        if most >= _SHORTEST_WAIT_SECONDS:
+            name = call.tool_name
+            await _again(task, exc.seconds, call_id=call.call_id, tool=name, reason="not_known", most=most)
+        return fleet_results.not_known(call.tool_name, exc.seconds)
+    return terms
+
+
+async def _again(
+    task: RunningTask, seconds: float, *, call_id: str, tool: str | None, reason: str, most: float = math.inf
+) -> NoReturn:
+    # Jittered, for all those that wait for the same thing; not longer than the broker holds a message.
+    # What waits briefly comes again and again, perhaps: nobody wants to read that.
+    tell = log.debug if reason in _BRIEF else log.info
+    jitter = randomness.random() * min(seconds, _FULL_SECONDS)  # spreads load
+    delay = min(seconds + jitter, most, task.app.settings.lease_seconds / 2)
+    tell("tool_call_put_off", call_id=call_id, tool=tool, reason=reason, delay=delay)
+    try:
+        await publish_again(task, delay, retries=task.request.retries)
+    except Exception as exc:  # PublishUnconfirmed among them: a second message of a call does no harm
+        log.warning("call_not_put_off", call_id=call_id, error=str(exc))
+        raise Reject(requeue=True) from exc
+    raise Ignore
+
+
+_POLL_SECONDS = 1.0  # the ledger says whether it is time to ask the module
+
+Run = Callable[[RunningTask, str], Awaitable[str]]
+"""Runs a call's message, as `execute.run`."""
+
+
+class PausedCalls:
+    """A worker's, on its loop.
+
+    The worker that asked last goes on asking. Should it die, or end, they are asked about when the queue is
+    resumed.
+    """
+
+    def __init__(self, here: WorkerRuntime) -> None:
+        self._here = here
+        self._following = dict[str, asyncio.Task[None]]()  # by call id
+        here.settle.append(self.aclose)
+
+    def follow(self, task: RunningTask, message: str, run: Run) -> None:
+        """Run the message of a call that waits for its module again and again, until its queue is resumed, or the call has ended."""
+        if not getattr(task.request, "is_parked", False) or task.is_followed or not task.app.settings.is_fast:
+            return  # with stock parts it is Celery that stores a result, and here is none of its tasks
+        call_id, queue = task.request.id, task.request.delivery_info["routing_key"]
+        if call_id in self._following or not self._here.is_paused(queue):
+            return
+        following = self._here.loop.create_task(self._follow(_Aside(task), message, run), name="toolfleet-paused-call")
+        self._following[call_id] = following
+        following.add_done_callback(lambda _: self._following.pop(call_id, None))
+
+    async def aclose(self) -> None:
+        """Ask no more."""
+        await end([*self._following.values()])
+
+    async def _follow(self, task: "_Aside", message: str, run: Run) -> None:
+        while self._here.is_paused(task.request.delivery_info["routing_key"]):
+            await asyncio.sleep(_POLL_SECONDS)
+            try:
+                await run(task, message)
+            except (Ignore, Reject):
+                continue
+            except Retry:  # its message waits in the queue
+                return
+            except Exception:  # it is asked about once more when the queue is resumed
+                log.exception("paused_call_not_followed", call_id=task.request.id)
+                return
+            return
+
+
+class _Aside:
+    """As `RunningTask`: stands for a task that has ended. Nothing is published for it: its message waits in the queue."""
+
+    is_followed = False
+    links = None
+    is_aside = True
+
+    def __init__(self, task: RunningTask) -> None:
+        self.app = task.app
+        self.request = _Said(task.request)
+
+    def limits(self, soft: float | None, hard: float | None) -> NoReturn:
+        """As `RunningTask`. No attempt is begun in a paused queue."""
+        del soft, hard
+        raise Reject(requeue=True)
+
+    def pass_on(self, text: str, result: ToolResult) -> None:
+        """As `RunningTask`: nothing follows it."""
+
+
+class _Said:
+    """What the task's request has said, as long as that was there."""
+
+    _NAMES = (DIED, "args", "argsrepr", "delivery_info", "hostname", "id", "reply_to", "retries", "shadow", "timelimit")
+
+    def __init__(self, request: Any) -> None:
+        self._said: Mapping[str, Any] = {name: getattr(request, name, None) for name in self._NAMES}
+        self.is_stored = self.is_parked = False
+
+    def __getattr__(self, name: str) -> Any:
+        return self._said.get(name)
+
 
 log = get_logger(__name__)
 
@@ -79,30 +303,30 @@ async def _run(task: RunningTask, message: str, ledger: Ledger) -> str:
         call = opened(message, task.app, task_id=task.request.id)
     except (MessageRefused, NewerMessage) as exc:
         early.give_back()
-        return stored_end(task, await rejected.turn_away(task, ledger, exc))
+        return stored_end(task, await turn_away(task, ledger, exc))
     deaths = len(deaths_of(task.request)) if task.app.settings.is_fast else None
     early.keep_if_plain(task, ledger, call, deaths=deaths)
     is_deadly = deaths is not None and deaths >= MOST_DEATHS
     if call.deadline_at <= fleet_clock.now() and not is_deadly:
         early.give_back()
-        text = stored_end(task, await rejected.end_at_deadline(task, ledger, call))
+        text = stored_end(task, await end_at_deadline(task, ledger, call))
     else:
         with early:
-            known: rejected.Known = None
+            known: Known = None
             if not is_deadly:
-                known = await rejected.known_terms(task, call)  # first: what waits for that is no attempt
+                known = await known_terms(task, call)  # first: what waits for that is no attempt
                 call = bounded(call, task.app.runner.retry_terms(call))  # afterwards: now its tool is known
             claim = early.begin(ledger, call) or await checks_of(task.app, ledger).claim(call, deaths=deaths)
         if isinstance(claim, Claim):
             text = await _claimed(task, ledger, claim, known)
         else:
-            text = stored_end(task, await rejected.unclaimed(task, ledger, call, claim, deaths=deaths))
+            text = stored_end(task, await unclaimed(task, ledger, call, claim, deaths=deaths))
     if call.job_id is not None:
         await evaluate_soon(task, call.job_id)
     return text
 
 
-async def _claimed(task: RunningTask, ledger: Ledger, claim: Claim, known: rejected.Known) -> str:
+async def _claimed(task: RunningTask, ledger: Ledger, claim: Claim, known: Known) -> str:
     claim.granted = accepted.granted_to(task, claim)
     with ledger.claims.holding(claim):
         execution = _Execution(task, ledger, claim, known)
@@ -112,7 +336,7 @@ async def _claimed(task: RunningTask, ledger: Ledger, claim: Claim, known: rejec
 class _Execution:
     """One claimed call, from here to its end or to the retry."""
 
-    def __init__(self, task: RunningTask, ledger: Ledger, claim: Claim, known: rejected.Known) -> None:
+    def __init__(self, task: RunningTask, ledger: Ledger, claim: Claim, known: Known) -> None:
         self._task = task
         self._ledger = ledger
         self._claim = claim
@@ -219,7 +443,7 @@ class _Execution:
             # The last attempt that it may have was none: nothing was sent, and its module may soon be back.
             self._ledger.claims.drop(self._claim)
             self._ledger.claims.give_back(self._claim)
-            await rejected.put_off(self._task, self._call, NotClaimed("away", rest_seconds=_AWAY_SECONDS))
+            await put_off(self._task, self._call, NotClaimed("away", rest_seconds=_AWAY_SECONDS))
         if follows.delay is not None:
             return await self._retry(attempt, follows, follows.delay, seconds)
         happened = None
@@ -310,3 +534,133 @@ class _Execution:
 
     def _audit(self) -> Audit:
         return audit_of(self._task, self._call, attempts=self._attempts, started_at=self._started_at)
+
+
+class EarlyClaim:
+    """The one of a task's message, if there is one. Given back at the end of its block, unless the call has begun under it."""
+
+    __slots__ = ("_claims", "_fetched", "_queue")
+
+    def __init__(self, task: RunningTask) -> None:
+        self._fetched: FetchedClaim | None = None
+        here, properties = worker_runtime.current(), getattr(task.request, "properties", None)
+        if here is not None and isinstance(properties, dict):
+            self._claims: FetchedClaims = here.part(FetchedClaims)
+            self._fetched = self._claims.take(str(properties.get("delivery_tag")))
+            self._queue = _queue_of(task.request)
+
+    def give_back(self) -> None:
+        """Have the call as if its message had only been fetched."""
+        fetched, self._fetched = self._fetched, None
+        if fetched is not None:
+            self._claims.give_back(fetched, self._queue)
+
+    def keep_if_plain(self, task: RunningTask, ledger: Ledger, call: PublishedCall, *, deaths: int | None) -> None:
+        """Give it back where anything stands against beginning the call at once, or its message has said of it what is not so."""
+        fetched = self._fetched
+        if fetched is None:
+            return
+        is_plain = fetched.call_id == call.call_id and begins_when_taken(call) and not deaths
+        is_due = call.deadline_at > fleet_clock.now()
+        if not (is_plain and is_due and checks_of(task.app, ledger).may_begin(call)):
+            self.give_back()
+
+    def begin(self, ledger: Ledger, call: PublishedCall) -> Claim | None:
+        """Return the ledger's claim, from now on the caller's; `None` if there is none."""
+        fetched, self._fetched = self._fetched, None
+        return None if fetched is None else ledger.claimed(call, fetched.token, fetched.sent_at)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        self.give_back()
+
+
+def _queue_of(request: Any) -> str:
+    return str((request.delivery_info or {}).get("routing_key"))
+
+
+def stored_end(task: RunningTask, stored: str) -> str:
+    """The result of a call that has ended, for Celery."""
+    if not stored:  # its result has expired
+        raise Ignore
+    text = results.text_of(stored)
+    needs_result = task.app.settings.is_fast or task.is_followed
+    return returned(task, text, results.read_stored(text, "") if needs_result else None)
+
+
+def returned(task: RunningTask, text: str, result: ToolResult | None) -> str:
+    """What Celery gets to see: where the result stands already, a word, for Celery shows it to Flower.
+
+    Raises what `RunningTask.pass_on` does.
+    """
+    shown = text
+    if task.app.settings.is_fast and result is not None:
+        task.request.is_stored = True
+        shown = results.word_of(result)
+    if result is not None and task.is_followed:
+        task.pass_on(text, result)
+    return shown
+
+
+async def refusal_of(
+    ledger: Ledger, claim: Claim, known: Terms | ToolResult | None, decided: Mapping[str, str], settings: Settings
+) -> ToolResult | None:
+    """Return why a claimed call is not begun, by what is `known` of its tool; `None` if it may be. `decided` has what was decided of it."""
+    if isinstance(known, ToolResult):
+        decisions.note("permission", "not_known")
+        return known
+    if known is not None and known.requires_gate and "gate" not in decided:
+        decisions.note("gate", "missing")
+    if claim.call.approval is not None:
+        holds = is_approved(claim, settings)
+        decisions.note("approval", "approved" if holds else "missing")
+        if not holds:
+            return unapproved(claim.call.tool_name)
+    terms = strictest(claim.call.terms, known)
+    if terms is None:
+        return None
+    return unnamed(claim.call.tool_name, terms, Within.of(claim.call)) or await ledger.take(claim, terms)
+
+
+_SECONDS = 5.0  # for a module to say what happened, perhaps after a restart
+# The same for one that has let its whole limit pass: if it is alive it knows at once, and the limit is to hold.
+_SECONDS_AFTER_SILENCE = 1.0
+_ANSWERED = frozenset({Outcome.FAILED, Outcome.SERVER_ERROR})
+
+
+def is_asked(attempt: Attempt, result: ToolResult) -> bool:
+    """Whether the module is to be asked before the call ends with `result`, after its last `attempt`."""
+    return result.effect_state == "unknown" and attempt.outcome not in _ANSWERED
+
+
+def seconds_to_ask(call: PublishedCall, attempt: Attempt | None, *, now: float) -> float:
+    """For how long the module may be asked, within the call's deadline; 0 or less: not at all.
+
+    `attempt`: the last one, `None` if it was another worker's.
+    """
+    is_silent = attempt is not None and attempt.result.error_code == "timed_out"
+    return min(_SECONDS_AFTER_SILENCE if is_silent else _SECONDS, call.deadline_at - now)
+
+
+def asked_so_far(call: PublishedCall) -> EffectState:
+    """What the call may have done before its module asked for the answer that it brings; nothing, without one."""
+    return "none" if call.inputs is None else call.inputs.so_far
+
+
+def as_said(happened: Attempt, call: PublishedCall) -> ToolResult:
+    """The end of a call as its module says, when asked. One that has not executed it will refuse this call's id from now on.
+
+    So its word counts for all attempts since it was answered last, also for a request that is still on its way; and no further one
+    is made.
+    """
+    effect, so_far = call.effect, asked_so_far(call)
+    if happened.outcome is not Outcome.NOT_SENT:
+        return settled(happened, effect, "none")
+    if so_far != "none":
+        return settled(happened, effect, so_far)
+    result = happened.result.model_copy(update={"effect_state": "none", "retryable": True})
+    return result.model_copy(update={"hint": hint_for(result, effect)})

@@ -8,8 +8,8 @@ from redis.asyncio import Redis
 
 from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until, wait_until_answered
-from toolfleet_cli.hosting import reload_listener
-from toolfleet_cli.hosting.reload_listener import _AWAY_SECONDS, _LISTEN_SECONDS, ReloadListener
+from toolfleet_cli.hosting import folder as folder_host
+from toolfleet_cli.hosting.folder import _AWAY_SECONDS, _LISTEN_SECONDS, ReloadListener
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.directory.reload_requests import ReloadAnswer, ReloadRequests
 from toolfleet_registry.redis.keys import Keys
@@ -39,8 +39,8 @@ class Reloaded:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is worth waiting for here, in most tests."""
-    monkeypatch.setattr(reload_listener, "_LISTEN_SECONDS", 0.02)
-    monkeypatch.setattr(reload_listener, "_AWAY_SECONDS", 0.05)
+    monkeypatch.setattr(folder_host, "_LISTEN_SECONDS", 0.02)
+    monkeypatch.setattr(folder_host, "_AWAY_SECONDS", 0.05)
 
 
 async def _answered(requests: ReloadRequests, number: int) -> ReloadAnswer:
@@ -87,8 +87,8 @@ async def test_who_asks_when_redis_is_back_hears_of_each_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A host is heard in the time that hosts have to begin, also if it was Redis whom it has just asked in vain."""
-    monkeypatch.setattr(reload_listener, "_LISTEN_SECONDS", _LISTEN_SECONDS)
-    monkeypatch.setattr(reload_listener, "_AWAY_SECONDS", _AWAY_SECONDS)
+    monkeypatch.setattr(folder_host, "_LISTEN_SECONDS", _LISTEN_SECONDS)
+    monkeypatch.setattr(folder_host, "_AWAY_SECONDS", _AWAY_SECONDS)
     caplog.set_level("DEBUG", logger="toolfleet.host")
     with faulty_redis(tmp_path / "redis") as server:
         host, settings = Reloaded(), Settings(redis_url=server.url)

@@ -17,7 +17,7 @@ from toolfleet_tasks.aio.greenlet_bridge import limits
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.results.stored import read_stored
-from toolfleet_tasks.worker import execute, rejected
+from toolfleet_tasks.worker import execute
 from toolfleet_tasks.worker.health_checks import checks_of
 from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.http_client.client import HttpClient
@@ -47,7 +47,7 @@ class ReplicaWorker:
             if isinstance(claim, Claim):
                 await execute._claimed(self._task, self._ledger, claim, None)
             else:
-                await rejected.unclaimed(self._task, self._ledger, call, claim, deaths=0)
+                await execute.unclaimed(self._task, self._ledger, call, claim, deaths=0)
         except (Retry, Reject, Ignore):
             return None
         stored = await self._ledger.connection.execute("GET", Keys().result(call.call_id))
@@ -66,7 +66,7 @@ async def replica_workers(
         raise Reject(requeue=True)
 
     monkeypatch.setattr(execute, "publish_again", published_again)
-    monkeypatch.setattr(rejected, "put_off", put_off)
+    monkeypatch.setattr(execute, "put_off", put_off)
     settings: dict[str, Any] = {"visibility_timeout": 2, "breaker_failures": 1000}
     async with worker_ledger(url, **settings) as first, worker_ledger(url, **settings) as second:
         workers = [ReplicaWorker(ledger) for ledger in (first, second)][:count]

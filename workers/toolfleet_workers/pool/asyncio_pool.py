@@ -8,6 +8,7 @@ connection to the broker; the watchdog (`pool/watchdog.py`) says which.
 import asyncio
 import contextvars
 import functools
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -19,10 +20,9 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.greenlet_bridge import require_greenlet_stacks
-from toolfleet_tasks.fairness.fair_slots import UNBOUNDED
+from toolfleet_tasks.fairness.fair_slots import UNBOUNDED, FairSlots
 from toolfleet_workers.pool.hub_loop import Hub, HubLoop
 from toolfleet_workers.pool.task_run import GRACE_SECONDS, Assignment, TaskRun
-from toolfleet_workers.pool.wait_list import WaitingRuns
 
 _CLOSE_SECONDS = 5.0  # for the runner to give back its connections
 _SETTLE_SECONDS = 15.0  # for Redis to answer what was written last; each of the lines' users has a limit of its own
@@ -297,3 +297,50 @@ def _log_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> No
     # Not what else there is: a future shows its result.
     kinds = {name: type(value).__name__ for name, value in context.items() if name not in {"message", "exception"}}
     log.error("loop_error", message=context.get("message"), **kinds, exc_info=context.get("exception"))
+
+
+_REQUEST = 2  # where a message's headers are among the arguments of Celery's tracer
+
+
+class WaitingRuns:
+    """Jobs in their order. With `slots`, a job has been given its slot as its message was taken, unless it was put off until now.
+
+    Those that were are in their queues' order, and in the way of nobody else.
+    """
+
+    def __init__(self) -> None:
+        self.slots: FairSlots | None = None
+        self._queues = dict[str, deque[tuple[str, TaskRun]]]()  # with the tags of their messages
+
+    @property
+    def needs_none(self) -> bool:
+        """Whether a job that comes in may begin at once: so it is with every call while none is put off."""
+        return self.slots is not None and not self.slots.is_deferring
+
+    def add(self, job: TaskRun, args: Sequence[Any]) -> None:
+        """Have a job wait; `args` are those of its tracer."""
+        tag = queue = ""
+        if self.slots is not None:
+            headers = args[_REQUEST]
+            tag = headers["properties"]["delivery_tag"]
+            if self.slots.is_deferred(tag):
+                queue = headers["delivery_info"]["routing_key"]
+        waiting = self._queues.get(queue)
+        if waiting is None:
+            waiting = self._queues[queue] = deque()
+        waiting.append((tag, job))
+
+    def next(self, *, is_free: bool) -> TaskRun | None:
+        """The next job that may begin, if there is one; `is_free`: whether the pool runs fewer than it may."""
+        for queue, waiting in self._queues.items():
+            tag, job = waiting[0]
+            if self.slots.begin(tag, queue) if self.slots is not None else is_free:
+                waiting.popleft()
+                if not waiting:
+                    del self._queues[queue]
+                return job
+        return None
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._queues.clear()

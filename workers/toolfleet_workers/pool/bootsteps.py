@@ -2,16 +2,21 @@
 
 import asyncio
 import contextlib
+import faulthandler
 import functools
 import gc
+import signal
 import sys
 import threading
+import time
+import traceback
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from celery import Celery, bootsteps, signals
 from celery.platforms import EX_FAILURE
 from celery.worker import state
+from redis.exceptions import RedisError
 
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.watch import ModuleWatch
@@ -19,6 +24,8 @@ from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process
+from toolfleet_registry.time import machine_clock
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.greenlet_bridge import run_here
 from toolfleet_tasks.broker.kombu_queues import make_queue
 from toolfleet_tasks.clock.watch import ClockWatch
@@ -28,13 +35,147 @@ from toolfleet_tasks.ports import ServedModulesPort
 from toolfleet_tasks.presence.consumers import ConsumerNotes
 from toolfleet_tasks.presence.lane_capacity import LaneCapacity
 from toolfleet_tasks.presence.transport_check import Presence
-from toolfleet_tasks.queues import queue_of
+from toolfleet_tasks.queue_states.states import QueueStates
+from toolfleet_tasks.queue_states.store import read_states_now
+from toolfleet_tasks.queue_states.watch import QueueStateWatch
+from toolfleet_tasks.queues import lane_of, queue_of
 from toolfleet_tasks.worker.ledgers import calls_held
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
 from toolfleet_workers.pool.consumption import ConsumedNames, Consumption
 from toolfleet_workers.pool.health import call_when_ended, health_of
-from toolfleet_workers.pool.queue_pauses import QueuePauses
-from toolfleet_workers.pool.watchdog import Watchdog
+
+_CHECKS_PER_STALL = 10
+
+
+class Watched(Protocol):
+    """A loop that says when it ticks. Read from the watchdog's thread."""
+
+    @property
+    def busy_since(self) -> float | None:
+        """The last tick, by `machine_clock.monotonic`; `None` while the loop waits for work."""
+        ...
+
+    @property
+    def is_closed(self) -> bool:
+        """There will be no more ticks."""
+        ...
+
+    @property
+    def current_task(self) -> str | None:
+        """The name of the task that runs now, a call's id if it is one; `None` between tasks."""
+        ...
+
+
+class Watchdog:
+    """Logs `loop_stalled`, with the blocked thread's stack and its call, once a stall, and `loop_recovered` after it.
+
+    It watches the loop of the thread that makes it, until that loop is closed. Code in C that keeps the interpreter's lock blocks
+    the watchdog, too: then the blocked thread's traceback goes to the standard error while it lasts, at SIGALRM, and `loop_stalled`,
+    with `keeps_interpreter`, as soon as it gives the lock up. The thread shows its own stack: to look at another one's while it
+    runs, as after a pause of the whole process, may crash it.
+    """
+
+    def __init__(self, loop: Watched, *, stall_seconds: float) -> None:
+        self._loop = loop
+        self._stall_seconds = stall_seconds
+        self._pause_seconds = stall_seconds / _CHECKS_PER_STALL
+        self._thread_id = threading.get_ident()
+        self._stalled_since: float | None = None
+        self._checked_at = machine_clock.monotonic()
+
+    def start(self) -> None:
+        """Watch from now on. To be called from the main thread, where the signal arrives."""
+        if sys.__stderr__ is not None:  # not Celery's, which is the log
+            faulthandler.register(signal.SIGALRM, file=sys.__stderr__, all_threads=False)
+        threading.Thread(target=self._run, name="watchdog", daemon=True).start()
+
+    def read(self) -> None:
+        """One look."""
+        now, busy_since = machine_clock.monotonic(), self._loop.busy_since
+        silent, self._checked_at = now - self._checked_at, now
+        if self._stalled_since is not None and busy_since != self._stalled_since:
+            log.warning("loop_recovered", seconds=round(now - self._stalled_since, 1))
+            self._stalled_since = None
+        if busy_since is not None and self._stalled_since is None and now - busy_since >= self._stall_seconds:
+            self._stalled_since = busy_since
+            log.error(
+                "loop_stalled",
+                seconds=round(now - busy_since, 1),
+                call_id=self._loop.current_task,
+                keeps_interpreter=silent >= self._stall_seconds,
+                stack=self._stack(),
+            )
+
+    def _run(self) -> None:
+        try:
+            while not self._loop.is_closed:
+                self._expect_next_check()
+                time.sleep(self._pause_seconds)
+                self.read()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _expect_next_check(self) -> None:
+        """Have the stack shown without the lock, unless we come back here before that."""
+        if sys.__stderr__ is not None:
+            signal.setitimer(signal.ITIMER_REAL, self._stall_seconds + self._pause_seconds)
+
+    def _stack(self) -> str:
+        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - documented, in spite of its name
+        return "".join(traceback.format_stack(frame))
+
+
+_PATIENCE_SECONDS = 1.0  # at the start: Redis answers within a millisecond, or is away
+
+
+class QueuePauses:
+    """One worker's. `known`: the modules that there are, of which those that were added may be in another lane than the settings say.
+
+    A call that was fetched already is not begun all the same: the ledger says so where it is claimed.
+    """
+
+    def __init__(self, settings: Settings, consumption: Consumption, known: KnownModules | None) -> None:
+        self._settings = settings
+        self._consumption = consumption
+        self._known = known
+        self._watch = QueueStateWatch(settings, self._follow)
+
+    def begin(self) -> None:
+        """Have the worker begin without the queues that are paused; while Redis does not say which, without any module's."""
+        if self._settings.redis_url is None:
+            return
+        try:
+            states = read_states_now(self._settings, seconds=_PATIENCE_SECONDS)
+        except (RedisError, OSError) as exc:
+            log.warning("queue_states_not_read", error=str(exc) or repr(exc))
+            self._consumption.begin_paused(_is_modules)
+            return
+        if states.stored:
+            self._consumption.begin_paused(lambda name: self._is_paused(states, name))
+
+    async def keep(self) -> None:
+        """Follow them until cancelled."""
+        await self._watch.keep()
+
+    def _follow(self, states: QueueStates) -> None:
+        def is_paused(name: str) -> bool:
+            return self._is_paused(states, name)
+
+        self._consumption.pause(is_paused)
+        if (here := worker_runtime.current()) is not None:
+            here.is_paused = is_paused
+
+    def _is_paused(self, states: QueueStates, name: str) -> bool:
+        if not states.stored or not _is_modules(name):
+            return False
+        module = name.removeprefix(queue_of(""))
+        settings = self._settings if self._known is None else self._known.settings
+        return states.is_paused(module, lane_of(module, settings))
+
+
+def _is_modules(name: str) -> bool:
+    return name.startswith(queue_of(""))
+
 
 log = get_logger(__name__)
 

@@ -1,15 +1,111 @@
 """Reads the fleet's status and its latest calls for all who watch: once in two seconds at most, and only while somebody does."""
 
 import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
-from toolfleet_gateway.console.live.recent_calls import CallSummary, RecentCalls
 from toolfleet_registry.contracts import ModuleStatus
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.operations.audit_reader import AuditReader
+from toolfleet_tasks.operations.calls.call_charts import TimePercentiles, percentiles_of
 from toolfleet_tasks.operations.fleet_status import FleetStatus, read_status
+
+WINDOW_SECONDS: Final = 300
+"""What charts show."""
+
+MOST_LINES: Final = 20_000
+"""Lines that are kept: a busy fleet's last minutes are fewer of them."""
+
+_BUCKET_SECONDS = 5
+_RATE_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class _EndedCall:
+    ts: float
+    outcome: str
+    tool: str
+    duration_ms: float | None
+    queued_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CallSummary:
+    """The last minute's calls: how many a second, how each ended, what they took; `series` for charts, of the whole window.
+
+    `series` are lists of the same length: seconds since the epoch, calls a second that succeeded and that did not, and the
+    percentiles 50 and 95 of their run (ms).
+    """
+
+    per_second: float
+    outcomes: dict[str, int]
+    running: TimePercentiles
+    waiting: TimePercentiles
+    busiest: list[tuple[str, int]]
+    series: list[list[float | None]]
+    covers_seconds: float
+
+
+class RecentCalls:
+    """Takes lines of the audit, oldest first, and forgets those that are too old."""
+
+    def __init__(self) -> None:
+        self._calls = deque[_EndedCall](maxlen=MOST_LINES)
+
+    def take(self, lines: Iterable[dict[str, Any]]) -> None:
+        """More lines. Those of changes are no calls, and are left out."""
+        for line in lines:
+            ts = line.get("ts")
+            if "change" not in line and isinstance(ts, int | float):
+                outcome, tool = str(line.get("outcome", "unknown")), str(line.get("tool", "?"))
+                self._calls.append(
+                    _EndedCall(ts, outcome, tool, _number(line.get("duration_ms")), _number(line.get("queued_ms")))
+                )
+
+    def summary(self, now: float) -> CallSummary:
+        """What they come to at that moment (seconds since the epoch)."""
+        recent = [call for call in self._calls if now - WINDOW_SECONDS < call.ts <= now + _BUCKET_SECONDS]
+        last = [call for call in recent if call.ts > now - _RATE_SECONDS]
+        outcomes, busiest = dict[str, int](), dict[str, int]()
+        for call in last:
+            outcomes[call.outcome] = outcomes.get(call.outcome, 0) + 1
+            busiest[call.tool] = busiest.get(call.tool, 0) + 1
+        oldest = min((call.ts for call in recent), default=now)
+        is_full = len(self._calls) == MOST_LINES
+        return CallSummary(
+            per_second=len(last) / _RATE_SECONDS,
+            outcomes=outcomes,
+            running=percentiles_of([call.duration_ms for call in last if call.duration_ms is not None]),
+            waiting=percentiles_of([call.queued_ms for call in last if call.queued_ms is not None]),
+            busiest=sorted(busiest.items(), key=lambda each: (-each[1], each[0]))[:8],
+            series=_series(recent, now),
+            covers_seconds=now - oldest if is_full else WINDOW_SECONDS,
+        )
+
+
+def _series(calls: Sequence[_EndedCall], now: float) -> list[list[float | None]]:
+    end = int(now // _BUCKET_SECONDS)
+    buckets = {number: list[_EndedCall]() for number in range(end - WINDOW_SECONDS // _BUCKET_SECONDS + 1, end + 1)}
+    for call in calls:
+        buckets.get(int(call.ts // _BUCKET_SECONDS), []).append(call)
+    good, bad, p50, p95 = (list[float | None]() for _ in range(4))
+    for each in buckets.values():
+        succeeded = sum(call.outcome == "success" for call in each)
+        taken = percentiles_of([call.duration_ms for call in each if call.duration_ms is not None])
+        good.append(succeeded / _BUCKET_SECONDS)
+        bad.append((len(each) - succeeded) / _BUCKET_SECONDS)
+        p50.append(taken.p50)
+        p95.append(taken.p95)
+    return [[float(number * _BUCKET_SECONDS) for number in buckets], good, bad, p50, p95]
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
 
 _KEPT_SECONDS = 1.5  # a reading is good for so long
 _FORGET_SECONDS = 60.0  # after so long without a reading the calls are read anew

@@ -13,10 +13,9 @@ from toolfleet_gateway.calls.attaching import owner_of
 from toolfleet_gateway.calls.outcomes import absence_for
 from toolfleet_gateway.mcp.approvals.client_approvals import CallApproval, ClientApprovals
 from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
-from toolfleet_gateway.mcp.calls.call_keys import call_key, client_key
+from toolfleet_gateway.mcp.calls.call_keys import WrongKey, call_key, client_key
 from toolfleet_gateway.mcp.calls.call_results import call_result
 from toolfleet_gateway.mcp.calls.call_tasks import lacks_tasks, task_facts
-from toolfleet_gateway.mcp.calls.conversations import conversation_in
 from toolfleet_gateway.mcp.calls.input_rounds import InputRounds, Kinds
 from toolfleet_gateway.mcp.calls.passed_failures import passed_failure
 from toolfleet_gateway.mcp.calls.progress_notes import PROGRESS, ProgressNotes
@@ -24,7 +23,7 @@ from toolfleet_gateway.mcp.calls.repeat_window import RepeatWindow
 from toolfleet_gateway.mcp.calls.running_calls import running_result
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.config.gateway_settings import GatewaySettings
-from toolfleet_registry.contracts import ErrorCode, ToolCall, ToolResult
+from toolfleet_registry.contracts import Conversation, ErrorCode, ToolCall, ToolResult
 from toolfleet_registry.contracts.inputs.messages import PendingInput
 from toolfleet_registry.contracts.logs.log_message import LogLevel
 from toolfleet_registry.errors import FleetUnavailable
@@ -290,3 +289,27 @@ def _unconfirmed(handle: BegunHandle, *, has_key: bool) -> ToolResult:
     error = "The fleet's Redis has not confirmed the call: it may be in its queue, or not."
     code: ErrorCode = "fleet_unavailable" if has_key else "outcome_unknown"
     return ToolResult.failed(handle.tool_name, code, error, effect_state="unknown", retryable=has_key)
+
+
+RUN_ID: Final = "io.toolfleet/run_id"
+"""The name in a request's `_meta` of the agent's turn: what a profile's `run_limit` counts by."""
+CONVERSATION_ID: Final = "io.toolfleet/conversation_id"
+"""The same of the conversation, for `thread_limit`; a token's own counts more."""
+
+_LONGEST = 256  # characters
+
+
+def conversation_in(meta: Mapping[str, Any] | None, own: str | None) -> Conversation | None:
+    """What a client says; `own` is its token's conversation. Raises `WrongKey` for what is no name."""
+    run_id, said = _name_in(meta, RUN_ID), _name_in(meta, CONVERSATION_ID)
+    conversation_id = own or said
+    if run_id is None and conversation_id is None:
+        return None
+    return Conversation(conversation_id=conversation_id, run_id=run_id)
+
+
+def _name_in(meta: Mapping[str, Any] | None, name: str) -> str | None:
+    value = None if meta is None else meta.get(name)
+    if value is not None and (not isinstance(value, str) or not 0 < len(value) <= _LONGEST):
+        raise WrongKey(f"_meta[{name!r}] must be a text of 1 to {_LONGEST} characters.")
+    return value

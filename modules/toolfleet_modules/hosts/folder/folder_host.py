@@ -3,27 +3,177 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from toolfleet_modules.hosts.folder.file_changes import file_changes
+from watchfiles import Change, awatch
+
 from toolfleet_modules.hosts.folder.file_packages import FilePackages, Files
 from toolfleet_modules.hosts.folder.generation import Generation, keep_owners, owners_in
-from toolfleet_modules.hosts.folder.load_errors import LoadErrors, Served
 from toolfleet_modules.hosts.folder.loader import HostFailed, Loader
-from toolfleet_modules.hosts.folder.named_tools import admitted
 from toolfleet_modules.hosts.folder.options import FolderOptions
-from toolfleet_modules.hosts.folder.scanned_files import ScannedFiles
-from toolfleet_modules.hosts.folder.source_files import FolderReading, FolderUnreadable, SourceFolder
+from toolfleet_modules.hosts.folder.scan import ScanFinding, scan
+from toolfleet_modules.hosts.folder.source_files import (
+    REQUIREMENTS_FILE,
+    FileFault,
+    FolderReading,
+    FolderUnreadable,
+    SourceFile,
+    SourceFolder,
+    nothing_in,
+)
 from toolfleet_modules.hosts.processes.hosted_tool import HostedTool
 from toolfleet_modules.hosts.processes.spare import SpareProcess
 from toolfleet_modules.hosts.serving.host import Host, Listener
 from toolfleet_modules.hosts.serving.own_folder import remove_abandoned_soon
 from toolfleet_registry.contracts import ModuleManifest
+from toolfleet_registry.contracts.load_errors import NO_TOOLS, InEffect, ToolLoadError
 from toolfleet_registry.once.port import OnceStore
+from toolfleet_registry.time import machine_clock
+
+
+class ScannedFiles:
+    """By the mode and the rules of the options."""
+
+    def __init__(self, options: FolderOptions) -> None:
+        self._options = options
+        self._found: dict[Path, tuple[str, Sequence[ScanFinding]]] = {}  # by path: the digest, and what was found
+
+    def scan_changed(self, reading: FolderReading, folder: SourceFolder) -> None:
+        """Scan what was not scanned, as the mode says."""
+        found: dict[Path, tuple[str, Sequence[ScanFinding]]] = {}
+        for name, file in reading.files.items():
+            tree = folder.take_tree(name)
+            known = self._found.get(file.path)
+            if known is not None and known[0] == file.digest:
+                found[file.path] = known
+            elif self._options.security != "off" and tree is not None:
+                found[file.path] = file.digest, scan(tree, self._options.rules)
+                self._tell(file.path, found[file.path][1])
+        self._found = found
+
+    def findings(self, reading: FolderReading) -> Mapping[str, Sequence[ScanFinding]]:
+        """What was found, by the files' names without `.py`; files without a finding are not there."""
+        known = ((file.stem, self._found.get(file.path, ("", ()))[1]) for file in reading.files.values())
+        return {stem: findings for stem, findings in known if findings}
+
+    def refused(self, reading: FolderReading) -> frozenset[str]:
+        """The files that are not to be imported: in strict mode those with a finding, and links that lead out of the folder."""
+        links = {name.removesuffix(".py") for name, fault in reading.faults.items() if fault.kind == "SecurityError"}
+        return frozenset(self.findings(reading) if self._options.security == "strict" else ()) | links
+
+    def _tell(self, path: Path, findings: Sequence[ScanFinding]) -> None:
+        for finding in findings:
+            _log.warning(
+                "tool_security_violation file=%s line=%d what=%s mode=%s",
+                path,
+                finding.line,
+                finding.what,
+                self._options.security,
+            )
+
+
+_MOST = 1000  # in a manifest
+_MOST_FINDINGS = 5  # told of one file
+_LONGEST_MESSAGE = 1000
+
+
+class LoadErrors:
+    """`now` has the latest, each with the time at which it was found first."""
+
+    def __init__(self) -> None:
+        self.now: list[ToolLoadError] = []
+
+    def set_unreadable(self, folder: Path, why: str) -> bool:
+        """Note that the folder itself cannot be read; returns whether that is news."""
+        return self._set([_error(FileFault(folder, "FolderUnreadable", why), "previous")])
+
+    def renew(
+        self,
+        reading: FolderReading,
+        findings: Mapping[str, Sequence[ScanFinding]],
+        faults: Mapping[str, FileFault],
+        served: "Served",
+    ) -> bool:
+        """Note what a reading came to: what the scan found, what did not load, and what has no tools; returns whether anything is news."""
+        refused = findings.keys() - served.files.keys()
+        faults = {**_without_tools(reading, served, {*faults, *refused}), **faults}
+
+        def state(stem: str) -> InEffect:  # of a file: the same in all that is said of it
+            is_broken = stem in faults and faults[stem].kind != NO_TOOLS
+            return served.version_of(stem, reading.files.get(f"{stem}.py"), is_broken=is_broken)
+
+        errors = [_error(each, state(name.removesuffix(".py"))) for name, each in reading.faults.items()]
+        for stem, fault in sorted(faults.items()):
+            errors.append(_error(fault, "previous" if stem == REQUIREMENTS_FILE else state(stem)))
+        for stem, found in findings.items():
+            file = reading.files[f"{stem}.py"]
+            what = ", ".join(f"{each.what} (line {each.line})" for each in found[:_MOST_FINDINGS])
+            fault = FileFault(file.path, "SecurityError", f"It {what}.", found[0].line)
+            errors.append(_error(fault, state(stem)))
+        return self._set(errors)
+
+    def _set(self, errors: Iterable[ToolLoadError]) -> bool:
+        known = {_what(each): each for each in self.now}
+        latest = [known.get(_what(each), each) for each in errors][:_MOST]
+        for each in latest:
+            if _what(each) not in known:
+                is_note = each.error_type == NO_TOOLS
+                _log.log(
+                    logging.INFO if is_note else logging.ERROR,
+                    "%s file=%s error=%s line=%s in_effect=%s: %s",
+                    "tool_file_without_tools" if is_note else "tool_load_failed",
+                    each.file,
+                    each.error_type,
+                    each.line,
+                    each.in_effect,
+                    each.message,
+                )
+        is_changed = latest != self.now
+        self.now = latest
+        return is_changed
+
+
+class Served:
+    """Says which version of a file serves calls: `files` are those that a process has, `stems` those with tools in effect."""
+
+    def __init__(self, files: Mapping[str, SourceFile], stems: Iterator[str]) -> None:
+        self.files = files
+        self.stems = frozenset(stems)
+
+    def version_of(self, stem: str, current: SourceFile | None, *, is_broken: bool) -> InEffect:
+        """`current` is the file as it is now, if it can be read; `is_broken`: it is not in effect as it stands."""
+        served = self.files.get(stem)
+        if served is None:
+            return "none"
+        if current is not None and served.digest == current.digest:
+            return "current" if stem in self.stems or not is_broken else "none"
+        return "previous" if stem in self.stems or not served.has_tools else "none"
+
+
+def _without_tools(reading: FolderReading, served: Served, known: Collection[str]) -> Mapping[str, FileFault]:
+    """Return why files serve nothing of which nothing else is known."""
+    files = [each for each in reading.files.values() if each.stem not in served.stems and each.stem not in known]
+    return {each.stem: fault for each in files if (fault := nothing_in(each)) is not None}
+
+
+def _error(fault: FileFault, in_effect: InEffect) -> ToolLoadError:
+    return ToolLoadError(
+        file=str(fault.path),
+        error_type=fault.kind[:100],
+        message=fault.message[:_LONGEST_MESSAGE],
+        timestamp=machine_clock.wall(),
+        line=fault.line,
+        in_effect=in_effect,
+    )
+
+
+def _what(error: ToolLoadError) -> tuple[object, ...]:
+    return error.file, error.error_type, error.message, error.line, error.in_effect
+
 
 _log = logging.getLogger("toolfleet.host")
 
@@ -173,3 +323,47 @@ class FolderHost(Host[HostedTool]):
 
 def _offers(tools: Mapping[str, HostedTool]) -> dict[str, Any]:
     return {name: tool.definition for name, tool in tools.items()}
+
+
+_STEP_MS = 50  # without a change, after which those before are told
+_RESCAN_SECONDS = 5.0  # for file systems that say nothing, and folders that come back
+
+
+async def file_changes(folder: Path, *, debounce_ms: int) -> AsyncGenerator[None]:
+    """Yield after changes, gathered for `debounce_ms` at most, and after every 5 s without."""
+    while True:
+        try:
+            async for _ in awatch(
+                folder,
+                watch_filter=_is_source,
+                debounce=max(debounce_ms, _STEP_MS),
+                step=min(debounce_ms, _STEP_MS) or 1,
+                rust_timeout=int(_RESCAN_SECONDS * 1000),
+                yield_on_timeout=True,
+                recursive=False,
+            ):
+                yield
+                if not await asyncio.to_thread(folder.is_dir):
+                    break  # one that comes back is another, of which nothing would be told
+        except OSError:
+            pass
+        await asyncio.sleep(_RESCAN_SECONDS / 5)
+        yield
+
+
+def _is_source(change: Change, path: str) -> bool:
+    del change
+    return path.endswith((".py", "requirements.txt"))
+
+
+def admitted(names: Iterable[str], trusted: Collection[str]) -> tuple[list[str], Mapping[str, FileFault]]:
+    """Those in a trusted namespace, and what is wrong with the others: `acme.toolsmith` is not in `acme.tools`."""
+    good: list[str] = []
+    faults: dict[str, FileFault] = {}
+    for name in sorted(set(names)):
+        if any(name == each or name.startswith(f"{each}.") for each in trusted):
+            good.append(name)
+        else:
+            message = "It is in none of the namespaces in `trusted_tool_namespaces`, and was not imported."
+            faults[name] = FileFault(Path(name), "UntrustedNamespace", message)
+    return good, faults

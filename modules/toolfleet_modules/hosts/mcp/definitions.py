@@ -1,5 +1,7 @@
 """Describes a server's tools as a manifest does, and says what is wrong with those that cannot be served."""
 
+import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,9 +10,9 @@ import mcp_types as types
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from toolfleet_modules.hosts.mcp.tool_names import method_of
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.tool_definition import Effect, ToolAnnotations
+from toolfleet_registry.functions.passed_methods import RESERVED
 from toolfleet_registry.schemas.checker import SchemaWrong, compiled
 from toolfleet_registry.schemas.subschemas import without_senseless
 
@@ -124,3 +126,23 @@ def _definition(name: str, tool: types.Tool, *, is_trusted: bool) -> ToolDefinit
 def _is_shown(icon: types.Icon) -> bool:
     """Whether clients may be given an icon: they fetch its address by themselves."""
     return icon.src.startswith(("https:", "data:image/")) and len(icon.src) <= _LARGEST_META
+
+
+_LONGEST = 64  # characters of a method; a model sees them, too
+_DIGEST = 12  # hex digits
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
+_ILLEGAL = re.compile(r"[^A-Za-z0-9_-]+", re.ASCII)
+_AMBIGUOUS = re.compile(rf"-[0-9a-f]{{{_DIGEST}}}$")  # it could be what another name is mapped to
+
+
+def method_of(name: str) -> str:
+    """The method for a name of any form and length. One that is fit stays as it is.
+
+    Of any other the readable start is kept, and its SHA-256's first 12 digits follow.
+    """
+    is_fit = _PLAIN.fullmatch(name) and len(name) <= _LONGEST
+    if is_fit and name not in RESERVED and not _AMBIGUOUS.search(name):
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+    readable = _ILLEGAL.sub("_", name)[: _LONGEST - _DIGEST - 1].strip("_-")
+    return f"{readable or 'tool'}-{digest}"

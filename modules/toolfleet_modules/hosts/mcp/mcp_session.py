@@ -1,9 +1,11 @@
 """Holds one session with an MCP server in a task of its own: from the handshake until either side ends it."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast
@@ -14,17 +16,68 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter, ValidationError
 
-from toolfleet_modules.hosts.mcp.handshake import CLIENT, EXTENSIONS, agree, meta_of
 from toolfleet_modules.hosts.mcp.inputs.server_inputs import TAKES_INPUT, asking
 from toolfleet_modules.hosts.mcp.inputs.turns import ASKED, Turns
 from toolfleet_modules.hosts.mcp.screening_dispatcher import RAW, ScreeningDispatcher
 from toolfleet_modules.hosts.mcp.server_away import ServerAway
-from toolfleet_modules.hosts.mcp.session_log import OnStray, SessionLog
 from toolfleet_modules.hosts.mcp.transports.call_lane import CallListener, OnProgress
 from toolfleet_modules.hosts.mcp.transports.exchanges import Malformed, NotTaken, Unanswered
 from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
-from toolfleet_registry.contracts.logs.log_message import LogLevel
+from toolfleet_registry.contracts.logs.log_message import LogLevel, LogMessage, is_heard, log_message_in
 from toolfleet_registry.contracts.logs.log_sink import LogSink
+from toolfleet_registry.functions.passed_methods import APPS
+
+_LEVEL_SECONDS = 5.0  # for an older server to take a log level
+
+OnStray = Callable[[LogMessage], object]
+"""Takes what a server logs of no call that anybody knows."""
+
+# What comes on the stream of a request is handled in the request's context, through all of the SDK; whatever else comes is not.
+_hears: ContextVar[LogSink | None] = ContextVar("toolfleet_mcp_log", default=None)
+
+
+_NOBODY = LogSink("emergency", lambda _: None)
+
+
+class SessionLog:
+    """That of one session. `on_stray` takes what came on no stream of a call's."""
+
+    def __init__(self, on_stray: OnStray) -> None:
+        self._on_stray = on_stray
+        self._least: LogLevel | None = None
+        self._setting = asyncio.Lock()
+
+    async def take(self, params: types.LoggingMessageNotificationParams) -> None:
+        """Take a message that the SDK has read."""
+        sink, message = _hears.get(), log_message_in(params.model_dump(mode="json", by_alias=True))
+        if message is not None:
+            (self._on_stray if sink is None else sink.pass_on)(message)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def heard_by(log: LogSink | None) -> Generator[None]:
+        """Give what comes on the streams of requests that are sent meanwhile to `log`; `None`: nobody wants it."""
+        hearing = _hears.set(log or _NOBODY)
+        try:
+            yield
+        finally:
+            _hears.reset(hearing)
+
+    async def set_level(self, least: LogLevel, ask: Callable[[types.SetLevelRequest], Awaitable[Any]]) -> None:
+        """Have the server log what is `least` or graver, unless it does so already.
+
+        One that does not take it, or is silent for a while, is not asked again. Raises what else `ask` does.
+        """
+        async with self._setting:
+            if self._least is not None and is_heard(least, self._least):
+                return
+            self._least = least
+            try:
+                async with asyncio.timeout(_LEVEL_SECONDS):
+                    await ask(types.SetLevelRequest(params=types.SetLevelRequestParams(level=least)))
+            except (MCPError, TimeoutError, ValidationError) as exc:
+                _log.warning("A server does not set its log level: %s", type(exc).__name__)
+
 
 _log = logging.getLogger("toolfleet.host")
 
@@ -341,3 +394,36 @@ async def _ended(task: "asyncio.Task[None]") -> None:
 def _log_end(task: "asyncio.Task[None]") -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.debug("a session ended", exc_info=error)
+
+
+TASKS = "io.modelcontextprotocol/tasks"
+"""The extension by which a server may go on with a call by itself."""
+
+CLIENT = types.Implementation(name="toolfleet", version="1")
+"""Who asks."""
+EXTENSIONS: dict[str, dict[str, Any]] = {TASKS: {}, APPS: {"mimeTypes": ["text/html;profile=mcp-app"]}}
+"""The extensions that the client understands. Clients of a gateway show apps; a server offers none to a client that does not say so."""
+
+
+async def agree(session: ClientSession, *, is_legacy: bool) -> None:
+    """Ask the server which versions it speaks, or shake hands as older ones do."""
+    if not is_legacy:
+        try:
+            await session.discover()
+        except (MCPError, RuntimeError, ValidationError):
+            pass  # it knows no such question, or has no newer version
+        else:
+            return
+    await session.initialize()
+
+
+def meta_of(session: ClientSession) -> dict[str, Any]:
+    """What goes with each request: newer versions of the protocol have no handshake that both sides remember."""
+    if session.discover_result is None:
+        return {}
+    capabilities = types.ClientCapabilities(extensions=EXTENSIONS)
+    return {
+        types.PROTOCOL_VERSION_META_KEY: session.protocol_version,
+        types.CLIENT_INFO_META_KEY: CLIENT.model_dump(by_alias=True, mode="json", exclude_none=True),
+        types.CLIENT_CAPABILITIES_META_KEY: capabilities.model_dump(by_alias=True, mode="json", exclude_none=True),
+    }

@@ -5,7 +5,9 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import logging
 import os
+import re
 import shutil
 import sys
 import sysconfig
@@ -13,10 +15,10 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from toolfleet_modules.hosts.packages.environment_use import EnvironmentUse
 from toolfleet_modules.hosts.packages.host_versions import host_versions
 from toolfleet_modules.hosts.packages.installer import Installer, InstallFailed, InstallOptions
 from toolfleet_modules.hosts.packages.requirements import Requirements
+from toolfleet_registry.time import machine_clock
 
 _DIGEST_LENGTH = 32
 _CHECK_SECONDS = 0.1
@@ -84,3 +86,118 @@ def _is_taken(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     return False
+
+
+_log = logging.getLogger("toolfleet.host")
+
+_NAME = re.compile("[0-9a-f]{32}")  # nothing else in the folder is touched
+_REMOVING = ".removing"
+_TOUCH_SECONDS = 3600.0
+
+
+class EnvironmentUse:
+    """Of those in `folder`, for one host. One that is unused for `kept_seconds` may be removed; `None` keeps all of them.
+
+    Who uses one has a shared lock on its folder, which ends with the process, and the folder's time says when it
+    was used last.
+    """
+
+    def __init__(self, folder: Path, kept_seconds: float | None) -> None:
+        self._folder = folder
+        self._kept_seconds = kept_seconds
+        self._held: dict[Path, int] = {}
+
+    def hold(self, path: Path) -> bool:
+        """Use an environment, until `aclose`: nobody removes it meanwhile. False if it is not there."""
+        if path in self._held:
+            if _is_at(self._held[path], path):
+                return True
+            os.close(self._held.pop(path))
+        try:
+            descriptor = _opened(path)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:  # it is being removed
+            os.close(descriptor)
+            return False
+        except OSError as exc:  # a file system that knows no locks: nobody removes anything there
+            _log.debug("Nothing can be locked in %s: %s", self._folder, exc)
+        if not _is_at(descriptor, path):
+            os.close(descriptor)
+            return False
+        self._held[path] = descriptor
+        _touch(path)
+        return True
+
+    async def keep(self) -> None:
+        """Remove what nobody has used, once, and then say again and again what is in use, until cancelled."""
+        while True:
+            for path in self._held:
+                _touch(path)
+            await asyncio.to_thread(self.remove_unused)
+            await asyncio.sleep(_TOUCH_SECONDS)
+
+    def remove_unused(self) -> None:
+        """Remove environments that nobody holds, and that nobody has used for so long. Raises nothing."""
+        if self._kept_seconds is None:
+            return
+        with contextlib.suppress(OSError):
+            for path in [*self._folder.iterdir()]:
+                if path.name.endswith(_REMOVING):  # of one that was interrupted
+                    shutil.rmtree(path, ignore_errors=True)
+                elif _NAME.fullmatch(path.name) and self._is_unused(path):
+                    self._remove(path)
+
+    def aclose(self) -> None:
+        """Hold none any more; each has been used until now."""
+        for path, descriptor in self._held.items():
+            _touch(path)
+            os.close(descriptor)
+        self._held.clear()
+
+    def _is_unused(self, path: Path) -> bool:
+        if self._kept_seconds is None:
+            return False
+        try:
+            return machine_clock.wall() - path.stat().st_mtime > self._kept_seconds
+        except OSError:
+            return False
+
+    def _remove(self, path: Path) -> None:
+        """All of it or nothing, for whoever looks for it."""
+        doomed = path.with_name(f".{path.name}{_REMOVING}")
+        try:
+            descriptor = _opened(path)
+        except OSError:
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not self._is_unused(path):  # somebody has used it meanwhile
+                return
+            shutil.rmtree(doomed, ignore_errors=True)
+            path.rename(doomed)
+        except OSError:  # it is in use, or cannot be locked or moved
+            return
+        finally:
+            os.close(descriptor)
+        _log.info("Packages that nobody has used for long are removed: %s", path)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether it is this folder that is open, and not one that was there before it."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False
+
+
+def _touch(path: Path) -> None:
+    with contextlib.suppress(OSError):  # whose time cannot be set is another user's
+        os.utime(path)

@@ -5,6 +5,7 @@ and `loaded` for each file, `all_loaded`, `progress`, `log`, and for each call o
 """
 
 import asyncio
+import contextlib
 import contextvars
 import json
 import logging
@@ -12,27 +13,83 @@ import os
 import signal
 import socket
 import sys
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
-from toolfleet_modules.hosts.processes.child_trace import ChildTrace
 from toolfleet_modules.hosts.processes.enclosure import enclose
 from toolfleet_modules.hosts.processes.frames import Frames, FramesClosed, Head
 from toolfleet_modules.hosts.processes.load_plan import SourceText
-from toolfleet_modules.hosts.processes.log_sender import LogSender
-from toolfleet_modules.hosts.processes.progress_sender import ProgressSender
 from toolfleet_modules.hosts.processes.tool_modules import ToolModules, find_packages_in
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.task_guard import IN_TOOL, guard_tasks
 from toolfleet_modules.sdk.tool import Tool
 from toolfleet_modules.sdk.tool_run import RunMeans
 from toolfleet_registry.contracts import Conversation
-from toolfleet_registry.contracts.logs.log_sink import log_to
-from toolfleet_registry.contracts.progress import report_to
+from toolfleet_registry.contracts.logs.log_message import LogLevel, LogMessage
+from toolfleet_registry.contracts.logs.log_sink import MOST_MESSAGES, LogBudget, LogSink, log_to
+from toolfleet_registry.contracts.progress import Progress, report_to
 from toolfleet_registry.contracts.tool_context import ToolContext
+from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun, Threads
-from toolfleet_registry.tracing.trace_context import read_context
+from toolfleet_registry.tracing import names
+from toolfleet_registry.tracing.port import OpenSpan, Tracing
+from toolfleet_registry.tracing.switch import switch_here, tracing_of
+from toolfleet_registry.tracing.trace_context import TraceContext, carrying, read_context
+
+_MISSING: Final = "the process of the tools is not traced: %s"
+
+
+class ChildTrace:
+    """The traces of one process, as service `module`. By its own environment, which has no more variables than its host gives it."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._tracing: Tracing | None = None
+        self._is_faulty = False
+
+    def set_up(self) -> Tracing | None:
+        """Whatever this process is traced with: a provider that a tool has set is used as it is. `None`: it is not traced."""
+        if self._tracing is None and not self._is_faulty:
+            try:
+                self._tracing = tracing_of(switch_here(), self._module, is_global=True)
+            except SettingsError as exc:  # no reason to serve nothing
+                _log.warning(_MISSING, exc)
+                self._is_faulty = True
+        return self._tracing
+
+    async def of_call(
+        self, parent: TraceContext | None, tool: str, call_id: str | None, run: Awaitable[Reply]
+    ) -> Reply:
+        """What a call comes to, below its host's span. A `parent` of `None`: its host is not traced, and neither is the call."""
+        if parent is None:
+            return await run
+        tracing = self.set_up()
+        if tracing is None:
+            with carrying(parent):
+                return await run
+        said = {names.GEN_AI_OPERATION: names.EXECUTE_TOOL, names.GEN_AI_TOOL_NAME: tool}
+        started = tracing.start(names.execute_name(tool), "internal", said, parent=parent)
+        with tracing.within(started):
+            if isinstance(started, TraceContext):
+                return await run
+            started.note({names.GEN_AI_TOOL_TYPE: "function", names.GEN_AI_TOOL_CALL_ID: call_id})
+            return await _recorded(started, run)
+
+
+async def _recorded(span: OpenSpan, run: Awaitable[Reply]) -> Reply:
+    try:
+        reply = await run
+        if not (reply.is_success or reply.handle or reply.is_question):
+            span.fail("cancelled" if reply.is_stopped else "tool_error")
+    except BaseException as exc:
+        span.fail(type(exc).__name__)
+        raise
+    finally:
+        span.end()
+    return reply
+
 
 _log = logging.getLogger("toolfleet.host")
 
@@ -182,6 +239,62 @@ def main(descriptor: int, limits: dict[str, int | None], paths: list[str]) -> No
     enclose(limits, paths)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(name)s: %(message)s")
     asyncio.run(_serve(descriptor))
+
+
+class LogSender:
+    """In the running loop; what its `sink` takes may come from any thread."""
+
+    def __init__(self, send: Callable[[Head, bytes], None], number: int, least: LogLevel) -> None:
+        self.sink = LogSink(least, self._take)
+        """What takes them."""
+        self._send, self._number = send, number
+        self._loop = asyncio.get_running_loop()
+        self._budget = LogBudget(MOST_MESSAGES - 1)  # the last one may be the word on those that were left out
+
+    async def end(self) -> None:
+        """Return when all that was said so far is on its way."""
+        await asyncio.sleep(0)
+        if (notice := self._budget.notice()) is not None:
+            self._send_body(json.dumps(notice.fields()).encode())
+
+    def _take(self, message: LogMessage) -> None:
+        body = json.dumps(message.fields()).encode()
+        if self._budget.takes(len(body)):
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and a thread has not noticed
+                self._loop.call_soon_threadsafe(self._send_body, body)
+
+    def _send_body(self, body: bytes) -> None:
+        self._send({"kind": "log", "id": self._number}, body)
+
+
+_PAUSE_SECONDS = 0.05
+
+
+class ProgressSender:
+    """In the running loop; `take` may be called from any thread."""
+
+    def __init__(self, send: Callable[[Head], None]) -> None:
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._latest: dict[int, Progress] = {}
+        self._is_waiting = False
+
+    def take(self, number: int, progress: Progress) -> None:
+        """Keep the latest of a call, for the next time that there is something to send."""
+        self._latest[number] = progress
+        if not self._is_waiting:
+            self._is_waiting = True
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and a thread has not noticed
+                self._loop.call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        latest, self._latest = self._latest, {}
+        for number, each in list(latest.items()):
+            self._send({"kind": "progress", "id": number, "fraction": each.fraction, "message": each.message})
+        if latest:
+            self._loop.call_later(_PAUSE_SECONDS, self._tell)
+        else:
+            self._is_waiting = False
 
 
 if __name__ == "__main__":

@@ -1,12 +1,96 @@
 """Declares the setting of approvals' channels; a part of `Settings`."""
 
-from typing import Annotated, Any
+import re
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode
 
-from toolfleet_registry.config.approvals.approval_channels import ApprovalChannels
+from toolfleet_registry.config.host_specs import SecretName
 from toolfleet_registry.config.setting_values import read_json
+from toolfleet_registry.contracts import Level
+from toolfleet_registry.contracts.message import DEFERS_BUILD
+from toolfleet_registry.redis.urls import is_http_url
+
+ApprovalNotice = Literal["asked", "voted", "edited", "approved", "rejected", "expired", "withdrawn"]
+"""What may happen to an approval."""
+
+_MOST_WEBHOOKS = 20  # each has a queue and connections of its own, in every worker
+_MOST_APPROVERS = 20  # each one's secrets are tried for a request
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+_ASKED_AND_DECIDED: tuple[ApprovalNotice, ...] = ("asked", "approved", "rejected", "expired", "withdrawn")
+
+
+class ApprovalWebhook(BaseModel):
+    """One URL that is told of approvals."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
+
+    url: str = Field(repr=False)
+    """Where it is sent to. Nobody but who writes the settings says so."""
+    secret: SecretName
+    """The secret that signs it, by its name in `[secrets]`, or of an environment variable: `whsec_` and base64 of 24 to 64 bytes."""
+    events: tuple[ApprovalNotice, ...] = _ASKED_AND_DECIDED
+    """Of what it is told."""
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        if not is_http_url(url):
+            raise ValueError("must be an http:// or https:// URL with a host")
+        return url
+
+
+class WebhookApprover(BaseModel):
+    """One outside system that may decide, as a user of the fleet."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
+
+    secrets: Annotated[tuple[SecretName, ...], Field(min_length=1, max_length=5)]
+    """The secrets that its requests are signed with, by name; several while one is changed."""
+    user_id: Annotated[str, Field(min_length=1, max_length=256)]
+    """The user in whose name it decides."""
+    permission: Level = "user"
+    """What that user may do: with `users` of a rule the name is enough."""
+
+
+class ApprovalChannels(BaseModel):
+    """Channels of approvals beside commands, REST and MCP."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
+
+    webhooks: tuple[ApprovalWebhook, ...] = ()
+    """Who is told, at most 20."""
+    approvers: dict[str, WebhookApprover] = {}
+    """Name -> an outside system that decides by signed requests, at most 20."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_one_secret(cls, value: Any) -> Any:
+        """`secret = "NAME"` of an approver stands for one in `secrets`."""
+        if not isinstance(value, dict) or not isinstance(value.get("approvers"), dict):
+            return value
+        approvers = {name: _with_list(one) for name, one in value["approvers"].items()}
+        return {**value, "approvers": approvers}
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.webhooks) > _MOST_WEBHOOKS or len(self.approvers) > _MOST_APPROVERS:
+            raise ValueError(f"at most {_MOST_WEBHOOKS} webhooks, and {_MOST_APPROVERS} approvers")
+        if len({each.url for each in self.webhooks}) < len(self.webhooks):
+            raise ValueError("each webhook has a URL of its own")
+        if wrong := [name for name in self.approvers if not _NAME.fullmatch(name)]:
+            raise ValueError(f"an approver cannot be named {wrong[0][:80]!r}: letters, digits, '_', '.' and '-'")
+        names = [name for each in self.approvers.values() for name in each.secrets]
+        if len(set(names)) < len(names) or {each.secret for each in self.webhooks} & set(names):
+            raise ValueError("each approver has secrets of its own, which sign nothing else: who is told could decide")
+        return self
+
+
+def _with_list(approver: Any) -> Any:
+    if not isinstance(approver, dict) or "secret" not in approver or "secrets" in approver:
+        return approver
+    return {**{name: value for name, value in approver.items() if name != "secret"}, "secrets": [approver["secret"]]}
 
 
 class ApprovalSettings(BaseSettings, defer_build=True):

@@ -1,10 +1,27 @@
 """Takes what one attempt reports: how far it is, and its log messages where its caller wants them."""
 
+import asyncio
+import contextlib
+import json
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+
+from redis.exceptions import ResponseError
+
 from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.contracts.logs.log_message import LogLevel, LogMessage
+from toolfleet_registry.contracts.logs.log_sink import MOST_BYTES, MOST_MESSAGES, LogBudget, LogSink, log_to
 from toolfleet_registry.contracts.progress import report_to
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.worker.reports.attempt_log import AttemptLog
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks import worker_runtime
+from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.messages.signatures import Signatures, after_json
+from toolfleet_tasks.redis.connection import RedisConnectionLost
 from toolfleet_tasks.worker.reports.progress import Reports
+from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 
 class AttemptReports:
@@ -22,3 +39,137 @@ class AttemptReports:
         self._progress.end()
         if self._log is not None:
             await self._log.end()
+
+
+_END_SECONDS = 1.0  # for Redis to take what was said last: the call's end waits for it
+# A module may say as much, and then that it has left something out; what is around a message has some bytes, too.
+_MOST, _BYTES = MOST_MESSAGES + 1, 2 * MOST_BYTES
+
+
+class AttemptLog:
+    """The log of one attempt at a `call` whose caller wants messages that are `least` or graver.
+
+    From the moment that it is made whatever is said in this task goes there, until `end`.
+    """
+
+    def __init__(self, call: PublishedCall, least: LogLevel, settings: Settings) -> None:
+        self._call_id, self._settings = call.call_id, settings
+        self._budget = LogBudget(_MOST, _BYTES)
+        self._unwritten = 0
+        self._is_written = asyncio.Event()
+        self._is_over = False
+        log_to(LogSink(least, self._take))
+
+    async def end(self) -> None:
+        """Take no more, once all that was said is published; Redis has a second for that."""
+        log_to(None)
+        await asyncio.sleep(0)  # what threads have said comes first
+        self._is_over = True
+        if (notice := self._budget.notice()) is not None:
+            self._publish(json.dumps(notice.fields()))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_END_SECONDS):
+                while self._unwritten:
+                    self._is_written.clear()
+                    await self._is_written.wait()
+
+    def _take(self, message: LogMessage) -> None:
+        here = worker_runtime.current()
+        if self._is_over or here is None:  # under a pool without a loop there is no writer
+            return
+        text = json.dumps(message.fields())  # escaped: it may hold half a character
+        if not self._budget.takes(len(text)):
+            return
+        if threading.get_ident() == here.thread_id:
+            self._publish(text)
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                here.loop.call_soon_threadsafe(self._publish, text)
+
+    def _publish(self, text: str) -> None:
+        here = worker_runtime.current()
+        if here is None:
+            return
+        if here.part(LogWriter, self._settings).add(self._call_id, text, self._written):
+            self._unwritten += 1
+        else:
+            self._budget.left_out += 1
+
+    def _written(self) -> None:
+        self._unwritten -= 1
+        self._is_written.set()
+
+
+log = get_logger(__name__)
+
+_PATIENCE_SECONDS = 2.0  # for Redis: to be there, and to take a batch
+_BATCH = 200  # messages, each of at most 16 KiB or a little more
+_MOST_BYTES = 16 * 2**20  # that wait for Redis, of all calls together
+
+Written = Callable[[], object]
+"""Is called when a message was published, or dropped."""
+
+
+class LogWriter:
+    """The worker's one writer of log messages. Belongs to the loop of its connections.
+
+    Nothing is kept: who listens hears them. It has the connection on which progress is written, and what Redis does
+    not take in time is dropped.
+    """
+
+    def __init__(self, here: WorkerRuntime, settings: Settings) -> None:
+        self._loop = here.loop
+        self._connection = here.to(str(settings.redis_url), master=settings.sentinel_master, purpose="progress")
+        self._keys, self._signatures = settings.keys, Signatures(settings, "log")
+        self._waiting = deque[tuple[str, bytes, Written]]()
+        self._bytes = 0
+        self._task: asyncio.Task[None] | None = None
+        self._is_dropping = False
+        here.settle.append(self.aclose)
+
+    def add(self, call_id: str, text: str, written: Written) -> bool:
+        """Publish a call's message soon. False if too many wait already; `written` is not called then. On the loop's thread."""
+        content = after_json(text, self._signatures.of(call_id, text)).encode()
+        if self._bytes + len(content) > _MOST_BYTES:
+            return False
+        self._bytes += len(content)
+        self._waiting.append((self._keys.progress(call_id, "-log"), content, written))
+        if self._task is None or self._task.done():
+            # In a context of its own: it outlives the call that happens to be the first.
+            self._task = self._loop.create_task(self._write_all(), name="toolfleet-logs", context=Context())
+        return True
+
+    async def aclose(self) -> None:
+        """Write no more."""
+        if self._task is not None:
+            await end([self._task])
+
+    async def _write_all(self) -> None:
+        while self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+            try:
+                async with asyncio.timeout(_PATIENCE_SECONDS):
+                    await self._connection.connected()
+                    await self._publish(batch)
+                self._is_dropping = False
+            except (RedisConnectionLost, TimeoutError, ResponseError) as exc:
+                batch += self._drop(exc)
+            except Exception as exc:  # noqa: BLE001 - a defect of ours: it must not end the log messages of all calls
+                batch += self._drop(exc)
+            for _, content, written in batch:
+                self._bytes -= len(content)
+                written()
+
+    async def _publish(self, batch: list[tuple[str, bytes, Written]]) -> None:
+        sent = [self._connection.send("PUBLISH", channel, content) for channel, content, _ in batch]
+        for answer in await asyncio.gather(*sent, return_exceptions=True):
+            if isinstance(answer, BaseException):
+                raise answer
+
+    def _drop(self, error: Exception) -> list[tuple[str, bytes, Written]]:
+        """Whoever waits for what was said to be published must not wait for a Redis that is away."""
+        if not self._is_dropping:  # it may be so for hours
+            self._is_dropping = True
+            log.warning("log_messages_dropped", error=str(error) or repr(error))
+        dropped, self._waiting = list(self._waiting), deque()
+        return dropped

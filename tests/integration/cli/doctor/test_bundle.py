@@ -10,7 +10,7 @@ from redis import Redis
 from support.command import Run
 from support.module_server import ModuleServer, serve
 from support.owls import echo
-from toolfleet_cli.doctor.redaction import HIDDEN, Redaction
+from toolfleet_cli.doctor.bundle import HIDDEN, Redaction
 from toolfleet_registry.settings import Settings
 
 SECRETS = ("a-signing-key-of-32-letters-and-more", "another-key-of-a-gateway", "token-of-the-environment")

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from support.processes import is_gone, next_line, python_program
-from toolfleet_cli.local.folder_lock import folder_lock
+from toolfleet_cli.local.fleet import folder_lock
 from toolfleet_cli.local.stop_signals import StopRequested
 from toolfleet_registry.errors import FolderInUse
 
 _OWNER = """
 import os, subprocess, sys, signal
 from pathlib import Path
-from toolfleet_cli.local.folder_lock import folder_lock
+from toolfleet_cli.local.fleet import folder_lock
 with folder_lock(Path(sys.argv[1])) as lock:
     child = subprocess.Popen(["tail", "-f", "/dev/null"], pass_fds=[lock])
     print(child.pid, flush=True)
@@ -54,7 +54,7 @@ def test_what_a_killed_owner_left_behind_is_waited_for(tmp_path: Path, monkeypat
         with pytest.raises(StopRequested), folder_lock(tmp_path, check=stop):
             pytest.fail("we have it")
         with monkeypatch.context() as impatient:
-            impatient.setattr("toolfleet_cli.local.folder_lock._WAIT_SECONDS", 0)
+            impatient.setattr("toolfleet_cli.local.fleet._WAIT_SECONDS", 0)
             with pytest.raises(FolderInUse, match="already: use it") as caught, folder_lock(tmp_path):
                 pytest.fail("we have it")
         assert caught.value.pid is None

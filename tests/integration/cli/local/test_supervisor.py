@@ -13,7 +13,7 @@ import pytest
 from support.processes import is_gone
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.child import DEATHS, Child, Program
-from toolfleet_cli.local.readiness import says
+from toolfleet_cli.local.programs import says
 from toolfleet_cli.local.supervisor import Supervisor
 from toolfleet_registry.errors import ChildFailed
 from toolfleet_registry.settings import Settings

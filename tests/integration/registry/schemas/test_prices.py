@@ -11,8 +11,7 @@ from support.schemas.hostile_schemas import HOSTILE
 from support.schemas.random_schemas import Chance
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schemas.checker import MOST_UNITS, Checker, SchemaWrong, compiled
-from toolfleet_registry.schemas.determinism import is_deterministic
-from toolfleet_registry.schemas.patterns import pieces_of
+from toolfleet_registry.schemas.patterns import is_deterministic, pieces_of
 from toolfleet_registry.schemas.validation import checked, result_fault, schema_fault
 
 T = TypeVar("T")

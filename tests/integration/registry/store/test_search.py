@@ -3,7 +3,7 @@
 import pytest
 
 from toolfleet.stores import InMemoryToolRegistry, ToolRegistry, ToolSpec
-from toolfleet_registry.catalog.search import ToolSearch
+from toolfleet_registry.catalog.catalog import ToolSearch
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition, ToolParameter
 from toolfleet_registry.manifests.definitions import spec_of
 from toolfleet_registry.manifests.overrides import seen_tools

@@ -16,7 +16,7 @@ from toolfleet_registry.contracts.terms.call_terms import CallTotal
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.limits import Within, limits_of
-from toolfleet_tasks.worker.refusals import refusal_of
+from toolfleet_tasks.worker.execute import refusal_of
 
 pytestmark = pytest.mark.usefixtures("same_day")
 

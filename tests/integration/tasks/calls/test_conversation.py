@@ -12,7 +12,7 @@ from support.workers.hand_worker import hand_worker
 from toolfleet import Caller, ToolFleet, ToolResult
 from toolfleet_registry.contracts import Conversation, ToolCall
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.calls.conversation import conversation_for, models_part
+from toolfleet_tasks.calls.prepare import conversation_for, models_part
 
 HERE = Conversation(conversation_id="c1", platform="chat", platform_channel_id="7")
 FORGED = {"platform": "evil", "platform_thread_id": "9", "conversation_id": "other", "text": "hi"}

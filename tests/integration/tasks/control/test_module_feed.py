@@ -10,7 +10,7 @@ from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.waiting import wait_until_sync
 from toolfleet_registry.directory import watch
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.control.module_feed import ModuleFeed
+from toolfleet_tasks.control.beat import ModuleFeed
 
 
 @pytest.fixture

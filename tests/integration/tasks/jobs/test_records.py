@@ -14,7 +14,7 @@ from support.workers.ledgers import RepeatingConnection
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall
 from toolfleet_registry.contracts.jobs import JobSpec, Poll
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.jobs import scripts
+from toolfleet_tasks.jobs import records as stored_jobs
 from toolfleet_tasks.jobs.completion import EndNote, JobEvent
 from toolfleet_tasks.jobs.positions import JobPosition
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
@@ -274,7 +274,7 @@ async def test_a_place_and_what_the_start_told_travel_sealed(redis: Redis, redis
 
 async def test_ended_jobs_are_bounded(redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one user, as many are kept as can be listed; nothing that is long about what they waited for is."""
-    monkeypatch.setattr(scripts, "MOST_ENDED", 3)
+    monkeypatch.setattr(stored_jobs, "MOST_ENDED", 3)
     until = {"status": ["x" * 1_000]}
     async with job_records(redis_url) as records:
         for number in range(6):

@@ -13,7 +13,7 @@ from support.published_call import published as published_call
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BegunBefore, NotPublished, PublishUnconfirmed
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.script_names import Names
+from toolfleet_registry.redis.script import Names
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.control import AdmissionControl

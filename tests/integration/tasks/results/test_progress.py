@@ -17,8 +17,7 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.calls.status import CallStatus
 from toolfleet_tasks.redis.connection import PipelinedConnection
-from toolfleet_tasks.results.channel_watch import ChannelWatch
-from toolfleet_tasks.results.listener import ResultListener
+from toolfleet_tasks.results.listener import ChannelWatch, ResultListener
 from toolfleet_tasks.results.progress import follow_progress
 from toolfleet_tasks.results.verifier import Verifier
 

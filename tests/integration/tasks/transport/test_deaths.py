@@ -12,7 +12,7 @@ from support.workers.held_messages import KEYS, QUEUE, STORE, cut, message, open
 from toolfleet_tasks.lua import queues
 from toolfleet_tasks.messages.deaths import DIED, deaths_of, with_deaths
 from toolfleet_tasks.redis.connection import PipelinedConnection
-from toolfleet_tasks.transport.delivery import read_message
+from toolfleet_tasks.transport.fetcher import read_message
 from toolfleet_tasks.transport.leases import Leases
 
 ADA, BOB, OLD = "wada0-1-0", "wb0b-3-2", "5f3a-1-0"

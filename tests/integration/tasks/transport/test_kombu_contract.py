@@ -37,7 +37,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.fairness.paused_queues import PausedQueues
 from toolfleet_tasks.transport import kombu_transport
-from toolfleet_tasks.transport.consumed_queues import ConsumedQueues
+from toolfleet_tasks.transport.channel_adapter import ConsumedQueues
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from toolfleet_registry.catalog.operator import fleets_registry
 from toolfleet_registry.catalog.registry_events import EventsAfter, events_after
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
-from toolfleet_tasks.control.registry_feed import RegistryFeed
+from toolfleet_tasks.control.beat import RegistryFeed
 from toolfleet_tasks.lua.constants import MOST_EVENTS_WAITING
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.wakeups import webhook_feed

@@ -23,7 +23,7 @@ from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.results.stored import read_stored
-from toolfleet_tasks.worker import rejected
+from toolfleet_tasks.worker import execute
 from toolfleet_tasks.worker.execute import _claimed, _Execution
 from toolfleet_tasks.worker.health_checks import checks_of
 
@@ -106,11 +106,11 @@ def task_of(ledger: Ledger, runner: Runner) -> Any:
     return SimpleNamespace(app=app, request=request, limits=limits, is_followed=False, links=None)
 
 
-async def executed(task: Any, ledger: Ledger, call: PublishedCall, known: rejected.Known) -> str:
+async def executed(task: Any, ledger: Ledger, call: PublishedCall, known: execute.Known) -> str:
     claim = await checks_of(task.app, ledger).claim(call, deaths=0)
     if isinstance(claim, Claim):
         return await _claimed(task, ledger, claim, known)
-    return await rejected.unclaimed(task, ledger, call, claim, deaths=0)
+    return await execute.unclaimed(task, ledger, call, claim, deaths=0)
 
 
 async def audit_line(redis: Redis) -> dict[str, Any]:
@@ -132,7 +132,7 @@ async def test_a_call_that_is_taken_back_before_its_claim_is_not_run(
 
         runner = Runner(known, take_back)
         task = task_of(ledger, runner)
-        assert "cancelled" in await executed(task, ledger, CALL, await rejected.known_terms(task, CALL))
+        assert "cancelled" in await executed(task, ledger, CALL, await execute.known_terms(task, CALL))
 
     assert runner.ran == []
     assert await redis.exists(KEY) == 0

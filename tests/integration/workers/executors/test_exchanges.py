@@ -23,7 +23,7 @@ from toolfleet_workers.executors.http.module_client import SendProgress
 from toolfleet_workers.executors.http.no_reply import NoReply
 from toolfleet_workers.executors.http.request import ModuleRequest
 from toolfleet_workers.executors.http.target import Target
-from toolfleet_workers.executors.http_client import connection_pool
+from toolfleet_workers.executors.http_client import client as http_client
 from toolfleet_workers.executors.http_client.client import HttpClient
 from toolfleet_workers.executors.http_client.response import Response
 
@@ -269,7 +269,7 @@ async def test_a_call_that_is_cancelled_in_a_tls_handshake_leaves_no_connection(
 
 async def test_an_idle_connection_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The module sees it end, without another call."""
-    monkeypatch.setattr(connection_pool, "_KEEPALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(http_client, "_KEEPALIVE_SECONDS", 0.05)
     async with raw_module(answering(http(reply()))) as module, executor_for(module.url) as executor:
         await asyncio.gather(*(executor.execute(published(), seconds=SECONDS) for _ in range(3)))
         await wait_until(lambda: module.departures == 3, "the module has seen them end")
@@ -279,7 +279,7 @@ async def test_an_idle_connection_is_closed_in_time(monkeypatch: pytest.MonkeyPa
 
 async def test_a_connection_that_was_idle_for_long_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its server may be closing it just now."""
-    monkeypatch.setattr(connection_pool, "_KEEPALIVE_SECONDS", -1)
+    monkeypatch.setattr(http_client, "_KEEPALIVE_SECONDS", -1)
     async with raw_module(answering(http(reply()))) as module, executor_for(module.url) as executor:
         for _ in range(3):
             assert (await executor.execute(published(), seconds=SECONDS)).outcome is Outcome.SUCCESS

@@ -17,7 +17,7 @@ from support.waiting import PATIENCE_SECONDS
 from support.workers.finite_lease import FiniteLease, over
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.time import fleet_clock
-from toolfleet_workers.executors.http.fence import Sender
+from toolfleet_workers.executors.http.request import Sender
 from toolfleet_workers.executors.local import LocalExecutor
 from toolfleet_workers.executors.scheduler import SchedulerExecutor
 

@@ -19,7 +19,7 @@ from toolfleet_registry.contracts import ErrorCode
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_workers.executors.http import reply_body
 from toolfleet_workers.executors.http.executor import HttpExecutor
-from toolfleet_workers.executors.http_client import connection_pool
+from toolfleet_workers.executors.http_client import client as http_client
 from toolfleet_workers.executors.http_client.client import HttpClient
 
 LIMIT = 2**20
@@ -425,7 +425,7 @@ async def test_a_reply_that_nobody_asked_for_is_not_the_next_calls_reply() -> No
 
 async def test_a_late_reply_that_nobody_asked_for_is_not_the_next_calls_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same when it comes while the connection is idle."""
-    monkeypatch.setattr(connection_pool, "_KEEPALIVE_SECONDS", 60)  # longer than the test waits
+    monkeypatch.setattr(http_client, "_KEEPALIVE_SECONDS", 60)  # longer than the test waits
     late = asyncio.Event()
 
     async def talkative(peer: Peer) -> None:
@@ -455,7 +455,7 @@ async def test_what_arrives_just_before_the_next_call_is_not_its_reply(
     speak: Callable[[asyncio.StreamWriter], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if the loop has had no turn in which to notice it: nothing was sent over that connection."""
-    monkeypatch.setattr(connection_pool, "_KEEPALIVE_SECONDS", 60)  # longer than the test waits
+    monkeypatch.setattr(http_client, "_KEEPALIVE_SECONDS", 60)  # longer than the test waits
     peers: list[Peer] = []
 
     async def talkative(peer: Peer) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolfleet_registry.catalog.search import ToolSearch
+from toolfleet_registry.catalog.catalog import ToolSearch
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.manifests.overrides import SeenTool, seen_tools
 from toolfleet_registry.searching.index import SearchDocument, TextIndex

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from toolfleet_registry.local.code_digests import code_digest
+from toolfleet_registry.local.local_function import code_digest
 
 OWL = "def owl() -> int:\n    return 1\n"
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from toolfleet_registry.errors import PersonalDataBlocked
-from toolfleet_registry.personal_data.json_leaves import DEEPEST
-from toolfleet_registry.personal_data.personal_data import PersonalData
+from toolfleet_registry.personal_data.personal_data import DEEPEST, PersonalData
 from toolfleet_registry.personal_data.strategies import Strategy
 
 KEY = b"sixteen bytes or more"

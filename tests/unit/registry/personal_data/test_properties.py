@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.personal_data.corpus import labelled_texts
-from toolfleet_registry.personal_data.personal_data import PersonalData
-from toolfleet_registry.personal_data.quick_check import QuickCheck
+from toolfleet_registry.personal_data.personal_data import PersonalData, QuickCheck
 from toolfleet_registry.personal_data.strategies import Strategy
 
 KEY = b"sixteen bytes or more"

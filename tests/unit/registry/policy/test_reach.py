@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from toolfleet_registry.catalog import hidden_tools
-from toolfleet_registry.catalog.hidden_tools import say_hidden
+from toolfleet_registry.catalog import catalog
+from toolfleet_registry.catalog.catalog import say_hidden
 from toolfleet_registry.catalog.toolset import ToolSet
 from toolfleet_registry.contracts import Caller, ModuleManifest, ToolDefinition
 from toolfleet_registry.manifests.overrides import seen_tools
@@ -31,7 +31,7 @@ def _manifest(tool: ToolDefinition) -> ModuleManifest:
 
 @pytest.fixture(autouse=True)
 def said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hidden_tools, "_said", set[str])
+    monkeypatch.setattr(catalog, "_said", set[str])
 
 
 @pytest.mark.parametrize(

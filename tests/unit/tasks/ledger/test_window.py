@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from toolfleet_tasks.ledger import window as ledger_window
-from toolfleet_tasks.ledger.window import LedgerWindow
+from toolfleet_tasks.ledger import ledger
+from toolfleet_tasks.ledger.ledger import LedgerWindow
 
 
 @pytest.fixture
 def window(monkeypatch: pytest.MonkeyPatch) -> LedgerWindow:
-    monkeypatch.setattr(ledger_window, "_MOST_AT_ONCE", 2)
+    monkeypatch.setattr(ledger, "_MOST_AT_ONCE", 2)
     return LedgerWindow(lambda: float("-inf"))
 
 
@@ -55,7 +55,7 @@ async def test_one_silence_is_enough(window: LedgerWindow) -> None:
 
 async def test_a_redis_that_is_heard_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """While its answers come, though not yet ours, nobody gives up; but not for ever."""
-    monkeypatch.setattr(ledger_window, "_LONGEST_SECONDS", 0.5)
+    monkeypatch.setattr(ledger, "_LONGEST_SECONDS", 0.5)
     clock = asyncio.get_running_loop().time
     window, began_at = LedgerWindow(clock), clock()
     with pytest.raises(TimeoutError):

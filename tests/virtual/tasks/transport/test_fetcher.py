@@ -18,8 +18,7 @@ from toolfleet_tasks.aio.greenlet_bridge import await_
 from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.transport import fetcher as intake_module
 from toolfleet_tasks.transport import ready_queues, reservations
-from toolfleet_tasks.transport.delivery import Message
-from toolfleet_tasks.transport.fetcher import BATCH
+from toolfleet_tasks.transport.fetcher import BATCH, Message
 from toolfleet_tasks.transport.notify_keys import MOST_CONNECTIONS
 
 

@@ -16,8 +16,8 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.presence.fleet_versions import note_of
-from toolfleet_tasks.worker import prober as prober_module
-from toolfleet_tasks.worker.prober import UNREADY_SECONDS, Finding, Prober
+from toolfleet_tasks.worker import health_checks
+from toolfleet_tasks.worker.health_checks import UNREADY_SECONDS, Finding, Prober
 
 KEY, SLOTS = Keys().breaker("owls"), Keys().slots("fast")
 DUE: dict[Any, Any] = {"failures": 20, "open_until": 1}
@@ -93,7 +93,7 @@ async def test_who_stands_still_while_it_looks_is_replaced(redis: Redis, worker:
     stuck = asyncio.create_task(probe(one))
     await one.modules.asked.wait()
     assert await probe(two) is Finding.OPEN, "one at a time"
-    await asyncio.sleep(prober_module._LOCK_SECONDS)
+    await asyncio.sleep(health_checks._LOCK_SECONDS)
     assert await probe(two) is Finding.WELL
     assert two.modules.looks == 1
     before = await redis.hgetall(KEY)

@@ -5,7 +5,7 @@ from typing import Any
 from toolfleet_registry.contracts import Audit, ResultFile, ToolResult
 from toolfleet_registry.contracts.dead_letters import DeadAttempt, DeadLetter
 from toolfleet_registry.contracts.jobs import WakeUp
-from toolfleet_tasks.calls.begun_call import BegunCall
+from toolfleet_tasks.calls.begun_calls import BegunCall
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.wakeups.events import wake_body
 from wire.stored.samples.approval_forms import CALL

@@ -1,20 +1,52 @@
 """Reads a module's answer to `POST /execute` strictly, because what follows depends on it."""
 
+from binascii import a2b_base64
 from dataclasses import replace
 from typing import Any, Literal
 
-from pydantic import ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, TypeAdapter, ValidationError, ValidationInfo, field_validator, model_validator
 
-from toolfleet_registry.contracts import EffectState, ModuleMessage, PublishedCall, ToolResult
+from toolfleet_registry.contracts import EffectState, ModuleMessage, PublishedCall, ResultFile, ToolResult
 from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.result_files import MOST_FILES
 from toolfleet_registry.errors import BodyTooLarge
 from toolfleet_registry.system.http_bodies import loads_strict
+from toolfleet_registry.system.loggers import get_logger
 from toolfleet_workers.executors.error_text import readable
 from toolfleet_workers.executors.http.acceptance import is_acceptance, judge_acceptance
 from toolfleet_workers.executors.http.input_reply import is_question, judge_question
-from toolfleet_workers.executors.http.reply_files import files_of
 from toolfleet_workers.runner.attempts import unsuccessful
+
+log = get_logger(__name__)
+
+_FILES = TypeAdapter(tuple[ResultFile, ...])
+
+
+def files_of(call: PublishedCall, sent: object) -> tuple[ResultFile, ...]:
+    """What a reply has as `files`. Other modules may mean something else by that: what cannot be ours is none.
+
+    The call has succeeded all the same, and its result says in words which files there were.
+    """
+    try:
+        files = _FILES.validate_python(sent)
+        for file in files:
+            a2b_base64(file.data, strict_mode=True)
+    except ValidationError as exc:
+        fault = exc.errors(include_url=False, include_input=False, include_context=False)[0]
+        where, why = ".".join(map(str, fault["loc"]))[:_SHOWN_FILES], fault["msg"]
+        log.warning("module_files_ignored", call_id=call.call_id, tool=call.tool_name, error=f"{where}: {why}")
+    except ValueError as exc:
+        log.warning("module_files_ignored", call_id=call.call_id, tool=call.tool_name, error=str(exc))
+    else:
+        if len(files) <= MOST_FILES:
+            return files
+        error = f"there are {len(files)}; at most {MOST_FILES} are taken"
+        log.warning("module_files_ignored", call_id=call.call_id, tool=call.tool_name, error=error)
+    return ()
+
+
+_SHOWN_FILES = 80  # characters of a place, which may have been made up
 
 
 class ModuleReply(ModuleMessage):

@@ -7,6 +7,7 @@ proxies, netrc or answers to 401.
 import asyncio
 import errno
 import os
+import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from socket import gaierror
@@ -20,8 +21,114 @@ from toolfleet_workers.executors.http.no_reply import Blocked, NotConnected, sil
 from toolfleet_workers.executors.http.request import ModuleRequest
 from toolfleet_workers.executors.http.target import Origin
 from toolfleet_workers.executors.http_client.connection import Connection
-from toolfleet_workers.executors.http_client.connection_pool import Pool
 from toolfleet_workers.executors.http_client.response import Response
+
+# A POST on a connection that its server is just closing has an unknown outcome. Servers close idle ones after 2 s
+# (gunicorn) or 5 s (uvicorn, node); the rest is room for a slow network and a busy loop.
+_KEEPALIVE_SECONDS = 1
+_READ_BYTES = 2**16  # at a time
+
+
+class Pool:
+    """Has no limit: how many calls run is decided by the worker's slots, and a call must not wait in two places."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.buffer = memoryview(bytearray(_READ_BYTES))
+        self.addresses = Addresses()
+        self.is_closed = False
+        self._all: set[Connection] = set()
+        self._idle: dict[Origin, list[Connection]] = {}  # in the order in which they became so
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._last_is_gone = asyncio.Event()
+
+    def take(self, origin: Origin) -> Connection | None:
+        """The connection that was used last, if it is still good. Nothing else will get it."""
+        idle = self._idle.get(origin)
+        oldest = self.loop.time() - _KEEPALIVE_SECONDS
+        while idle:
+            connection = idle.pop()
+            # What has come unasked, or that the module has closed, must not meet the next request.
+            if connection.is_open and connection.idle_since >= oldest and connection.is_quiet():
+                return connection
+            connection.abort()
+        return None
+
+    def idle(self) -> list[Connection]:
+        """Those that are open and wait for another request."""
+        return [connection for idle in self._idle.values() for connection in idle if connection.is_open]
+
+    async def aclose(self) -> None:
+        """Close every connection, in use or not."""
+        self.is_closed = True
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        self._idle.clear()
+        for connection in list(self._all):
+            connection.abort()
+        if self._all:  # their sockets are closed in the loop's next turns
+            await self._last_is_gone.wait()
+
+    def add(self, connection: Connection) -> None:
+        """Know a connection that has been opened."""
+        self._all.add(connection)
+
+    def keep(self, connection: Connection) -> None:
+        """Have it wait for another request, for a while."""
+        connection.idle_since = self.loop.time()
+        self._idle.setdefault(connection.origin, []).append(connection)
+        if self._sweeping is None:
+            self._sweeping = self.loop.call_later(_KEEPALIVE_SECONDS, self._sweep)
+
+    def forget(self, connection: Connection) -> None:
+        """Know no more of a connection that has been closed."""
+        self._all.discard(connection)
+        if self.is_closed and not self._all:
+            self._last_is_gone.set()
+
+    def _sweep(self) -> None:
+        """Close what was idle for too long: at the latest after twice the time. One timer for all."""
+        oldest = self.loop.time() - _KEEPALIVE_SECONDS
+        for connection in self.idle():
+            if connection.idle_since <= oldest:
+                connection.abort()
+        self._idle = {
+            origin: still for origin, idle in self._idle.items() if (still := [one for one in idle if one.is_open])
+        }
+        self._sweeping = self.loop.call_later(_KEEPALIVE_SECONDS, self._sweep) if self._idle else None
+
+
+# Long enough for a burst of connections, short enough for a module that moves.
+_GOOD_SECONDS = 10
+
+
+class Addresses:
+    """What the name service has said to the running loop, by host and port."""
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[str, int], tuple[float, asyncio.Task[Sequence[AddrInfoType]]]] = {}
+
+    async def of(self, host: str, port: int) -> Sequence[AddrInfoType]:
+        """Raises `OSError`, or `UnicodeError` for what cannot be a host's name. Such an answer is not kept."""
+        loop = asyncio.get_running_loop()
+        since, answer = self._asked.get((host, port), (0.0, None))
+        if answer is None or (answer.done() and (_has_failed(answer) or loop.time() > since + _GOOD_SECONDS)):
+            answer = loop.create_task(_ask(host, port))
+            answer.add_done_callback(_has_failed)  # or asyncio logs a failure for which nobody waits any more
+            self._asked[host, port] = loop.time(), answer
+        return await asyncio.shield(answer)  # others may wait for it, too
+
+
+def _has_failed(answer: asyncio.Task[Sequence[AddrInfoType]]) -> bool:
+    return answer.cancelled() or answer.exception() is not None
+
+
+async def _ask(host: str, port: int) -> Sequence[AddrInfoType]:
+    try:  # what is no name needs no name service, and no thread to wait for one
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
 
 # Longer than a module needs that is merely busy, short enough to try again.
 CONNECT_SECONDS = 5

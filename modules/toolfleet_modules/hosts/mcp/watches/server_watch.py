@@ -4,20 +4,70 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import mcp_types as types
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost, listen
+from mcp.shared.exceptions import MCPError
+from mcp.shared.subscriptions import PromptsListChanged, ResourcesListChanged, ResourceUpdated, ServerEvent
+from pydantic import ValidationError
 
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession
 from toolfleet_modules.hosts.mcp.server_away import ServerAway
-from toolfleet_modules.hosts.mcp.watches.newer_subscription import NewerSubscription
-from toolfleet_modules.hosts.mcp.watches.older_subscription import OlderSubscription
-from toolfleet_modules.hosts.mcp.watches.pending_changes import PendingChanges
-from toolfleet_modules.hosts.mcp.watches.subscription import Refusals, ServerSubscription
+from toolfleet_modules.hosts.mcp.watches.subscription import OnChange, Refusals, ServerSubscription
 from toolfleet_modules.hosts.mcp.watches.watch_port import WatchPort
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.functions.server_change import MOST_WATCHED, ServerChange, is_within
 from toolfleet_registry.time import machine_clock
+
+_UNSUBSCRIBE_SECONDS = 10.0  # for a server to answer
+_REFUSED_SECONDS = 60.0  # until a resource is asked for again that was refused
+
+
+class OlderSubscription:
+    """Of one session, whose notifications come by themselves."""
+
+    def __init__(self, connection: McpSession) -> None:
+        self._connection = connection
+        self._held = set[str]()
+        self._refused = dict[str, tuple[MCPError, float]]()
+
+    async def become(self, uris: frozenset[str], again: frozenset[str]) -> Refusals:
+        """As `ServerSubscription` says."""
+        now = machine_clock.monotonic()
+        self._refused = {
+            uri: (error, until)
+            for uri, (error, until) in self._refused.items()
+            if uri in uris and uri not in again and until > now
+        }
+        for uri in sorted(uris - self._held - self._refused.keys()):
+            try:
+                await self._asked(types.SubscribeRequest(params=types.SubscribeRequestParams(uri=uri)))
+                self._held.add(uri)
+            except MCPError as exc:
+                self._refused[uri] = exc, machine_clock.monotonic() + _REFUSED_SECONDS
+        for uri in sorted(self._held - uris):
+            self._held.discard(uri)
+            with contextlib.suppress(MCPError):
+                await self._asked(types.UnsubscribeRequest(params=types.UnsubscribeRequestParams(uri=uri)))
+        return {uri: error for uri, (error, _) in self._refused.items()}
+
+    async def end(self) -> None:
+        """It ends with its session."""
+
+    async def _asked(self, request: Any) -> None:
+        """Raises `MCPError` and `ServerAway`."""
+        try:
+            async with asyncio.timeout(_UNSUBSCRIBE_SECONDS):
+                await self._connection.request(request)
+        except TimeoutError:
+            raise MCPError(
+                types.REQUEST_TIMEOUT, f"The server did not answer within {_UNSUBSCRIBE_SECONDS:g} s."
+            ) from None
+        except ValidationError:
+            raise MCPError(types.INTERNAL_ERROR, "The server's answer is none of the protocol.") from None
+
 
 _log = logging.getLogger("toolfleet.host")
 
@@ -169,3 +219,128 @@ class ServerWatch:
             except Exception as exc:  # noqa: BLE001 - a defect of ours: later changes are told all the same
                 _log.error("Changes of %s are not told", self._name, exc_info=exc)
             await asyncio.sleep(_TOGETHER_SECONDS)
+
+
+_SECONDS = 10.0  # for a server to begin a stream
+_PAUSE_SECONDS = 2.0  # until a stream that ended is asked for again
+
+Begun = asyncio.Future[types.SubscriptionFilter]
+
+
+class NewerSubscription:
+    """Of one session. `on_change` is told of all that may have changed where a stream has ended."""
+
+    def __init__(self, connection: McpSession, on_change: OnChange) -> None:
+        self._connection = connection
+        self._on_change = on_change
+        self._uris: frozenset[str] | None = None
+        self._refused: Refusals = {}
+        self._stream: asyncio.Task[None] | None = None
+        self._not_before = 0.0
+
+    async def become(self, uris: frozenset[str], again: frozenset[str]) -> Refusals:
+        """As `ServerSubscription` says. The new stream begins before the old one ends: nothing is missed between."""
+        is_gone = self._stream is None or self._stream.done()
+        if self._uris == uris and not again & self._refused.keys() and not is_gone:
+            return self._refused
+        if is_gone and not again and machine_clock.monotonic() < self._not_before:
+            return self._refused
+        was_lost = is_gone and self._stream is not None
+        before, begun = self._stream, asyncio.get_running_loop().create_future()
+        self._stream = asyncio.create_task(self._listen(uris, begun), name="toolfleet-mcp-watch")
+        self._not_before = machine_clock.monotonic() + _PAUSE_SECONDS
+        self._uris = uris
+        try:
+            async with asyncio.timeout(_SECONDS):
+                honored = set((await begun).resource_subscriptions or ())
+            refusal = MCPError(types.INVALID_PARAMS, "The server does not let this resource be watched.")
+            self._refused = dict.fromkeys(uris - honored, refusal)
+        except (MCPError, TimeoutError) as exc:
+            await _ended(self._stream)
+            refusal = MCPError(types.REQUEST_TIMEOUT, "The server did not answer.")
+            self._refused = dict.fromkeys(uris, exc if isinstance(exc, MCPError) else refusal)
+        if before is not None:
+            await _ended(before)
+        if was_lost:
+            self._tell_all(uris)
+        return self._refused
+
+    async def end(self) -> None:
+        """Hear of nothing more."""
+        if self._stream is not None:
+            await _ended(self._stream)
+
+    def _tell_all(self, uris: frozenset[str]) -> None:
+        for change in (ServerChange("prompts"), ServerChange("resources")):
+            self._on_change(change)
+        for uri in uris:
+            self._on_change(ServerChange("resource", uri))
+
+    async def _listen(self, uris: frozenset[str], begun: Begun) -> None:
+        has = self._connection.capabilities
+        try:
+            async with listen(
+                self._connection.session,
+                prompts_list_changed=has.prompts is not None,
+                resources_list_changed=has.resources is not None,
+                resource_subscriptions=sorted(uris),
+            ) as stream:
+                if not begun.done():
+                    begun.set_result(stream.honored)
+                async for event in stream:
+                    self._hear(event)
+        except (MCPError, SubscriptionLost, TimeoutError, RuntimeError, ListenNotSupportedError) as exc:
+            if not begun.done():
+                why = (
+                    exc if isinstance(exc, MCPError) else MCPError(types.INTERNAL_ERROR, "The server tells of nothing.")
+                )
+                begun.set_exception(why)
+        finally:
+            begun.cancel()
+
+    def _hear(self, event: ServerEvent) -> None:
+        match event:
+            case PromptsListChanged():
+                self._on_change(ServerChange("prompts"))
+            case ResourcesListChanged():
+                self._on_change(ServerChange("resources"))
+            case ResourceUpdated():
+                self._on_change(ServerChange("resource", str(event.uri)))
+            case _:
+                pass
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+_MOST = 2 * MOST_WATCHED  # what is watched may be others meanwhile, while nobody can be told
+
+
+class PendingChanges:
+    """At most twice as many as can be watched: of more the first are forgotten."""
+
+    def __init__(self) -> None:
+        self._waiting = dict[ServerChange, None]()
+        self._there = asyncio.Event()
+
+    def put(self, change: ServerChange) -> None:
+        """Note one, unless it is there."""
+        self._waiting.setdefault(change)
+        if len(self._waiting) > _MOST:
+            del self._waiting[next(iter(self._waiting))]
+        self._there.set()
+
+    def put_again(self, changes: Iterable[ServerChange]) -> None:
+        """Note again what could not be told."""
+        for change in changes:
+            self.put(change)
+
+    async def take(self) -> tuple[ServerChange, ...]:
+        """All that there are, as soon as there is one."""
+        await self._there.wait()
+        self._there.clear()
+        taken = tuple(self._waiting)
+        self._waiting.clear()
+        return taken
