@@ -53,7 +53,7 @@ _HANGS_FACTOR = 2
 _CALLS, _FAULTS = 300, 20
 _SCENES = {"approvals": {"approved", "rejected", "expired"}, "jobs": {"job"}, "wakeups": {"core", "stream", "job"}}
 """Of the rows, by the folder of what they are about; all others are about calls."""
-_OF_CALLS = {"call", "crowd", "away", "queued", "late"}
+_OF_CALLS = {"call", "crowd", "queued", "late"}
 _LIFE: dict[str, Mapping[Life, int]] = {"approvals": {"approvals": 40}, "jobs": {"jobs": 20}, "wakeups": {"jobs": 20}}
 """Of plans about the same, which have few calls beside it."""
 

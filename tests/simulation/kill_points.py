@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 Effect = Literal["once", "idempotent", "read", "undeclared"]
 Fate = Literal["dies", "pauses"]
-SceneName = Literal[
-    "call", "crowd", "away", "queued", "late", "approved", "rejected", "expired", "job", "core", "stream"
-]
+SceneName = Literal["call", "crowd", "queued", "late", "approved", "rejected", "expired", "job", "core", "stream"]
 Victim = Literal["worker", "agent", "approver", "beat", "core"]
 EFFECTS: tuple[Effect, ...] = ("once", "idempotent", "read", "undeclared")
 _ROOT = Path(__file__).parents[2]
@@ -86,7 +84,6 @@ ROWS: tuple[Row, ...] = (
     *(Row("call", "worker", each, 2, fate="pauses") for each in ("read_fails", "idempotent_declines")),
     Row("call", "worker", "idempotent_repels"),
     Row("crowd", "agent", "read_lasts", is_bounded=True),
-    Row("away", "agent", "once_works"),
     *(Row("queued", "worker", f"{each}_works", 2) for each in ("once", "read")),
     *(Row("late", "worker", f"{each}_lasts") for each in ("once", "read")),
     *(Row("call", "agent", f"{each}_works") for each in EFFECTS),

@@ -48,7 +48,6 @@ _TAKES = {"retries": 1.0} | dict.fromkeys(("lasts", "fails", "declines"), 3 * _L
 """How long a call takes at the most that is executed so: a retry's pause is under a second."""
 _LATE_TIMEOUT_SECONDS = 2.0
 _BOUND = 2
-_AWAY_SECONDS = 2.0
 _EXPIRES_SECONDS = 2
 _ACTS_SECONDS = 1.2  # others look for news meanwhile
 _MOST_ATTEMPTS = 2
@@ -113,7 +112,7 @@ class Scene:
             declared = {} if effect == "undeclared" else {"effect": effect}
             for how in ("works", "lasts", "retries", "fails", "declines", "repels"):
                 self.module.add(f"{effect}_{how}", self._execute, **declared)
-        self._served = await self.bed.serve(self.module)
+        await self.bed.serve(self.module)
 
     async def play(self, write: int, part: float) -> list[str]:
         """Ask once, while the row's member dies at this write. Returns what did not hold."""
@@ -227,7 +226,7 @@ class Scene:
         if not result.success and not is_declined and not (is_unknown and may_be_unknown):
             found.append(f"ended as {result.error_code} {result.effect_state}: {result.error}")
         has_letter = bool(self.look("HEXISTS", _KEYS.dead, call_id))
-        if has_letter == (result.success or is_declined):
+        if has_letter == (result.success or is_declined) and not (is_declined and self.has_died):
             found.append(f"{'a' if has_letter else 'no'} dead letter of {result.error_code or 'success'}")
         return found
 
@@ -346,23 +345,6 @@ class CrowdScene(Scene):
         if self.most_running > _BOUND:
             found.append(f"{self.most_running} at once")
         return found
-
-
-class AwayScene(Scene):
-    """A call whose module is away, and comes back. Nobody dies: another worker may take the port."""
-
-    has_beat = False
-
-    async def ask(self, ref: str) -> list[str]:
-        """Implements `Scene.ask`."""
-        self._served.kill()
-        call = ToolCall(tool_name=f"owls.{self.row.tool}", arguments={"ref": ref})
-        calling = asyncio.create_task(self.fleet.call(call, _OWNER, timeout=TIMEOUT_SECONDS))
-        await asyncio.sleep(_AWAY_SECONDS)
-        self._served = await self.bed.serve(self.module, port=int(self.module.url.rpartition(":")[2]))
-        result = await calling
-        found = await self.is_over(result.audit.call_id or "")
-        return found + self.executed_well(ref, result, self.row.tool.partition("_")[0])
 
 
 class QueuedScene(Scene):
@@ -652,7 +634,6 @@ def _entries(look: Callable[..., Any], stream: str) -> list[Any]:
 SCENES: Mapping[str, type[Scene]] = {
     "call": CallScene,
     "crowd": CrowdScene,
-    "away": AwayScene,
     "queued": QueuedScene,
     "late": LateScene,
     "approved": ApprovalScene,
