@@ -38,6 +38,48 @@ _LOG_LINES, _LOG_BYTES = 200, 256 * 2**10
 # May name people, or what they do: of these only whether they are set.
 _PERSONAL = frozenset({"agents", "hosts", "secrets"})
 
+HIDDEN = "(hidden)"
+
+_KEPT = frozenset(
+    {
+        "attempt",
+        "calls",
+        "command",
+        "count",
+        "delay",
+        "failed",
+        "failures",
+        "health",
+        "is_unreached",
+        "lane",
+        "level",
+        "mode",
+    }
+    | {
+        "modules",
+        "module",
+        "queue",
+        "release",
+        "seconds",
+        "so_far",
+        "state",
+        "status",
+        "timestamp",
+        "version",
+        "workers",
+    }
+)
+_SHORTEST_SECRET = 4  # characters: shorter ones would be found everywhere
+_EVENT = re.compile(r"[a-z][a-z0-9_]{2,60}")
+_CONSOLE = re.compile(
+    r"(?P<time>\d{4}-\d\d-\d\dT[\d:.]+Z?) \[(?P<level>\w+) *\] (?P<event>[a-z][a-z0-9_]+) +\[[\w.]+\](?P<rest>.*)"
+)
+_FIELD = re.compile(r"""(?:^| )(?P<name>\w+)=(?P<value>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\[[^\]]*\]|[^ ]+)""")
+_HARMLESS_VALUE = re.compile(r"[\w.:;,\[\]'\" -]{0,200}")  # no address of a person, no URL
+_FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>[\w<>.]+)')
+_USER_INFO = re.compile(r"(?<=://)[^/@\s\"']+@")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
 
 def write_bundle(path: Path, patient: Patient, found: Examination) -> list[str]:
     """Write it, and return the names of its files. Raises `OSError`; another file of that name is replaced."""
@@ -98,49 +140,6 @@ def _logs(folder: Path) -> Iterable[tuple[str, list[str]]]:
                 yield path.name, log.read().decode(errors="replace").splitlines()[-_LOG_LINES:]
         except OSError:
             continue
-
-
-HIDDEN = "(hidden)"
-
-_KEPT = frozenset(
-    {
-        "attempt",
-        "calls",
-        "command",
-        "count",
-        "delay",
-        "failed",
-        "failures",
-        "health",
-        "is_unreached",
-        "lane",
-        "level",
-        "mode",
-    }
-    | {
-        "modules",
-        "module",
-        "queue",
-        "release",
-        "seconds",
-        "so_far",
-        "state",
-        "status",
-        "timestamp",
-        "version",
-        "workers",
-    }
-)
-_SHORTEST_SECRET = 4  # characters: shorter ones would be found everywhere
-_EVENT = re.compile(r"[a-z][a-z0-9_]{2,60}")
-_CONSOLE = re.compile(
-    r"(?P<time>\d{4}-\d\d-\d\dT[\d:.]+Z?) \[(?P<level>\w+) *\] (?P<event>[a-z][a-z0-9_]+) +\[[\w.]+\](?P<rest>.*)"
-)
-_FIELD = re.compile(r"""(?:^| )(?P<name>\w+)=(?P<value>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\[[^\]]*\]|[^ ]+)""")
-_HARMLESS_VALUE = re.compile(r"[\w.:;,\[\]'\" -]{0,200}")  # no address of a person, no URL
-_FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>[\w<>.]+)')
-_USER_INFO = re.compile(r"(?<=://)[^/@\s\"']+@")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Redaction:

@@ -29,6 +29,14 @@ from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 
+_log = logging.getLogger("toolfleet.host")
+
+_REDIS_SECONDS = 5.0
+_LISTEN_SECONDS = 0.5  # between two questions
+# Until Redis is asked again that did not answer: whoever wants a reload waits three seconds for hosts to begin.
+_AWAY_SECONDS = 1.0
+_INSTALL_SECONDS = 40.0  # for packages that are being installed, before the answer says that they are not there
+
 
 def folder_host(settings: Settings, folder: Path | None, *, beside: Path, name: str | None = None) -> FolderHost:
     """The host of a folder, or of `tools` that are named, as `[hosts.NAME]` has it if that is there; `beside` is where `toolfleet.toml` lies.
@@ -104,15 +112,6 @@ def fence_of(spec: FencedSpec, name: str, sources: Mapping[str, SecretSource], *
         isolation=spec.isolation,
         variables={each: os.environ[each] for each in spec.variables},
     )
-
-
-_log = logging.getLogger("toolfleet.host")
-
-_REDIS_SECONDS = 5.0
-_LISTEN_SECONDS = 0.5  # between two questions
-# Until Redis is asked again that did not answer: whoever wants a reload waits three seconds for hosts to begin.
-_AWAY_SECONDS = 1.0
-_INSTALL_SECONDS = 40.0  # for packages that are being installed, before the answer says that they are not there
 
 
 class ReloadableHost(Protocol):

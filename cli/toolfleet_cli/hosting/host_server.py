@@ -28,8 +28,16 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.listening import listening_socket
 from toolfleet_registry.system.private_process import hide_process
 
+_log = logging.getLogger("toolfleet.host")
+
 _TIMED = "/execute"
 _CUT_OFF = "0"  # in the place of a status: nobody was answered
+
+_REDIS_SECONDS = 5.0
+_PROBE_SECONDS = 10.0
+_GRACE_SECONDS = 5  # for calls that run when the host is to end
+_COLLECT_AFTER = (50_000, 20, 20)  # objects, then collections of the generation below
+_OTHERS_SECONDS = 1.5  # for workers to send what comes to other hosts: they ask twice a second who is there
 
 
 class HostMetrics:
@@ -87,15 +95,6 @@ def host_metrics(settings: Settings | None, module: str) -> Generator[HostMetric
     finally:
         endpoint.close()
         process_recorder.stop()
-
-
-_log = logging.getLogger("toolfleet.host")
-
-_REDIS_SECONDS = 5.0
-_PROBE_SECONDS = 10.0
-_GRACE_SECONDS = 5  # for calls that run when the host is to end
-_COLLECT_AFTER = (50_000, 20, 20)  # objects, then collections of the generation below
-_OTHERS_SECONDS = 1.5  # for workers to send what comes to other hosts: they ask twice a second who is there
 
 
 class ServedHost(AnnouncedParts, Protocol):

@@ -29,9 +29,11 @@ from toolfleet_registry.watching.server_changes import ServerChanges
 from toolfleet_registry.watching.watched_resources import WatchedResources
 
 _PLACE = re.compile(r"\$\{[^}]*\}")
-_NAMED = re.compile(rf"\$\{{({NAME_FORM})\}}")
+_NAMED_SECRET = re.compile(rf"\$\{{({NAME_FORM})\}}")
 _CREDENTIAL = re.compile("token|key|secret|passw|auth|credential|cookie", re.IGNORECASE)
 _SHORTEST = 8  # characters: what is shorter cannot be hidden
+
+_REDIS_SECONDS = 5.0
 
 
 def mcp_host(settings: Settings, spec: McpSpec, *, name: str, beside: Path, config: Path | None = None) -> McpHost:
@@ -96,7 +98,7 @@ def options_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path, co
 def _secrets_of(spec: McpSpec, settings: Settings, beside: Path) -> Secrets:
     """Those that are named, those that stand in `env`, `headers` and `oauth`, and what is written there that looks like one."""
     texts = {**spec.env, **spec.headers, **oauth_texts(spec.oauth)}
-    named = dict.fromkeys([*spec.secrets, *(place for text in texts.values() for place in _NAMED.findall(text))])
+    named = dict.fromkeys([*spec.secrets, *(place for text in texts.values() for place in _NAMED_SECRET.findall(text))])
     read = read_secrets(named, settings.secrets, folder=beside)
     written = {
         key: text
@@ -120,7 +122,7 @@ def _check_arguments(name: str, words: Iterable[str]) -> None:
 
 
 def _filled(texts: Mapping[str, str], secrets: Secrets) -> dict[str, str]:
-    if wrong := [key for key, text in texts.items() if _PLACE.search(_NAMED.sub("", text))]:
+    if wrong := [key for key, text in texts.items() if _PLACE.search(_NAMED_SECRET.sub("", text))]:
         raise SettingsError(f"{wrong[0]} has a place that names no secret: it is written ${{NAME}}.")
     try:
         return {key: secrets.fill(text) for key, text in texts.items()}
@@ -158,9 +160,6 @@ def oauth_options(
         client_metadata_url=spec.client_metadata_url,
         scopes=spec.scopes,
     )
-
-
-_REDIS_SECONDS = 5.0
 
 
 class RedisWatches:

@@ -40,6 +40,13 @@ Say = Callable[[str], None]
 SECONDS = 300.0
 """For a person to log in."""
 
+HOST = "127.0.0.1"
+PATH = "/callback"
+
+_CLOSE_SECONDS = 5
+_CODE = re.compile(r"[a-z_]{1,40}")
+_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
+
 
 def log_in(settings: Settings, spec: McpSpec, name: str, say: Say, *, beside: Path, seconds: float = SECONDS) -> None:
     """Log a person in for this module, in the foreground; `say` prints where, and what came of it. Raises `SettingsError` for what cannot be."""
@@ -75,14 +82,6 @@ async def _logged_in(options: OAuthOptions, spec: McpSpec, headers: Mapping[str,
 
 def _unheard(*said: object) -> None:
     """Leave what the server tells: nobody is there for it."""
-
-
-HOST = "127.0.0.1"
-PATH = "/callback"
-
-_CLOSE_SECONDS = 5
-_CODE = re.compile(r"[a-z_]{1,40}")
-_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 
 
 class LoginPage:

@@ -56,6 +56,10 @@ _LANES: tuple[Lane, ...] = ("fast", "slow")
 _TEND_SECONDS = 0.2
 _REDIS_SECONDS = 5.0
 
+_LOCK_FILE = "lock"
+_POLL_SECONDS = 0.1
+_WAIT_SECONDS = PATIENCE_SECONDS * 2  # what a killed fleet leaves behind is gone by then
+
 
 class LocalFleet:
     """A running fleet. `settings` are those to use it with; `flower_url` and `gateway_url` are `None` if it has none.
@@ -396,11 +400,6 @@ async def _ping(url: str, master: str | None) -> None:
         await redis.ping()
 
 
-_NAME = "lock"
-_POLL_SECONDS = 0.1
-_WAIT_SECONDS = PATIENCE_SECONDS * 2  # what a killed fleet leaves behind is gone by then
-
-
 @contextmanager
 def folder_lock(folder: Path, *, check: Callable[[], None] = lambda: None) -> Generator[int]:
     """Own `folder`, which is made if need be, for us and for every child that inherits the yielded descriptor.
@@ -408,7 +407,7 @@ def folder_lock(folder: Path, *, check: Callable[[], None] = lambda: None) -> Ge
     A fleet that was killed may take a moment to be gone: waits for that, calling `check`. Raises `FolderInUse`.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT, 0o600)
+    lock = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         give_up_at = time.monotonic() + _WAIT_SECONDS
         while not _take(lock):

@@ -30,6 +30,8 @@ _DATA_ONLY = "on nopass ~* &* +@all -config +config|get +config|resetstat -acl -
 _GATEWAY_GRACE_SECONDS = 5  # for closing what it has open, once its requests have ended
 _MODULE_GRACE_SECONDS = 5  # the workers have ended by then, so nobody waits for what a module still does
 
+_ANSWER_SECONDS = 2.0  # we ask again
+
 
 def redis_program(folder: Path, port: int, *, lock: int) -> Program:
     """Return the program of a Redis with its data in `folder`. It inherits the folder's lock, so no second one can be started on these data.
@@ -154,9 +156,6 @@ def gateway_program(settings: Settings, port: int, key: str | None) -> Program:
         patience_seconds=settings.gateway_stop_seconds + _GATEWAY_GRACE_SECONDS,
         is_optional=True,
     )
-
-
-_ANSWER_SECONDS = 2.0  # we ask again
 
 
 def says(text: str) -> Callable[[Child], bool]:

@@ -26,6 +26,8 @@ from toolfleet_registry.settings import Settings
 _RELOAD_CHECK_SECONDS = 0.5
 _REFRESH_SECONDS = 5.0  # for a module that has come back to say what it offers; nobody looks after the fleet meanwhile
 
+_CHECK_SECONDS = 0.5
+
 
 class UpLoop:
     """The work for a fleet whose data lie in `folder`. `tell` gets its processes, now and when they change."""
@@ -121,9 +123,6 @@ async def _refresh(settings: Settings) -> None:
             await client.modules.refresh()
     except (FleetError, OSError) as exc:  # beat looks at every module anyway
         note(f"The tools that agents see may be the old ones for some minutes: {exc or 'no answer'}.")
-
-
-_CHECK_SECONDS = 0.5
 
 
 class OwnTools:

@@ -23,6 +23,10 @@ from toolfleet_tasks.metrics.fleet_facts import FleetReader, Lane
 from toolfleet_tasks.metrics.fleet_metrics import FleetMetrics
 from toolfleet_tasks.metrics.lane_load import LaneLoad, lane_load
 
+_POLL_SECONDS = 0.1
+_CHECK_SECONDS = 1.0
+_REDIS_SECONDS = 2.0  # for one answer
+
 
 class LaneWorkers:
     """The workers that this process has started. Belongs to the main thread. `stop` must be called; should we be killed, they drain."""
@@ -61,11 +65,6 @@ class LaneWorkers:
         name = f"{self._program.name}-{number}"
         *command, _ = self._program.argv  # the last word is a node name, which two must not have
         return replace(self._program, name=name, argv=[*command, f"{name}-{os.getpid()}@%h"])
-
-
-_POLL_SECONDS = 0.1
-_CHECK_SECONDS = 1.0
-_REDIS_SECONDS = 2.0  # for one answer
 
 
 def autoscale(

@@ -24,6 +24,14 @@ from toolfleet_tasks.client.fleet import ToolFleet
 
 _LIST, _ONE = "/approvals", "/approvals/{approval_id}"
 
+_OF_NONE: Final = frozenset({"following", "events_lost"})
+_EVENTS: Mapping[str, type[BaseModel] | None] = {
+    kind: None if kind in _OF_NONE else ApprovalNotice for kind in EVENT_KINDS
+}
+_LAST_ID = HeaderParameter(
+    "Last-Event-ID", "The id of the last event that came: go on behind it.", pattern="^([0-9]{1,16}-[0-9]{1,16})?$"
+)
+
 
 def approval_routes(fleet: ToolFleet, streams: OpenStreams) -> list[AnyRoute]:
     """What is answered about approvals. Who may decide, each call's rules say, and no role."""
@@ -102,15 +110,6 @@ class _AboutApprovals:
 
 def _absent() -> Problem:
     return not_found("There is no such approval, or not any more.")
-
-
-_OF_NONE: Final = frozenset({"following", "events_lost"})
-_EVENTS: Mapping[str, type[BaseModel] | None] = {
-    kind: None if kind in _OF_NONE else ApprovalNotice for kind in EVENT_KINDS
-}
-_LAST_ID = HeaderParameter(
-    "Last-Event-ID", "The id of the last event that came: go on behind it.", pattern="^([0-9]{1,16}-[0-9]{1,16})?$"
-)
 
 
 def approval_stream(fleet: ToolFleet, streams: OpenStreams) -> AnyRoute:

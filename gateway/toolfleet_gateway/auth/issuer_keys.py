@@ -17,6 +17,8 @@ from toolfleet_registry.config.gateway_settings import is_private_url
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 
+_log = get_logger(__name__)
+
 MOST_KEYS: Final = 100
 """Of a set: more would be read with each refresh."""
 
@@ -25,6 +27,18 @@ _LONGEST_ID = 256
 _CURVES = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _PUBLIC = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
+
+GetDocument: TypeAlias = Callable[[str], Awaitable[dict[str, Any]]]
+"""What gets a document of a URL, and raises `NoDocument`."""
+
+REFRESH_SECONDS = 600.0
+"""How old keys may be: one that its issuer has withdrawn counts for so long still."""
+
+PAUSE_SECONDS = 10.0
+"""Between two questions because of an unknown key: whoever invents key ids must not have the issuer asked for each."""
+
+_AWAY_SECONDS = 1.0  # after a question in vain: whoever has a key that nobody knows waits for the next one
+_PATIENCE_SECONDS = 6.0  # of a request whose key nobody knows: more than one document may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +97,6 @@ def _public_key(fields: Mapping[str, Any], key_id: str | None, algorithms: froze
     return IssuerKey(key_id, algorithms, key)
 
 
-GetDocument: TypeAlias = Callable[[str], Awaitable[dict[str, Any]]]
-"""What gets a document of a URL, and raises `NoDocument`."""
-
-
 async def find_jwks_url(issuer: str, get: GetDocument) -> str:
     """The URL of its keys. Raises `NoDocument`."""
     last: NoDocument = DocumentNotFound(f"{issuer} has no metadata")
@@ -115,18 +125,6 @@ def _jwks_url_of(issuer: str, document: dict[str, Any], url: str) -> str:
     if not isinstance(found, str) or not is_private_url(found):
         raise NoDocument(f"{url} names no jwks_uri with https://")
     return found
-
-
-REFRESH_SECONDS = 600.0
-"""How old keys may be: one that its issuer has withdrawn counts for so long still."""
-
-PAUSE_SECONDS = 10.0
-"""Between two questions because of an unknown key: whoever invents key ids must not have the issuer asked for each."""
-
-_AWAY_SECONDS = 1.0  # after a question in vain: whoever has a key that nobody knows waits for the next one
-_PATIENCE_SECONDS = 6.0  # of a request whose key nobody knows: more than one document may take
-
-_log = get_logger(__name__)
 
 
 class IssuerKeys:

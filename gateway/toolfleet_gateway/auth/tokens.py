@@ -34,6 +34,8 @@ _SEGMENTS = 3
 
 _jws = jwt.PyJWS()
 
+_LEVELS: tuple[Level, ...] = get_args(Level)  # the lowest first
+
 
 @dataclass(frozen=True, slots=True)
 class TokenVerifier:
@@ -137,9 +139,6 @@ def _moment(claims: Mapping[str, Any], name: str) -> float | None:
 
 def _invalid(reason: str) -> AuthRefused:
     return AuthRefused("invalid-token", f"The token is not good here: {reason}.")
-
-
-_LEVELS: tuple[Level, ...] = get_args(Level)  # the lowest first
 
 
 def identity_of(claims: Mapping[str, Any], names: Mapping[ClaimUse, str], *, expires_at: float) -> Identity:

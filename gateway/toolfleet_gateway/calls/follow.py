@@ -43,11 +43,15 @@ _EVENTS: Mapping[str, type[BaseModel]] = {
     _END: ToolResult,
 }
 
-
 _FOLLOWED: Mapping[int, Answer] = {
     200: Answer("How far it is, what it logs, and its end.", media=MEDIA_TYPE, events=_EVENTS),
     204: Answer("The call has ended, and its end has come already: do not come again."),
 }
+
+_LONGEST_SECONDS = 86_400.0
+
+Report = ShownApproval | Progress | LogMessage
+_Source = AsyncGenerator[ShownApproval] | AsyncGenerator[Progress] | AsyncGenerator[LogMessage]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +164,6 @@ async def _events_of(
     result = await handle.end_within(_LONGEST_SECONDS)
     if result is not None:
         yield ServerSentEvent(_END, json_text(result, with_none=True), f"{handle.id}:{_END}")
-
-
-_LONGEST_SECONDS = 86_400.0
-
-
-Report = ShownApproval | Progress | LogMessage
-_Source = AsyncGenerator[ShownApproval] | AsyncGenerator[Progress] | AsyncGenerator[LogMessage]
 
 
 async def reports_of(handle: BegunHandle, approvals: AsyncGenerator[ShownApproval]) -> AsyncGenerator[Report]:

@@ -20,6 +20,8 @@ from toolfleet_tasks.approvals.records import StoredApproval
 from toolfleet_tasks.approvals.shown import may_see
 from toolfleet_tasks.client.fleet import ToolFleet
 
+_MOST_BYTES = 64 * 1024  # of a body, which is verified with each secret
+
 
 class SignedDecision(ApprovalDecision):
     """What an outside system decides about a call."""
@@ -39,7 +41,6 @@ class DecisionTaken(BaseModel):
     """What was noted: others may have to approve, too. `rejected` as well where the call is not any more what it was."""
 
 
-_MOST_BYTES = 64 * 1024  # of a body, which is verified with each secret
 _BODY = TypeAdapter(SignedDecision)
 
 

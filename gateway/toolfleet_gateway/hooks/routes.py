@@ -13,6 +13,11 @@ from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_registry.contracts.jobs import JobState
 from toolfleet_tasks.client.fleet import ToolFleet
 
+_MOST_BYTES = 256 * 1024  # of a body: four times what is kept of a result
+_LONGEST_JOB_ID = 200  # characters
+
+_NO_WORDS = "it was not done."
+
 
 class HookBody(BaseModel):
     """How the work has ended."""
@@ -48,10 +53,7 @@ class HookAnswer(BaseModel):
     """How it has ended."""
 
 
-_MOST_BYTES = 256 * 1024  # of a body: four times what is kept of a result
-_LONGEST_JOB_ID = 200  # characters
 _BODY = TypeAdapter(HookBody)
-_NO_WORDS = "it was not done."
 
 
 def hook_routes(fleet: ToolFleet) -> list[AnyRoute]:

@@ -37,6 +37,14 @@ from toolfleet_registry.tracing.port import Tracing
 
 DOCUMENT = "/openapi.json"
 
+_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+]
+_SECURITY_HEADERS = frozenset(name for name, _ in _HEADERS)
+
 
 def build_app(  # noqa: PLR0913 - what is not obvious has a default
     routes: Sequence[AnyRoute],
@@ -179,15 +187,6 @@ def _other_method(method: str, allow: str) -> Problem:
     return Problem(405, "method_not_allowed", detail, headers={"allow": allow})
 
 
-_HEADERS = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"cache-control", b"no-store"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"referrer-policy", b"no-referrer"),
-]
-_OWN = frozenset(name for name, _ in _HEADERS)
-
-
 class SecurityHeaders:
     """What an answer says itself, as an `ETag`'s `Cache-Control`, stays."""
 
@@ -200,7 +199,7 @@ class SecurityHeaders:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = message["headers"]
-                said = _OWN.intersection(name for name, _ in headers)
+                said = _SECURITY_HEADERS.intersection(name for name, _ in headers)
                 message["headers"] = [*headers, *(one for one in _HEADERS if one[0] not in said)]
             await send(message)
 

@@ -26,6 +26,14 @@ from toolfleet_registry.contracts.jobs import (
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
 
+_KEY = HeaderParameter(
+    "Idempotency-Key",
+    "Names the job: asked for again under its key it is the same one.",
+    pattern=IDEMPOTENCY_KEY_PATTERN,
+)
+
+_LONGEST_WORKFLOW = 200  # characters, as of a `WorkflowId`
+
 
 class JobCall(BaseModel):
     """A call that a job makes."""
@@ -118,11 +126,6 @@ class JobQuery(OfUserQuery):
 
 
 _OfUser: TypeAlias = RouteRequest[None, OfUserQuery]
-_KEY = HeaderParameter(
-    "Idempotency-Key",
-    "Names the job: asked for again under its key it is the same one.",
-    pattern=IDEMPOTENCY_KEY_PATTERN,
-)
 
 
 def job_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
@@ -285,6 +288,3 @@ def _there(job: Job | None) -> Job:
 
 def _absent() -> Problem:
     return not_found("There is no such job, or not any more.")
-
-
-_LONGEST_WORKFLOW = 200  # characters, as of a `WorkflowId`

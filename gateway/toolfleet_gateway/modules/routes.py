@@ -18,6 +18,8 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.offload import aside
 from toolfleet_tasks.client.fleet import ToolFleet
 
+_MANY_TOOLS = 50  # tools: to write them takes some ms, which other requests should not wait
+
 
 class ShownModule(BaseModel):
     """What is known of a module. What is wrong with it is shown to viewers only."""
@@ -77,7 +79,6 @@ class ModuleToolsList(BaseModel):
     """How many there are."""
 
 
-_MANY = 50  # tools: to write them takes some ms, which other requests should not wait
 _LIST = Answer("What is known of each.", ModuleList)
 
 
@@ -143,7 +144,7 @@ class _AboutModules:
             ]
             return json_text(ModuleToolsList(modules=modules, count=len(modules)))
 
-        return text_answer(await aside(written, is_large=len(tools) > _MANY))
+        return text_answer(await aside(written, is_large=len(tools) > _MANY_TOOLS))
 
     async def _list(self, who: Identity, statuses: Mapping[str, ModuleStatus]) -> Response:
         by_module = _by_module(await self._fleet.tools(who.caller))

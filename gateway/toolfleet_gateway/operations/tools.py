@@ -21,6 +21,8 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.tool_changes import ToolChanges
 from toolfleet_tasks.presence.fleet_versions import KEEPS_ROLLBACKS, older_workers
 
+_TOOL, _MODULE = "/operations/tools/{name}", "/operations/modules/{module}"
+
 
 class ShownDifference(BaseModel):
     """A tool that its module offers otherwise than it is in effect, or was accepted."""
@@ -209,9 +211,6 @@ class PinnedModule(BaseModel):
     """Its name."""
     digests: dict[str, str]
     """What is approved, by tool."""
-
-
-_TOOL, _MODULE = "/operations/tools/{name}", "/operations/modules/{module}"
 
 
 class ToolStateQuery(BaseModel):

@@ -38,6 +38,12 @@ from toolfleet_tasks.operations.tool_reload import reload_tools
 
 _RELOAD_SECONDS = 10.0
 
+_MANY_TOOLS = 50  # tools: to write them takes some ms, which other requests should not wait
+_MOST_FOUND = 1_000  # tools of a search, on all its pages
+_Tag = Annotated[str, Field(max_length=256)]
+# The listing's own names: FastAPI's habits are no reason to load the providers' packages.
+OfferedFormat = Literal["openai_chat", "openai_responses", "anthropic", "gemini", "mcp"]
+
 
 def tool_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
     """What is answered about tools. `/tools/errors` and `/tools/reload` come before the tools' names, which have a dot."""
@@ -133,13 +139,6 @@ class _AboutTools:
         return json_answer(report)
 
 
-_MANY = 50  # tools: to write them takes some ms, which other requests should not wait
-_MOST_FOUND = 1_000  # tools of a search, on all its pages
-_Tag = Annotated[str, Field(max_length=256)]
-# The listing's own names: FastAPI's habits are no reason to load the providers' packages.
-OfferedFormat = Literal["openai_chat", "openai_responses", "anthropic", "gemini", "mcp"]
-
-
 class ToolQuery(BaseModel):
     """Which tools are listed."""
 
@@ -168,7 +167,7 @@ class ToolPages:
             for status in (await self._fleet.modules.statuses()).values()
             for place in status.sources
         }
-        text = await aside(lambda: _written(query, tools, count, following, places), is_large=len(tools) > _MANY)
+        text = await aside(lambda: _written(query, tools, count, following, places), is_large=len(tools) > _MANY_TOOLS)
         tag = f'"{hashlib.sha256(text).hexdigest()[:32]}"'
         headers = {"etag": tag, "cache-control": "private, no-cache", "vary": "authorization, x-api-key"}
         if _has(request.raw.headers.getlist("if-none-match"), tag):

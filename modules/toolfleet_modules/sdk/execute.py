@@ -44,6 +44,12 @@ _CLIENT_CLOSED_REQUEST = 499  # nobody reads it; it is what the access log shows
 _FULL_SECONDS = 1
 _GRACE_SECONDS = 1.0  # for a tool whose time is over to end by itself
 
+_SEND_SECONDS = 30.0  # for a client to take a line
+
+# Until somebody watches whether the client is there: most calls have ended by then, and need no task for it.
+_WATCH_SECONDS = 0.2
+_SWEEP_SECONDS = 0.05  # between two looks for waits that are that old
+
 
 @dataclass(slots=True)
 class Counts:
@@ -256,9 +262,6 @@ def _refusal(status: int, detail: str, headers: Mapping[str, str] | None = None)
     return JSONResponse({"detail": detail}, status, headers)
 
 
-_SEND_SECONDS = 30.0  # for a client to take a line
-
-
 class ProgressLines:
     """`{"progress": 0.4, "message": "…"}`, no more often than every `seconds`, and whatever comes into `log`; then the reply."""
 
@@ -320,11 +323,6 @@ class ProgressLines:
                 await self._send(message)
         except OSError as exc:  # also when the time is over
             raise ClientDisconnect from exc
-
-
-# Until somebody watches whether the client is there: most calls have ended by then, and need no task for it.
-_WATCH_SECONDS = 0.2
-_SWEEP_SECONDS = 0.05  # between two looks for waits that are that old
 
 
 class ClientWatches:

@@ -41,6 +41,19 @@ from toolfleet_registry.system.offload import aside
 from toolfleet_registry.system.process import this_process
 from toolfleet_registry.time import fleet_clock
 
+_log = get_logger(__name__)
+
+_MOST_NAMED = 5  # modules
+
+_NOT_NAMED = (
+    "the caller is a guest without allowed_modules, and TOOLFLEET_DEFAULT_GUEST_MODULES does not have these modules"
+)
+_NAMED = "the caller's allowed_modules do not have these modules"
+
+_MANY = 200  # tools: to sort and index them takes some ms, which an event loop should not wait
+
+_PROBE_MARGIN_SECONDS = 10.0  # beyond a module's time to answer: others are asked before it, and all is taken in
+
 
 class ToolSearch(TextIndex[SeenTool]):
     """An index of tools as they are in effect."""
@@ -53,9 +66,6 @@ def _document(tool: ToolDefinition) -> SearchDocument:
     properties: Any = input_schema(tool).get("properties")
     arguments: Mapping[str, Any] = properties if isinstance(properties, dict) else {}
     return SearchDocument(tool.name, tool.tags, tool.description, arguments)
-
-
-_MOST_NAMED = 5  # modules
 
 
 def say_hidden(tools: ToolSet, caller: Caller, modules: Modules) -> None:
@@ -76,15 +86,6 @@ def say_hidden(tools: ToolSet, caller: Caller, modules: Modules) -> None:
 
 def _said() -> set[str]:
     return set()
-
-
-_NOT_NAMED = (
-    "the caller is a guest without allowed_modules, and TOOLFLEET_DEFAULT_GUEST_MODULES does not have these modules"
-)
-_NAMED = "the caller's allowed_modules do not have these modules"
-
-
-_MANY = 200  # tools: to sort and index them takes some ms, which an event loop should not wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,10 +363,6 @@ class Catalog:
         made = await aside(tools, is_large=sum(len(cached.manifest.tools) for cached in manifests.values()) > _MANY)
         if read > self._shown:
             self._shown, self._state = read, CatalogState(manifests, failures, made)
-
-
-_PROBE_MARGIN_SECONDS = 10.0  # beyond a module's time to answer: others are asked before it, and all is taken in
-_log = get_logger(__name__)
 
 
 def checked_with(

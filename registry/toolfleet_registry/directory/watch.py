@@ -18,9 +18,25 @@ from toolfleet_registry.store.port import ToolRegistry
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock, machine_clock
 
+log = get_logger(__name__)
+
 T = TypeVar("T")
 
-_SECONDS = 10.0  # a store answers within 5 s, or not at all
+_STORE_SECONDS = 10.0  # a store answers within 5 s, or not at all
+
+_POLL_SECONDS = 0.5  # one small question: a module that was added is served within two seconds
+_HOSTS_SECONDS = 1.0  # hosts are judged so often: one that has died is no change in Redis until somebody asks
+_READ_SECONDS = 60.0  # after so long all of it is read, whatever the revision says
+_PATIENCE_SECONDS = 5.0  # for the first look, at a worker's start
+_REMOVED_KEPT_SECONDS = (
+    86_400  # a removed module's queue is ended for so long: who has not heard of it may still publish
+)
+
+OnPoll = Callable[[], Awaitable[None]]
+"""Is called after each look at the directory, whether it has changed or not."""
+
+OnAsked = Callable[[int], Awaitable[None]]
+"""Is called when an agent has asked for a look at all modules, with the number of that wish; returns at once."""
 
 
 class DirectoryCopy:
@@ -61,28 +77,11 @@ class DirectoryCopy:
                 store.close()
 
         try:
-            async with asyncio.timeout(_SECONDS):
+            async with asyncio.timeout(_STORE_SECONDS):
                 return await asyncio.to_thread(ask)
         except (FleetUnavailable, SettingsError, TimeoutError) as exc:
             log.warning("modules_not_kept", error=str(exc) or "no answer in time")
             return None
-
-
-_POLL_SECONDS = 0.5  # one small question: a module that was added is served within two seconds
-_HOSTS_SECONDS = 1.0  # hosts are judged so often: one that has died is no change in Redis until somebody asks
-_READ_SECONDS = 60.0  # after so long all of it is read, whatever the revision says
-_PATIENCE_SECONDS = 5.0  # for the first look, at a worker's start
-_REMOVED_KEPT_SECONDS = (
-    86_400  # a removed module's queue is ended for so long: who has not heard of it may still publish
-)
-
-log = get_logger(__name__)
-
-OnPoll = Callable[[], Awaitable[None]]
-"""Is called after each look at the directory, whether it has changed or not."""
-
-OnAsked = Callable[[int], Awaitable[None]]
-"""Is called when an agent has asked for a look at all modules, with the number of that wish; returns at once."""
 
 
 async def _nothing(*_: object) -> None:

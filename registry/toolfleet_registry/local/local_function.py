@@ -29,6 +29,14 @@ Function = Callable[..., Any]
 F = TypeVar("F", bound=Function)
 R = TypeVar("R")
 
+_OWN = {"parameters", "takes_context", "code_digest"}  # that the function says itself
+_FACTS = "__toolfleet_facts__"
+_GROUP_NAME = "raw_arg"  # what a tag's only group is called unless it says otherwise
+_SHOWN, _MOST_STEPS = 40, 3
+
+_CONTEXT_NAME = "context"
+_CONTEXT_ANNOTATION = re.compile(r"\bToolContext\b")
+
 
 class Asked(Protocol):
     """What a function is called with: the arguments, which a model may have written; and who asks, and what the agent says, which none can."""
@@ -112,7 +120,7 @@ class LocalFunction:
         words = words_of(function.__doc__)
         facts = {"description": words.description, **facts}
         given = call_context_of(function)
-        names, texts = [each for each in _parameters_of(function) if each != given], (_TEXT,)
+        names, texts = [each for each in _parameters_of(function) if each != given], (_GROUP_NAME,)
         if len(names) == 1 and is_context(names[0], hints_of(function).get(names[0])):
             definition = _definition(name, _schema(texts, texts), facts, names[0])
             return cls(definition, function, None, names[0], texts, call_context=given)
@@ -186,7 +194,7 @@ def _context_of(call: Asked, texts: Mapping[str, str]) -> ToolContext:
     """The context of a call: what the agent says, with the texts among the arguments, which it may have said, too."""
     said = call.context or ToolContext(raw_arg="")
     written = " ".join(text for text in texts.values() if text)
-    raw_arg = texts.get(_TEXT) or said.raw_arg or written
+    raw_arg = texts.get(_GROUP_NAME) or said.raw_arg or written
     return said.model_copy(update={"raw_arg": raw_arg, "user": call.user_id or "", "groups": dict(texts)})
 
 
@@ -252,12 +260,6 @@ def _read(read: Callable[[dict[str, Any]], R], arguments: Mapping[str, Any]) -> 
         raise ValueError(f"{place!r}: {fault['msg']}") from None
 
 
-_OWN = {"parameters", "takes_context", "code_digest"}  # that the function says itself
-_FACTS = "__toolfleet_facts__"
-_TEXT = "raw_arg"  # what a tag's only group is called unless it says otherwise
-_SHOWN, _MOST_STEPS = 40, 3
-
-
 def code_digest(function: Callable[..., Any]) -> str:
     """`sha256:` and 64 hex digits: of the files in which the function and what is wrapped around it are written.
 
@@ -308,10 +310,6 @@ def _is_of(source: bytes, code: CodeType) -> bool:
     return False
 
 
-_NAME = "context"
-_NAMED = re.compile(r"\bToolContext\b")
-
-
 def is_context(name: str, hint: Any) -> bool:
     """Whether a parameter with this annotation gets a `ToolContext`: also as one that may be `None`, or as text.
 
@@ -320,8 +318,8 @@ def is_context(name: str, hint: Any) -> bool:
     if is_call_context(hint):
         return False
     if isinstance(hint, str):
-        return name == _NAME or _NAMED.search(hint) is not None
-    return name == _NAME or ToolContext in (hint, *typing.get_args(hint))
+        return name == _CONTEXT_NAME or _CONTEXT_ANNOTATION.search(hint) is not None
+    return name == _CONTEXT_NAME or ToolContext in (hint, *typing.get_args(hint))
 
 
 def is_call_context(hint: Any) -> bool:

@@ -33,7 +33,29 @@ DEEPEST = 100
 """Levels of a value, as bodies of HTTP may have; what lies deeper is not searched, but hidden as a whole."""
 
 _SMALLEST = 1_000_000  # numbers with fewer digits are no phone's
-_LONGEST = 4000 * 3  # bits: Python writes no longer number as a text
+_LONGEST_NUMBER_BITS = 4000 * 3  # bits: Python writes no longer number as a text
+
+DEFAULT_REGIONS = ("US", "GB", "DE", "FR", "ES", "PL", "RU", "JP", "CN")
+"""Where phone numbers are looked for as one writes them at home."""
+
+LARGE = 32 * 1024
+"""Bytes of a JSON value from which on it is searched in a thread: some 3 ms."""
+
+_MOST_ROUNDS = 4
+_WITHOUT_CODES = frozenset(KINDS) - {"url"}
+
+_MOST_BRACKETS = 100
+_PARTS = (
+    r"@",  # of an email
+    r"://|(?i:www\.)",  # of a URL
+    r"[A-Za-z]{2}[0-9]{2}",  # of an IBAN: country and check digits
+    r"[0-9](?:[ .\-/()_]{0,3}[0-9]){6}",  # of a card's or a phone's number
+    r"[0-9]\.[0-9]{1,3}\.[0-9]",  # of an address of IPv4
+    r"::|[0-9A-Fa-f]:[0-9A-Fa-f]{1,4}:",  # of one of IPv6, or of a network card
+    r"[0-9A-Fa-f]{2}-[0-9A-Fa-f]{2}-|[0-9A-Fa-f]{4}\.[0-9A-Fa-f]{4}\.",  # of a network card
+    r"[0-9]e[+\-]?[0-9]",  # a number of many digits
+    r"%[0-9A-Fa-f]{2}|\\\\[ux/]|&[#A-Za-z]",  # what `DecodedText` decodes; JSON doubles a backslash
+)
 
 
 class JsonLeaves:
@@ -94,7 +116,7 @@ class JsonLeaves:
 def _number(value: Any) -> str | None:
     """A number as a text; `None` for what is none, or too long."""
     if isinstance(value, int):
-        return str(value) if value.bit_length() <= _LONGEST else None
+        return str(value) if value.bit_length() <= _LONGEST_NUMBER_BITS else None
     if isinstance(value, float):
         return f"{value:.0f}" if value.is_integer() and abs(value) < 10**20 else repr(value)
     return None
@@ -166,16 +188,6 @@ def _apart(names: list[Any], before: list[Any]) -> list[Any]:
         taken.add(name)
         apart.append(name)
     return apart
-
-
-DEFAULT_REGIONS = ("US", "GB", "DE", "FR", "ES", "PL", "RU", "JP", "CN")
-"""Where phone numbers are looked for as one writes them at home."""
-
-LARGE = 32 * 1024
-"""Bytes of a JSON value from which on it is searched in a thread: some 3 ms."""
-
-_MOST_ROUNDS = 4
-_WITHOUT_CODES = frozenset(KINDS) - {"url"}
 
 
 class _Detector(Protocol):
@@ -321,20 +333,6 @@ def _detectors(wanted: set[str], regions: Sequence[str]) -> list[_Detector]:
         "phone": partial(PhoneDetector, regions),
     }
     return [make() for kind, make in made.items() if kind in wanted]
-
-
-_MOST_BRACKETS = 100
-_PARTS = (
-    r"@",  # of an email
-    r"://|(?i:www\.)",  # of a URL
-    r"[A-Za-z]{2}[0-9]{2}",  # of an IBAN: country and check digits
-    r"[0-9](?:[ .\-/()_]{0,3}[0-9]){6}",  # of a card's or a phone's number
-    r"[0-9]\.[0-9]{1,3}\.[0-9]",  # of an address of IPv4
-    r"::|[0-9A-Fa-f]:[0-9A-Fa-f]{1,4}:",  # of one of IPv6, or of a network card
-    r"[0-9A-Fa-f]{2}-[0-9A-Fa-f]{2}-|[0-9A-Fa-f]{4}\.[0-9A-Fa-f]{4}\.",  # of a network card
-    r"[0-9]e[+\-]?[0-9]",  # a number of many digits
-    r"%[0-9A-Fa-f]{2}|\\\\[ux/]|&[#A-Za-z]",  # what `DecodedText` decodes; JSON doubles a backslash
-)
 
 
 class QuickCheck:

@@ -10,6 +10,8 @@ from typing import Literal
 
 from toolfleet_registry.redis.key_rules import OURS, KeyRule, rule_for
 
+_SEPARATORS = ":_-."  # Celery puts a `_` after a prefix that ends in none of these, before the names of results
+
 
 @dataclass(frozen=True, slots=True)
 class RegistryKeys:
@@ -112,9 +114,6 @@ class HostKeys:
     def counts(self) -> str:
         """What each worker finds of the processes of modules that have several. Expires some seconds after the last note."""
         return f"{self.begin}replica-counts"
-
-
-_SEPARATORS = ":_-."  # Celery puts a `_` after a prefix that ends in none of these, before the names of results
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_NAME = r"(\w+)(?:\(([\w, ]+)\))?(\.\.\.|\?)?(?:, *|$)"
+_NAME_PATTERN = r"(\w+)(?:\(([\w, ]+)\))?(\.\.\.|\?)?(?:, *|$)"
+
+Parameters = tuple[Any, ...]
+"""What follows a script in `EVAL` and `EVALSHA`: the number of keys, keys, arguments."""
+
+# Not compiled here: a process that runs no script does without.
+_DIRECTIVE = r"-- (keys|args|include|lazily|constants): *(.*)"
 
 
 class NamedList(NamedTuple):
@@ -65,7 +71,7 @@ class Names(NamedTuple):
     def read(cls, text: str) -> "Names":
         """Raises `ValueError`."""
         fixed, optional, lists, end = list[str](), "", list[NamedList](), 0
-        for found in re.finditer(_NAME, text):
+        for found in re.finditer(_NAME_PATTERN, text):
             is_list = found[3] == "..."
             if found.start() != end or optional or (lists and not is_list) or (found[2] and not is_list):
                 break
@@ -123,13 +129,6 @@ class Names(NamedTuple):
         most = "None" if self.lists else len(self.fixed) + bool(self.optional)
         step = self.lists[0].size if len(self.lists) == 1 else 1
         return f"_counted({name}, {len(self.fixed)}, {most}, {step})"
-
-
-Parameters = tuple[Any, ...]
-"""What follows a script in `EVAL` and `EVALSHA`: the number of keys, keys, arguments."""
-
-# Not compiled here: a process that runs no script does without.
-_DIRECTIVE = r"-- (keys|args|include|lazily|constants): *(.*)"
 
 
 class ScriptFolder:

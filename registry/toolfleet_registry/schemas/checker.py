@@ -38,6 +38,26 @@ MAX_SCHEMA_CHARACTERS = 2**18
 MOST_UNITS = 2_000_000
 """For a value to be checked once: some 20 ms, and usually far less."""
 
+_SHOWN = 100  # characters of foreign text
+_LIGHT = 50  # units for one value: as most tools have them
+_ASKED = 6  # times as long as one check, at most, to narrow a value and explain what is left of it
+_MOST_EXPLAINED = 100_000  # values
+_MOST_ERRORS = 1_000  # units: an error takes some 15 to 30 µs, and a kilobyte
+_MOST_COPIED = 30_000_000  # characters, at 1 ns
+_MOST_STATES = 16_000  # of all patterns: some 3 MB, and 20 ms to compile them
+_STATES_OF_ANY = 16
+_BYTES_OF_ANY, _BYTES_A_STATE = 2**13, 160  # measured: at most 130 for each, and for 20 more
+_MOST_OF_A_CACHE = 2**16  # bytes, which a pattern may take when it is used
+_MOST_TRIES = 10_000
+_DRAFTS: Mapping[str, type[Validator]] = {
+    "http://json-schema.org/draft-04/schema": Draft4Validator,
+    "http://json-schema.org/draft-06/schema": Draft6Validator,
+    "http://json-schema.org/draft-07/schema": Draft7Validator,
+    "https://json-schema.org/draft/2019-09/schema": Draft201909Validator,
+}
+
+_KEPT = 50  # items of a list that is cut: more than most lists must have at least
+
 
 class SchemaWrong(ValueError):
     """A schema that nothing can be checked against. The text, a clause, says why."""
@@ -222,28 +242,6 @@ def _guarded(function: Callable[..., T], *args: Any) -> T:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
-
-
-_SHOWN = 100  # characters of foreign text
-_LIGHT = 50  # units for one value: as most tools have them
-_ASKED = 6  # times as long as one check, at most, to narrow a value and explain what is left of it
-_MOST_EXPLAINED = 100_000  # values
-_MOST_ERRORS = 1_000  # units: an error takes some 15 to 30 µs, and a kilobyte
-_MOST_COPIED = 30_000_000  # characters, at 1 ns
-_MOST_STATES = 16_000  # of all patterns: some 3 MB, and 20 ms to compile them
-_STATES_OF_ANY = 16
-_BYTES_OF_ANY, _BYTES_A_STATE = 2**13, 160  # measured: at most 130 for each, and for 20 more
-_MOST_OF_A_CACHE = 2**16  # bytes, which a pattern may take when it is used
-_MOST_TRIES = 10_000
-_DRAFTS: Mapping[str, type[Validator]] = {
-    "http://json-schema.org/draft-04/schema": Draft4Validator,
-    "http://json-schema.org/draft-06/schema": Draft6Validator,
-    "http://json-schema.org/draft-07/schema": Draft7Validator,
-    "https://json-schema.org/draft/2019-09/schema": Draft201909Validator,
-}
-
-
-_KEPT = 50  # items of a list that is cut: more than most lists must have at least
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,44 @@ ENDLESS = 10**9
 
 BACKTRACKING = re.compile(r"\(\?[=!<]|\\[1-9]|\\k")
 
+_TRACKING = 20_000  # a try again takes some 10 ns, and may be made as often as the limit that it is compiled with says
+_A_TEXT = 5
+_A_CHARACTER, _A_CHARACTER_OF_MANY, _A_STATE = 2, 40, 10  # measured with texts that no cache holds the states of
+_FEW = 6  # pieces: too few to make many states of
+_CACHED = 600  # states of which the engine keeps what it needs
+_OF_A_PROPERTY = 400  # such as `\p{L}`: the letters of all languages, byte by byte
+_OF_ANY_CHARACTER = 10
+_OF_BLANKS = 18
+_IN_BOTH_CASES = 4  # times as many: three letters of ASCII have kin outside of it
+_OF_OTHERS = 5  # outside of ASCII
+_DIGITS = 9
+_PROPERTY = re.compile(r"\\[pP]")
+_WIDE = re.compile(r"^\[\^|\\[DW]|\[:\^")
+_BLANKS = re.compile(r"\\[sS]")
+_OTHERS = re.compile(r"\\u(?!00[0-7])|\\x[89a-fA-F{]|[^\x00-\x7f]")
+_CASELESS = re.compile(r"\(\?[a-zA-Z]*i")
+_COUNT = re.compile(r"\{(\d*),?(\d*)\}")
+_AHEAD_AT_START = re.compile(r"\^(?:\(\?[=!][^()]*\))*")
+_PIECE = re.compile(
+    r"\\[pP](?:\{[^}]*\}|.?)|\\[xu](?:\{[^}]*\}|[0-9a-fA-F]{2,4})|\\.?"
+    r"|\[\^?\]?(?:\\.|[^\]\\])*\]?"
+    r"|\((?:\?(?:[:=!>]|<[=!]|P?<[^>]*>|[a-zA-Z-]*[:)]))?"
+    r"|\{\d*,?\d*\}|.",
+    re.DOTALL,
+)
+
+_Positions = tuple[int, ...]
+
+_ASCII = 128
+_BEYOND_ASCII: int = 2**_ASCII
+_ANY = 2 * _BEYOND_ASCII - 1
+_MOST_PIECES = 200
+_MOST_STEPS = 5_000
+_REPEAT = re.compile(r"[*+?]|\{\d*,?\d*\}")
+_EXACT = re.compile(r"\{\d+\}")
+_SETS = re.compile(r"\[|&&|--|~~|\|\|")  # sets within sets, which Python reads as something else
+_BEYOND = re.compile(r"^\.|^\[\^|\\[wWdDsSuxU]|[^\x00-\x7f]")
+
 
 @dataclass(frozen=True, slots=True)
 class Patterns:
@@ -129,34 +167,6 @@ def _price(pattern: str) -> Patterns:
 
 
 NO_PATTERNS = Patterns()
-_TRACKING = 20_000  # a try again takes some 10 ns, and may be made as often as the limit that it is compiled with says
-_A_TEXT = 5
-_A_CHARACTER, _A_CHARACTER_OF_MANY, _A_STATE = 2, 40, 10  # measured with texts that no cache holds the states of
-_FEW = 6  # pieces: too few to make many states of
-_CACHED = 600  # states of which the engine keeps what it needs
-_OF_A_PROPERTY = 400  # such as `\p{L}`: the letters of all languages, byte by byte
-_OF_ANY_CHARACTER = 10
-_OF_BLANKS = 18
-_IN_BOTH_CASES = 4  # times as many: three letters of ASCII have kin outside of it
-_OF_OTHERS = 5  # outside of ASCII
-_DIGITS = 9
-_PROPERTY = re.compile(r"\\[pP]")
-_WIDE = re.compile(r"^\[\^|\\[DW]|\[:\^")
-_BLANKS = re.compile(r"\\[sS]")
-_OTHERS = re.compile(r"\\u(?!00[0-7])|\\x[89a-fA-F{]|[^\x00-\x7f]")
-_CASELESS = re.compile(r"\(\?[a-zA-Z]*i")
-_COUNT = re.compile(r"\{(\d*),?(\d*)\}")
-_AHEAD_AT_START = re.compile(r"\^(?:\(\?[=!][^()]*\))*")
-_PIECE = re.compile(
-    r"\\[pP](?:\{[^}]*\}|.?)|\\[xu](?:\{[^}]*\}|[0-9a-fA-F]{2,4})|\\.?"
-    r"|\[\^?\]?(?:\\.|[^\]\\])*\]?"
-    r"|\((?:\?(?:[:=!>]|<[=!]|P?<[^>]*>|[a-zA-Z-]*[:)]))?"
-    r"|\{\d*,?\d*\}|.",
-    re.DOTALL,
-)
-
-
-_Positions = tuple[int, ...]
 
 
 def is_deterministic(pieces: Sequence[str]) -> bool:
@@ -283,14 +293,3 @@ def _mask(piece: str) -> int:
         raise _NotCertain from None
     mask = _BEYOND_ASCII if _BEYOND.search(piece) else 0
     return mask + sum(1 << code for code in range(_ASCII) if matches(chr(code)))
-
-
-_ASCII = 128
-_BEYOND_ASCII: int = 2**_ASCII
-_ANY = 2 * _BEYOND_ASCII - 1
-_MOST_PIECES = 200
-_MOST_STEPS = 5_000
-_REPEAT = re.compile(r"[*+?]|\{\d*,?\d*\}")
-_EXACT = re.compile(r"\{\d+\}")
-_SETS = re.compile(r"\[|&&|--|~~|\|\|")  # sets within sets, which Python reads as something else
-_BEYOND = re.compile(r"^\.|^\[\^|\\[wWdDsSuxU]|[^\x00-\x7f]")

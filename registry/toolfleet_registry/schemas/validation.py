@@ -30,6 +30,26 @@ _MOST_VERDICTS = 50_000  # that are known: 10 MB, twice as much if all are fault
 _MOST_NAMES = 2 * MAX_VALUES  # values and names of members that arguments can have
 _MOST_OF_A_RESULT = 100_000  # values and names: to count more takes some 10 ms
 
+_Compiled: TypeAlias = Checker | str
+"""A checker, or what is wrong with the schema."""
+
+_TOO_MUCH = "Arguments are too large, or nested too deep, to be checked against the tool's schema."
+
+_MOST_VALUES = 10_000  # which takes some 15 ms
+_LONGEST_NUMBER = 40  # characters: more is no number that somebody means
+
+_NUMBERS = frozenset({"integer", "number"})
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+
+_MOST_DEFAULTS = 2_000  # places of one call; with more none is filled in, for a small call must not become a huge one
+_MOST_PLACES = 5_000  # objects and arrays that are looked into: some 10 ms
+_MOST_CHARACTERS = 200_000  # of all that is filled in, as JSON
+_MOST_TRIED = 50  # one by one, if not all fit together
+
+Filling = list[tuple[Path, Any]]
+"""What is to be filled in: paths and values."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checked:
@@ -110,10 +130,6 @@ def _with_numbers(checker: Checker, arguments: dict[str, Any]) -> dict[str, Any]
     """With defaults to come, so that it need not fit yet; where it does not fit then, it is what the fault is about."""
     changed = coerced(checker.outline, arguments) if checker.outline else None
     return arguments if changed is None else changed
-
-
-_Compiled: TypeAlias = Checker | str
-"""A checker, or what is wrong with the schema."""
 
 
 class _CompiledSchemas:
@@ -232,15 +248,10 @@ def _size(checker: _Compiled) -> int:
     return 1 + checker.effort.schemas + patterns + len(checker.text) // 200
 
 
-_TOO_MUCH = "Arguments are too large, or nested too deep, to be checked against the tool's schema."
 _compiled_schemas = _CompiledSchemas()
 _verdicts = _Verdicts()
 _inputs = _Side("input", input_schema)
 _outputs = _Side("output", lambda tool: {} if tool.output_schema is None else tool.output_schema)
-
-
-_MOST_VALUES = 10_000  # which takes some 15 ms
-_LONGEST = 40  # characters: more is no number that somebody means
 
 
 def coerced(outline: Outline, arguments: dict[str, Any]) -> dict[str, Any] | None:
@@ -260,7 +271,7 @@ def coerced(outline: Outline, arguments: dict[str, Any]) -> dict[str, Any] | Non
 
 
 def _number(text: str, wanted: frozenset[str]) -> int | float | None:
-    if len(text) > _LONGEST or not wanted:
+    if len(text) > _LONGEST_NUMBER or not wanted:
         return None
     if _INTEGER.fullmatch(text):
         return int(text)
@@ -298,20 +309,6 @@ def _types(schema: Any) -> frozenset[str]:
     return frozenset(map(str, types)) if isinstance(types, list) else frozenset()
 
 
-_NUMBERS = frozenset({"integer", "number"})
-_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-
-
-_MOST = 2_000  # places of one call; with more none is filled in, for a small call must not become a huge one
-_MOST_PLACES = 5_000  # objects and arrays that are looked into: some 10 ms
-_MOST_CHARACTERS = 200_000  # of all that is filled in, as JSON
-_MOST_TRIED = 50  # one by one, if not all fit together
-
-Filling = list[tuple[Path, Any]]
-"""What is to be filled in: paths and values."""
-
-
 def filling_for(outline: Outline, arguments: dict[str, Any]) -> Filling:
     """What these arguments lack, and has a default; nothing for those with more than 5,000 objects and arrays.
 
@@ -327,7 +324,7 @@ def filling_for(outline: Outline, arguments: dict[str, Any]) -> Filling:
         for name, default in inner.defaults().items():
             if name not in value:
                 characters += len(json.dumps(default, default=str)) if isinstance(default, dict | list | str) else 0
-                if len(found) >= _MOST or characters > _MOST_CHARACTERS:
+                if len(found) >= _MOST_DEFAULTS or characters > _MOST_CHARACTERS:
                     return []
                 found.append(((*path, name), default))
     return found

@@ -25,8 +25,12 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 
+_log = get_logger(__name__)
+
 Earlier: TypeAlias = dict[str | None, tuple[str, RegistrationState]]
 """A tool's earlier specifications with how they stood, by version, the last one last."""
+
+Callback: TypeAlias = Callable[[RegistryEvent], None]
 
 
 class InMemoryToolRegistry(ToolRegistry):
@@ -286,11 +290,6 @@ class InMemoryToolRegistry(ToolRegistry):
     def _set_pins(self, pins: dict[str, dict[str, str]]) -> None:
         self._revision += pins != self._pins
         self._pins = pins
-
-
-Callback: TypeAlias = Callable[[RegistryEvent], None]
-
-_log = get_logger(__name__)
 
 
 class Subscribers:

@@ -41,10 +41,54 @@ from toolfleet_registry.store.redis_commands import RedisCommands, parts
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 
+_log = get_logger(__name__)
+
 _LINES = 4  # of each earlier specification: digest, when it was registered, version, specification
 
 Field = tuple[str, str]
 """A pin, as a hash has it."""
+
+T = TypeVar("T")
+
+_EVENTS_AT_ONCE = 100
+_BYTES_AT_ONCE = 256 * 1024  # of specifications: Redis is at them for about a millisecond, and its other clients wait
+
+KNOWN = script("store/known")
+
+VERSIONS = script("store/versions")
+
+SNAPSHOT = script("store/snapshot")
+
+MANIFEST_DIGESTS = script("store/manifest_digests")
+
+KEEP_MODULES = script("store/keep_modules")
+
+IDENTITY = script("store/identity")
+
+REGISTER = script("store/register")
+"""Returns for each: `drift`, `unreadable`; or four lines: `taken`, whether it is enabled, when it was registered, the mark of its
+rollback; or, of one that was rolled back from this version, `stays` and all that is stored.
+"""
+
+REPLACE = script("store/replace")
+"""Returns as REGISTER, or `unexpected`."""
+
+SWITCH = script("store/switch")
+"""Returns what is stored then, `unreadable`, or nothing if there is no such tool."""
+
+ROLLBACK = script("store/rollback")
+"""Returns what is stored then, `unknown`, or nothing if there is no such tool."""
+
+NOTE = script("store/note")
+
+REMOVE = script("store/remove")
+
+PIN = script("store/pin")
+
+APPROVE = script("store/approve")
+"""Returns 0 if the module is not pinned."""
+
+RESTORE = script("store/restore")
 
 
 @dataclass(frozen=True)
@@ -235,14 +279,6 @@ def _json(text: bytes) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-T = TypeVar("T")
-
-_EVENTS_AT_ONCE = 100
-_BYTES_AT_ONCE = 256 * 1024  # of specifications: Redis is at them for about a millisecond, and its other clients wait
-
-_log = get_logger(__name__)
 
 
 class RedisToolRegistry(ToolRegistry):
@@ -510,41 +546,3 @@ def _batches(texts: Mapping[T, str]) -> Generator[list[T]]:
 
 def _flat(rows: Iterable[Iterable[T]]) -> list[T]:
     return [value for row in rows for value in row]
-
-
-KNOWN = script("store/known")
-
-VERSIONS = script("store/versions")
-
-SNAPSHOT = script("store/snapshot")
-
-MANIFEST_DIGESTS = script("store/manifest_digests")
-
-KEEP_MODULES = script("store/keep_modules")
-
-IDENTITY = script("store/identity")
-
-REGISTER = script("store/register")
-"""Returns for each: `drift`, `unreadable`; or four lines: `taken`, whether it is enabled, when it was registered, the mark of its
-rollback; or, of one that was rolled back from this version, `stays` and all that is stored.
-"""
-
-REPLACE = script("store/replace")
-"""Returns as REGISTER, or `unexpected`."""
-
-SWITCH = script("store/switch")
-"""Returns what is stored then, `unreadable`, or nothing if there is no such tool."""
-
-ROLLBACK = script("store/rollback")
-"""Returns what is stored then, `unknown`, or nothing if there is no such tool."""
-
-NOTE = script("store/note")
-
-REMOVE = script("store/remove")
-
-PIN = script("store/pin")
-
-APPROVE = script("store/approve")
-"""Returns 0 if the module is not pinned."""
-
-RESTORE = script("store/restore")

@@ -43,6 +43,11 @@ from toolfleet_registry.store.sql_tables import (
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 
+_log = get_logger(__name__)
+
+_EVENTS_AT_ONCE = 100
+_KEYS_AT_ONCE = 1000  # values of a statement: databases take some ten thousand
+
 
 class SqlChange:
     """What is to be written; `finish` writes it. To make one is to lock out every other change until the transaction ends."""
@@ -175,12 +180,6 @@ class SqlChange:
         """Many rows a statement: SQLAlchemy makes a statement of each row where it is not asked for what it has written."""
         if rows:
             self.connection.execute(insert(table).returning(next(iter(table.primary_key))), rows)
-
-
-_EVENTS_AT_ONCE = 100
-_KEYS_AT_ONCE = 1000  # values of a statement: databases take some ten thousand
-
-_log = get_logger(__name__)
 
 
 class SQLToolRegistry(ToolRegistry):

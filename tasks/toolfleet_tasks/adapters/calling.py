@@ -32,6 +32,13 @@ _NOT_BEGUN: frozenset[ErrorCode | None] = frozenset(
     {"permission_denied", "invalid_arguments", "unknown_tool", "unknown_module", "blocked_by_gate", "version_mismatch"}
 )
 
+_PAUSE_SECONDS = 0.5  # before Redis is asked once more
+_CONFIRMATION_SECONDS = 5.0  # beyond the patience with a call: a Redis that starts anew is back by then
+_take_backs = set[asyncio.Task[None]]()  # nobody else holds these
+
+_LONGEST_SECONDS = 86_400.0
+_ANOTHER = "the call that its run has kept was made with other arguments."
+
 
 class AdapterJobs:
     """The jobs of one adapter. `plans`: how the end of a tool's call is found, by its name; `None`: the call's own end is the job's."""
@@ -142,11 +149,6 @@ def _result_of(job: Job, tool_name: str) -> ToolResult:
         why = f"The job {job.job_id} {said}." if job.error is None else f"The job {job.job_id} {said}: {job.error}"
         result = ToolResult.failed(tool_name, code, why, effect_state=effect)
     return result.model_copy(update={"audit": result.audit.model_copy(update={"call_id": job.job_id})})
-
-
-_PAUSE_SECONDS = 0.5  # before Redis is asked once more
-_CONFIRMATION_SECONDS = 5.0  # beyond the patience with a call: a Redis that starts anew is back by then
-_take_backs = set[asyncio.Task[None]]()  # nobody else holds these
 
 
 class AdapterCalls:
@@ -403,7 +405,3 @@ def _take_back(handle: BegunHandle) -> None:
     task = asyncio.get_running_loop().create_task(handle.cancel(), name="toolfleet-take-back")
     _take_backs.add(task)
     task.add_done_callback(_take_backs.discard)
-
-
-_LONGEST_SECONDS = 86_400.0
-_ANOTHER = "the call that its run has kept was made with other arguments."

@@ -30,6 +30,9 @@ _DEFERRED: Mapping[str, Any] = {
     "hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "defer"},
 }
 
+_MOST_SHOWN = "anthropic/maxResultSizeChars"
+_LEAST_STEP = 0.001  # the protocol has progress grow each time
+
 
 class FleetServer(TypedDict):
     """What `ClaudeAgentOptions(mcp_servers={"toolfleet": …})` takes: the SDK's `McpSdkServerConfig`."""
@@ -191,10 +194,6 @@ def fleet_server(  # noqa: PLR0913 - what may be said of an agent's calls
         where=where,
     )
     return session.server
-
-
-_MOST_SHOWN = "anthropic/maxResultSizeChars"
-_LEAST_STEP = 0.001  # the protocol has progress grow each time
 
 
 def offered(tool: ToolDefinition, most_characters: int | None) -> types.Tool:

@@ -26,6 +26,10 @@ from toolfleet_tasks.client.fleet import ToolFleet
 
 Answer = ToolMessage | Command[Any]
 
+_CHECKPOINTER = "__pregel_checkpointer"  # where the graph's configuration has it
+_INTERRUPT = "__interrupt__"
+_TOOL_CALL = "tool_call_id"
+
 
 class FleetLimitReached(ToolCallLimitExceededError):
     """An agent's profile ends the run, whose calls are used up: LangChain's own error, as far as its callers look."""
@@ -167,11 +171,6 @@ def _message(request: ToolCallRequest, result: ToolResult) -> ToolMessage:
 def _block(file: ResultFile) -> dict[str, Any]:
     block = {"type": file.kind, "base64": file.data, "mime_type": file.media_type}
     return {**block, "filename": file.name} if file.name else block
-
-
-_CHECKPOINTER = "__pregel_checkpointer"  # where the graph's configuration has it
-_INTERRUPT = "__interrupt__"
-_TOOL_CALL = "tool_call_id"
 
 
 def origin_of(request: ToolCallRequest) -> str | None:

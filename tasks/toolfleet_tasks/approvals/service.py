@@ -38,9 +38,19 @@ from toolfleet_tasks.messages import approval_results, fleet_results
 from toolfleet_tasks.messages.fleet_results import CallEnding
 from toolfleet_tasks.redis.connection import PipelinedConnection
 
+log = get_logger(__name__)
+
 _MOST_WAITING = 1_000_000  # calls in a module's queue: people have waited for this one
 
-log = get_logger(__name__)
+_PASSING = frozenset({"busy", "fleet_unavailable", "internal"})
+
+_TRIES = 20  # decisions that come at one moment: each reads anew what the one before has written
+_DECISION_SECONDS = 10.0  # for Redis to take one
+_LONGEST_NAMES = 500  # characters, of the arguments that an edit has replaced
+_LONGEST_SHOWN = 2_000  # characters of arguments in a refusal: the approval itself has all
+
+Asked = tuple[AskedApproval, Refusal | None]
+"""What people are asked about a call; and why it does not wait for them, if it does not."""
 
 
 class ApprovedCalls:
@@ -70,15 +80,6 @@ class ApprovedCalls:
         """End a call that was never begun. One that has ended, or was begun after all, stays as it is."""
         unknown = fleet_results.outcome_unknown(call.tool_name, "the call had begun before it was ended.")
         await self._ledger.end(call, CallEnding(result, result, unknown), data_id=ANY_DATA)
-
-
-_PASSING = frozenset({"busy", "fleet_unavailable", "internal"})
-
-
-_TRIES = 20  # decisions that come at one moment: each reads anew what the one before has written
-_SECONDS = 10.0  # for Redis to take one
-_LONGEST_NAMES = 500  # characters, of the arguments that an edit has replaced
-_LONGEST_SHOWN = 2_000  # characters of arguments in a refusal: the approval itself has all
 
 
 class ApprovalService:
@@ -127,7 +128,7 @@ class ApprovalService:
         if not rules:
             return approval_results.changed(call.tool_name, "changed: its agent's profile is another one now")
         try:
-            async with asyncio.timeout(_SECONDS):
+            async with asyncio.timeout(_DECISION_SECONDS):
                 _, refusal = await self.ask(call, rules, None)
         except (TimeoutError, OSError, ResponseError) as exc:
             raise PublishUnconfirmed(str(exc) or "Redis does not answer") from exc
@@ -211,7 +212,7 @@ class ApprovalService:
 
     async def _decide(self, approval_id: str, make: Callable[[StoredApproval], ApprovalChange]) -> StoredApproval:
         try:
-            async with asyncio.timeout(_SECONDS):
+            async with asyncio.timeout(_DECISION_SECONDS):
                 found = await self._taken(approval_id, make)
                 if found.state != "waiting":
                     await self.go_on(found)
@@ -327,10 +328,6 @@ def approval_service(
     return ApprovalService(
         preparation, admission, ApprovalRecords(connection, settings), ApprovedCalls(ledger, dispatcher)
     )
-
-
-Asked = tuple[AskedApproval, Refusal | None]
-"""What people are asked about a call; and why it does not wait for them, if it does not."""
 
 
 def _changed(request: AskedApproval, edits: Sequence[JournalLine], seen: str | None) -> ApprovalNotTaken:

@@ -48,6 +48,8 @@ _CROWDED_SECONDS = 0.25  # for modules to work off what waits for them, before j
 _BROKER_SECONDS = 30.0  # for a call in another Redis than the ledger's to begin, before it is published again
 _LAST_EVENTS_SECONDS = 10.0  # for tries under way, where nobody stays to end them
 
+_TRACE_SECONDS = 1.0  # to find out where a job was made in a trace: its wake-up does not depend on it
+
 
 class WorkerJobs:
     """As `ports.JobKeeper`, for the workers of `app`."""
@@ -303,9 +305,6 @@ async def _is_set(event: asyncio.Event, *, within: float) -> bool:
             return await event.wait()
     except TimeoutError:
         return False
-
-
-_TRACE_SECONDS = 1.0  # to find out where a job was made in a trace: its wake-up does not depend on it
 
 
 def around_tries(tracing: Tracing | None, records: JobRecords) -> Around | None:

@@ -28,7 +28,19 @@ from toolfleet_tasks.results.reader import PEEK_SECONDS, ResultReader
 from toolfleet_tasks.results.receipts import Receipts
 from toolfleet_tasks.results.stored import read_stored, text_of
 
+log = get_logger(__name__)
+
 _ANY_ARGUMENT = "*"
+
+Started = PendingCall | Joined | ToolResult
+
+_MARGIN_SECONDS = 60  # a record outlives its call's deadline: clocks differ
+_GRACE_SECONDS = (
+    3.0  # beyond the deadline: a worker, or the process that began the call, ends it with more than we know
+)
+_READ_SECONDS = 5.0
+_DEFERRED_KEPT_SECONDS = 7 * 86_400  # as long as what people were asked about
+_SILENCE_SECONDS = 0.5  # of Redis, before it may be frozen
 
 
 class BegunCall(Message):
@@ -93,19 +105,6 @@ class BegunCall(Message):
             hides_results=self.hides_results,
             log_level=self.log_level,
         )
-
-
-log = get_logger(__name__)
-
-Started = PendingCall | Joined | ToolResult
-
-_MARGIN_SECONDS = 60  # a record outlives its call's deadline: clocks differ
-_GRACE_SECONDS = (
-    3.0  # beyond the deadline: a worker, or the process that began the call, ends it with more than we know
-)
-_READ_SECONDS = 5.0
-_DEFERRED_KEPT_SECONDS = 7 * 86_400  # as long as what people were asked about
-_SILENCE_SECONDS = 0.5  # of Redis, before it may be frozen
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.calls.status import DONE, CallStatus
 from toolfleet_tasks.ledger.asked import SIGNAL
 
+_CHECK_SECONDS = 5.0  # what was announced may not have been heard
+
 
 class CallHandle:
     """One call: its `id`, its `result`, its `status`, and a way to `cancel` it."""
@@ -102,9 +104,6 @@ class CallHandle:
             async with contextlib.aclosing(self._follow.log(self._ending)) as messages:
                 async for message in messages:
                     yield message
-
-
-_CHECK_SECONDS = 5.0  # what was announced may not have been heard
 
 
 class Asking(Protocol):

@@ -45,6 +45,11 @@ from toolfleet_tasks.queues import lane_of, limit_of
 
 _LONGEST_TIMEOUT = 10 * 365 * 86400.0  # seconds: longer is for ever, which clocks and brokers cannot count
 
+_NOTHING = frozenset[str]()
+_PLATFORM = frozenset({"platform", "platform_channel_id", "platform_thread_id"})
+_RESUMES = frozenset({"conversation_id"})
+_RESUMED_BY = "scheduler.add_job"  # the one tool that must wake the right conversation later
+
 
 class LimitCheck(Protocol):
     """Says what its limits have against a call now. `intent` is the key of its intention; takes `seconds` at most, and fails open."""
@@ -311,12 +316,6 @@ def _version_fault(tool: ToolDefinition, call: ToolCall) -> str | None:
     if call.idempotency_key or fault_in_version(call.tool_version):
         return None
     return version_fault(tool, call.tool_version)
-
-
-_NOTHING = frozenset[str]()
-_PLATFORM = frozenset({"platform", "platform_channel_id", "platform_thread_id"})
-_RESUMES = frozenset({"conversation_id"})
-_RESUMED_BY = "scheduler.add_job"  # the one tool that must wake the right conversation later
 
 
 def conversation_for(

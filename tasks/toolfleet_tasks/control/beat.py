@@ -20,7 +20,16 @@ from toolfleet_tasks.control.probes import STILL_SECONDS, Probes
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.wakeups.webhook_feed import WebhookFeed
 
+log = get_logger(__name__)
+
 _FEED_END_SECONDS = 2.0  # what it was at is done by the next beat
+
+_END_SECONDS = 4.0  # for the thread, which may be waiting for Redis: it ends with the process at the latest
+
+ROLE = "beat"
+
+_PAUSE_SECONDS = 1.0  # between two tries to connect: jobs wait for it, and Celery's own grow to half a minute
+_STEP_SECONDS = 1.0  # a clock that is slewed is less off between two ticks
 
 
 class RegistryFeed:
@@ -52,9 +61,6 @@ class RegistryFeed:
             await self._connection.aclose()
 
 
-_END_SECONDS = 4.0  # for the thread, which may be waiting for Redis: it ends with the process at the latest
-
-
 class ModuleFeed:
     """Of one process. Raises nothing while Redis is away, and feeds again when it is back."""
 
@@ -76,14 +82,6 @@ class ModuleFeed:
     async def _leave(self) -> None:
         await self._watch.aclose()
         await self._watch.leave()
-
-
-ROLE = "beat"
-
-_PAUSE_SECONDS = 1.0  # between two tries to connect: jobs wait for it, and Celery's own grow to half a minute
-_STEP_SECONDS = 1.0  # a clock that is slewed is less off between two ticks
-
-log = get_logger(__name__)
 
 
 class FleetScheduler(Scheduler):  # type: ignore[misc] # Celery ships no types

@@ -28,8 +28,12 @@ from toolfleet_tasks.admission.limits import Limit, limits_of, refused_by, terms
 from toolfleet_tasks.calls.eval_gate import Circumstances, Evaluation
 from toolfleet_tasks.messages import fleet_results
 
+log = get_logger(__name__)
+
 _DAY_MS = 86_400_000
-_MANY = 10_000  # users and tools that are remembered before those of days gone by are forgotten
+_MANY_COUNTS = 10_000  # users and tools that are remembered before those of days gone by are forgotten
+
+_FUNCTION_SECONDS = 30.0  # for a function that says nothing else, as in a fleet
 
 
 @dataclass(slots=True)
@@ -45,7 +49,7 @@ class MemoryLimits:
 
     def __init__(self) -> None:
         self._used: dict[str, _Used] = {}
-        self._many = _MANY
+        self._many = _MANY_COUNTS
 
     def judge(self, limits: Sequence[Limit], now_ms: int) -> tuple[int, int, int, int] | None:
         """What is against another call now, as `limits.refused_by` reads it; `None`: nothing. Takes nothing."""
@@ -63,7 +67,7 @@ class MemoryLimits:
             self._used[limit.key] = _Used(day, count + 1, now_ms, until_ms)
         if len(self._used) > self._many:
             self._used = {key: used for key, used in self._used.items() if used.until_ms > now_ms}
-            self._many = max(_MANY, 2 * len(self._used))
+            self._many = max(_MANY_COUNTS, 2 * len(self._used))
 
     def _rest(self, limit: Limit, now_ms: int) -> tuple[int, int]:
         """The ms until a call may begin, and 1 if that is for the day's limit."""
@@ -76,11 +80,6 @@ class MemoryLimits:
         if limit.cooldown_ms and used.last_ms + limit.cooldown_ms - now_ms > rest_ms:
             rest_ms, is_daily = used.last_ms + limit.cooldown_ms - now_ms, 0
         return rest_ms, is_daily
-
-
-log = get_logger(__name__)
-
-_SECONDS = 30.0  # for a function that says nothing else, as in a fleet
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +195,7 @@ def _handler_of(tag: ToolDef) -> Callable[..., Any]:
 
 
 def _seconds_for(local: LocalFunction, timeout: float | None) -> float:
-    limit = local.definition.timeout_seconds or _SECONDS
+    limit = local.definition.timeout_seconds or _FUNCTION_SECONDS
     return limit if timeout is None else max(min(limit, timeout), 0)
 
 

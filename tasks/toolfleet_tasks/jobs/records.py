@@ -53,6 +53,30 @@ _UNREAD_REST = 60.0  # seconds, until a record that could not be read is looked 
 CallState = Literal["", "begun", "done"]
 """What the ledger knows of a job's call: nothing, that it was begun, or its end."""
 
+MOST_ENDED = 1_000
+"""Jobs that have ended, of a user or of all, that can be listed. Of a user, no others are kept."""
+
+CREATE = script("jobs/create")
+"""Returns `made`; `exists` with the fields of the one that has this id; or `full` with how many there are."""
+
+READ = script("jobs/read")
+"""Returns the server's time (ms), then id, spec, at, told, `done`, `begun` or '' for the call, what is stored of it, when it was confirmed
+to be in its queue (ms, or ''), and which job has stopped this one (or ''); or nothing.
+"""
+
+CLAIM = script("jobs/claim")
+"""Returns the server's time (ms) and, the longest due first, each as `READ` has it, but without what is stored of calls: a hundred results
+could be more than Redis sends in a second.
+"""
+
+MOVE = script("jobs/move")
+"""Returns 1, or 0 with nothing changed: others have moved it, or one of its workflow has failed."""
+
+PUT_OFF = script("jobs/put_off")
+"""Returns 1 if nobody looks any more."""
+
+_ASKED_AT_ONCE = 500  # records, for one field
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -328,32 +352,6 @@ def receipt_of(spec: JobSpec, place: JobPosition, keys: Keys) -> tuple[Part, ...
     reader = step if place.call_id is not None or is_keyed else ""
     names = (keys.call(call_id), keys.result(call_id), keys.readers(call_id), keys.stored(spec.user_id))
     return HAD.command(results=[names], had=[(call_id, "", reader)])
-
-
-MOST_ENDED = 1_000
-"""Jobs that have ended, of a user or of all, that can be listed. Of a user, no others are kept."""
-
-CREATE = script("jobs/create")
-"""Returns `made`; `exists` with the fields of the one that has this id; or `full` with how many there are."""
-
-READ = script("jobs/read")
-"""Returns the server's time (ms), then id, spec, at, told, `done`, `begun` or '' for the call, what is stored of it, when it was confirmed
-to be in its queue (ms, or ''), and which job has stopped this one (or ''); or nothing.
-"""
-
-CLAIM = script("jobs/claim")
-"""Returns the server's time (ms) and, the longest due first, each as `READ` has it, but without what is stored of calls: a hundred results
-could be more than Redis sends in a second.
-"""
-
-MOVE = script("jobs/move")
-"""Returns 1, or 0 with nothing changed: others have moved it, or one of its workflow has failed."""
-
-PUT_OFF = script("jobs/put_off")
-"""Returns 1 if nobody looks any more."""
-
-
-_ASKED_AT_ONCE = 500  # records, for one field
 
 
 async def of_user(

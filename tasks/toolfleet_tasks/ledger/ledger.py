@@ -50,11 +50,22 @@ from toolfleet_tasks.results.verifier import Verifier
 __all__ = ["Ledger", "NotClaimed", "ResultNotStored"]
 
 _MARGIN_SECONDS = 60  # a record outlives its call's deadline: clocks differ
+
 ANY_DATA = "*"
 """Whatever data Redis has, those of a call are among them."""
 _ENDED = 1  # what `FINISH` says if there is nothing more to say
 _LOST = -1  # what `TAKE` says if others have the call
 _MOST_UNANSWERED = 1_000
+
+# Characters: with a longer value than 64 bytes Redis keeps a record in another form, of several times the size.
+_LONGEST_WORKER = 37
+_LONGEST_SHORT = 23  # characters of it behind a tag, which has 26 at most, and a time, which has 15 with its signs
+_PROCESS = 12  # hex digits
+_ODD = re.compile(r"[^\w.@:/-]", re.ASCII)
+
+_MOST_AT_ONCE = 256  # answered within a tenth of a second where the agent's loop is busy with nothing else
+_TICKS = 5  # looks at whether Redis was heard
+_LONGEST_SECONDS = 10.0  # for one question, however much is heard meanwhile
 
 
 class ResultNotStored(Exception):
@@ -312,13 +323,6 @@ class Ledger:
         return self._letters.sign(dead_letter(call, result, died_at=fleet_clock.now()))
 
 
-# Characters: with a longer value than 64 bytes Redis keeps a record in another form, of several times the size.
-_LONGEST_WORKER = 37
-_LONGEST_SHORT = 23  # characters of it behind a tag, which has 26 at most, and a time, which has 15 with its signs
-_PROCESS = 12  # hex digits
-_ODD = re.compile(r"[^\w.@:/-]", re.ASCII)
-
-
 class FencingTokens:
     """Those of one process. A worker's say when each was made, and by which worker: so the record of a call that it has lost does."""
 
@@ -348,11 +352,6 @@ class FencingTokens:
     def _mark(self) -> str:
         self._last = max(int(fleet_clock.now() * 1_000_000), self._last + 1)
         return f"~{self._last:x}~{self._shown}"
-
-
-_MOST_AT_ONCE = 256  # answered within a tenth of a second where the agent's loop is busy with nothing else
-_TICKS = 5  # looks at whether Redis was heard
-_LONGEST_SECONDS = 10.0  # for one question, however much is heard meanwhile
 
 
 class LedgerWindow:

@@ -32,6 +32,10 @@ READY = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
 
 _SWEEP_SECONDS = 5.0  # how often old calls are looked up
 
+Hear = Callable[[bytes], None]
+
+_CHUNK = 500  # channels a command
+
 
 class Waiter(Protocol):
     """Who waits for a call's end."""
@@ -278,9 +282,6 @@ def _loads(stored: bytes | None) -> object:
         return None
 
 
-Hear = Callable[[bytes], None]
-
-
 @dataclass(slots=True, eq=False)
 class _Watch:
     hear: Hear
@@ -336,9 +337,6 @@ class ChannelWatch:
         for watch in list(self._watches[channel]):
             if content is not None and not watch.has_heard:
                 watch.hear(content)
-
-
-_CHUNK = 500  # channels a command
 
 
 class ChannelSubscriptions:

@@ -25,6 +25,10 @@ from toolfleet_tasks.transport.quarantine import Quarantine
 from toolfleet_tasks.transport.reservations import Capacity
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
+log = get_logger(__name__)
+
+_BLOCK_SECONDS = 0.5  # also how long it may listen to a queue that may take no more, or not to one that may again
+
 
 class ChannelAdapter:
     """Consumer of a fetcher and listener to broadcasts, on behalf of one of kombu's channels."""
@@ -170,9 +174,6 @@ def _make_leases(runtime: WorkerRuntime, channel: Any, keys: Keys) -> Leases:
     return leases
 
 
-log = get_logger(__name__)
-
-
 class BroadcastListener(Protocol):
     """Whom the broadcasts are for."""
 
@@ -237,9 +238,6 @@ def _exchange_of(channel: str) -> str:
     """Kombu's topics are `/<db>.<exchange>`, some with `/<routing key>` behind."""
     name = channel.partition(".")[2] if channel.startswith("/") else channel
     return name.split("/", 1)[0]
-
-
-_BLOCK_SECONDS = 0.5  # also how long it may listen to a queue that may take no more, or not to one that may again
 
 
 class BurstFetcher:

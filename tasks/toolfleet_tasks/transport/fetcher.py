@@ -24,9 +24,14 @@ from toolfleet_tasks.transport.quarantine import QUARANTINED_AT_MOST, Quarantine
 from toolfleet_tasks.transport.ready_queues import ReadyQueues
 from toolfleet_tasks.transport.reservations import Capacity, Reservations, Reserved
 
+log = get_logger(__name__)
+
 Message = dict[str, Any]
 
 _NUMBERS = (int, float)  # `int | float` would be made anew with each message
+
+BATCH = 32  # messages a turn: more would save no time, and keep them from other workers that are free
+_PAUSE_SECONDS = 1.0  # after Redis has refused
 
 
 def read_message(item: bytes, queue: str, tag: str) -> Message:
@@ -72,12 +77,6 @@ def _are_limits(limits: object) -> bool:
 
 def _is_limit(limit: object) -> bool:
     return limit is None or (isinstance(limit, _NUMBERS) and 0 <= limit < math.inf)
-
-
-log = get_logger(__name__)
-
-BATCH = 32  # messages a turn: more would save no time, and keep them from other workers that are free
-_PAUSE_SECONDS = 1.0  # after Redis has refused
 
 
 class Consumer(Protocol):

@@ -48,9 +48,10 @@ _TURN_SECONDS = 5.0  # of its lease that news may wait for earlier ones of the s
 Publish = Callable[[DueWake], Awaitable[str | None]]
 """Publishes the call of news of kind `call`. Returns `None`, or in a sentence why that can never be; whatever it raises is tried again."""
 
-
 Around = Callable[[str, str, Coroutine[Any, Any, DeliveryAnswer]], Coroutine[Any, Any, DeliveryAnswer]]
 """Surrounds a try to wake a core."""
+
+Try = Callable[[DueWake], Awaitable[DeliveryAnswer]]
 
 
 class NotYet(Exception):
@@ -284,9 +285,6 @@ class WakeupOutbox:
             log.info("wake_no_longer_held", **facts)
         else:
             log.warning("wake_put_off", **facts)
-
-
-Try = Callable[[DueWake], Awaitable[DeliveryAnswer]]
 
 
 @dataclass(slots=True)

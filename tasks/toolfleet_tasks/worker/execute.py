@@ -55,9 +55,10 @@ from toolfleet_tasks.worker.running_task import RunningTask, Superseded
 from toolfleet_tasks.worker.spans.attempt_span import processed
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
+log = get_logger(__name__)
+
 Known: TypeAlias = Terms | ToolResult | None
 """What a worker knows of a tool's terms, or how a call ends of whose tool nobody knows anything."""
-
 
 _NEWER_SECONDS = 0.2  # until a call comes back that another worker is to have, of several perhaps
 _FULL_SECONDS = 0.5  # until a call comes back whose module is at work on as many as it may be
@@ -65,6 +66,21 @@ _PAUSED_SECONDS = 0.2  # until a worker hears, most often, that a queue is pause
 _BEFORE_DEADLINE_SECONDS = 1.0  # a call that comes back so early still gets an answer of ours
 _SHORTEST_WAIT_SECONDS = 0.2
 _BRIEF = frozenset({"away", "early", "queued"})  # reasons for which a call may come again and again
+
+_POLL_SECONDS = 1.0  # the ledger says whether it is time to ask the module
+
+Run = Callable[[RunningTask, str], Awaitable[str]]
+"""Runs a call's message, as `execute.run`."""
+
+_AWAY_SECONDS = 0.2  # until a call comes again whose module could not be reached
+
+END = "toolfleet_end"
+"""In a task's request: how the call has ended already, which its body only repeats."""
+
+_RECONCILE_SECONDS = 5.0  # for a module to say what happened, perhaps after a restart
+# The same for one that has let its whole limit pass: if it is alive it knows at once, and the limit is to hold.
+_RECONCILE_SECONDS_AFTER_SILENCE = 1.0
+_ANSWERED = frozenset({Outcome.FAILED, Outcome.SERVER_ERROR})
 
 
 async def turn_away(task: RunningTask, ledger: Ledger, why: MessageRefused | json_text.NewerMessage) -> str:
@@ -185,12 +201,6 @@ async def _again(
     raise Ignore
 
 
-_POLL_SECONDS = 1.0  # the ledger says whether it is time to ask the module
-
-Run = Callable[[RunningTask, str], Awaitable[str]]
-"""Runs a call's message, as `execute.run`."""
-
-
 class PausedCalls:
     """A worker's, on its loop.
 
@@ -264,13 +274,6 @@ class _Said:
 
     def __getattr__(self, name: str) -> Any:
         return self._said.get(name)
-
-
-log = get_logger(__name__)
-
-_AWAY_SECONDS = 0.2  # until a call comes again whose module could not be reached
-END = "toolfleet_end"
-"""In a task's request: how the call has ended already, which its body only repeats."""
 
 
 def body(task: RunningTask, message: str) -> str:
@@ -626,12 +629,6 @@ async def refusal_of(
     return unnamed(claim.call.tool_name, terms, Within.of(claim.call)) or await ledger.take(claim, terms)
 
 
-_SECONDS = 5.0  # for a module to say what happened, perhaps after a restart
-# The same for one that has let its whole limit pass: if it is alive it knows at once, and the limit is to hold.
-_SECONDS_AFTER_SILENCE = 1.0
-_ANSWERED = frozenset({Outcome.FAILED, Outcome.SERVER_ERROR})
-
-
 def is_asked(attempt: Attempt, result: ToolResult) -> bool:
     """Whether the module is to be asked before the call ends with `result`, after its last `attempt`."""
     return result.effect_state == "unknown" and attempt.outcome not in _ANSWERED
@@ -643,7 +640,7 @@ def seconds_to_ask(call: PublishedCall, attempt: Attempt | None, *, now: float) 
     `attempt`: the last one, `None` if it was another worker's.
     """
     is_silent = attempt is not None and attempt.result.error_code == "timed_out"
-    return min(_SECONDS_AFTER_SILENCE if is_silent else _SECONDS, call.deadline_at - now)
+    return min(_RECONCILE_SECONDS_AFTER_SILENCE if is_silent else _RECONCILE_SECONDS, call.deadline_at - now)
 
 
 def asked_so_far(call: PublishedCall) -> EffectState:

@@ -36,12 +36,29 @@ from toolfleet_tasks.redis.durable_write import run_durably
 from toolfleet_tasks.transport.fetched_claims import FetchedClaims
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
+log = get_logger(__name__)
+
 PROBE_SECONDS = 2.0
 _LOCK_SECONDS = PROBE_SECONDS + 1  # that nobody else looks: who has died meanwhile is replaced then
+
 UNREADY_SECONDS = 30.0
 """A module that says for so long that it cannot serve now is tried nevertheless: its `/health` may mean something else."""
 
 _VERDICTS = {Health.WELL: "well", Health.UNKNOWN: "none", Health.NOT_READY: "unready"}
+
+_FIRST_SECONDS, _GROWTH = 0.1, 1.5  # between two looks of a worker's own; then up to `breaker_seconds`
+_JITTER = 0.2  # seconds, or as large a part of a pause: workers that failed together look one after the other
+_RECOVERY_SECONDS = 1.0  # between two looks whether the breaker of a module that is back is closed
+_POLL_SECONDS = 10.0  # for one look: Redis may be away
+_SHORT_SECONDS = 2.0  # calls wait for a module that is away for so long, as admission control has them
+_QUEUE_LENGTH = 200  # calls of a module that wait for their turn here, of which each has a slot
+# Between two questions of the call that is first, and until a call comes again that found no place.
+_ASK_SECONDS, _FULL_QUEUE_SECONDS = 0.03, 0.3
+_PASS_SECONDS = 0.1  # until a call comes back for another worker; jittered
+_STUCK_SECONDS = 5.0  # that nobody takes anything from a queue: until then the others may be busy
+_GO_ON_SECONDS = 30.0  # that a worker goes on that nobody stands in for
+# From its publishing on, a call is put off for others no longer: perhaps no other worker gets it.
+_REST_SECONDS = 30.0
 
 
 class Finding(Enum):
@@ -166,23 +183,6 @@ class Prober:
         return await run_durably(
             self._connection, script, script.parameters(breaker=breaker, worker=self._worker, **args)
         )
-
-
-log = get_logger(__name__)
-
-_FIRST_SECONDS, _GROWTH = 0.1, 1.5  # between two looks of a worker's own; then up to `breaker_seconds`
-_JITTER = 0.2  # seconds, or as large a part of a pause: workers that failed together look one after the other
-_RECOVERY_SECONDS = 1.0  # between two looks whether the breaker of a module that is back is closed
-_POLL_SECONDS = 10.0  # for one look: Redis may be away
-_SHORT_SECONDS = 2.0  # calls wait for a module that is away for so long, as admission control has them
-_QUEUE_LENGTH = 200  # calls of a module that wait for their turn here, of which each has a slot
-# Between two questions of the call that is first, and until a call comes again that found no place.
-_ASK_SECONDS, _FULL_QUEUE_SECONDS = 0.03, 0.3
-_PASS_SECONDS = 0.1  # until a call comes back for another worker; jittered
-_STUCK_SECONDS = 5.0  # that nobody takes anything from a queue: until then the others may be busy
-_GO_ON_SECONDS = 30.0  # that a worker goes on that nobody stands in for
-# From its publishing on, a call is put off for others no longer: perhaps no other worker gets it.
-_REST_SECONDS = 30.0
 
 
 @dataclass(eq=False)

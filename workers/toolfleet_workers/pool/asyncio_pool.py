@@ -24,11 +24,13 @@ from toolfleet_tasks.fairness.fair_slots import UNBOUNDED, FairSlots
 from toolfleet_workers.pool.hub_loop import Hub, HubLoop
 from toolfleet_workers.pool.task_run import GRACE_SECONDS, Assignment, TaskRun
 
+log = get_logger(__name__)
+
 _CLOSE_SECONDS = 5.0  # for the runner to give back its connections
 _SETTLE_SECONDS = 15.0  # for Redis to answer what was written last; each of the lines' users has a limit of its own
 _PAUSE_SECONDS = 0.1  # keeps a hub that fails at every turn from spinning
 
-log = get_logger(__name__)
+_REQUEST = 2  # where a message's headers are among the arguments of Celery's tracer
 
 
 class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
@@ -297,9 +299,6 @@ def _log_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> No
     # Not what else there is: a future shows its result.
     kinds = {name: type(value).__name__ for name, value in context.items() if name not in {"message", "exception"}}
     log.error("loop_error", message=context.get("message"), **kinds, exc_info=context.get("exception"))
-
-
-_REQUEST = 2  # where a message's headers are among the arguments of Celery's tracer
 
 
 class WaitingRuns:

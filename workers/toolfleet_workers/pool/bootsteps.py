@@ -44,7 +44,14 @@ from toolfleet_workers.pool.asyncio_pool import AsyncioPool
 from toolfleet_workers.pool.consumption import ConsumedNames, Consumption
 from toolfleet_workers.pool.health import call_when_ended, health_of
 
+log = get_logger(__name__)
+
 _CHECKS_PER_STALL = 10
+
+_PATIENCE_SECONDS = 1.0  # at the start: Redis answers within a millisecond, or is away
+
+_COLLECT_AFTER = (50_000, 20, 20)  # objects, then collections of the generation below
+_FIRST_TICK_SECONDS = 0.02  # any time will do, as long as it is not over within the first tick
 
 
 class Watched(Protocol):
@@ -125,9 +132,6 @@ class Watchdog:
         return "".join(traceback.format_stack(frame))
 
 
-_PATIENCE_SECONDS = 1.0  # at the start: Redis answers within a millisecond, or is away
-
-
 class QueuePauses:
     """One worker's. `known`: the modules that there are, of which those that were added may be in another lane than the settings say.
 
@@ -175,12 +179,6 @@ class QueuePauses:
 
 def _is_modules(name: str) -> bool:
     return name.startswith(queue_of(""))
-
-
-log = get_logger(__name__)
-
-_COLLECT_AFTER = (50_000, 20, 20)  # objects, then collections of the generation below
-_FIRST_TICK_SECONDS = 0.02  # any time will do, as long as it is not over within the first tick
 
 
 class Readiness(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships no types

@@ -40,6 +40,10 @@ NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="The module's name.", autocompletion=complete_modules)
 ]
 
+app = typer.Typer(help="The modules: which there are, and whether they answer.", no_args_is_help=True)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
 
 def register(app: typer.Typer) -> None:
     """Give the group the commands."""
@@ -114,10 +118,7 @@ def _sentence(message: str, place: tuple[int | str, ...]) -> str:
     return f"{place[0] if place else 'The module'}: {words}."
 
 
-app = typer.Typer(help="The modules: which there are, and whether they answer.", no_args_is_help=True)
 register(app)
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list")

@@ -23,6 +23,10 @@ MOST_LINES: Final = 20_000
 _BUCKET_SECONDS = 5
 _RATE_SECONDS = 60
 
+_KEPT_SECONDS = 1.5  # a reading is good for so long
+_FORGET_SECONDS = 60.0  # after so long without a reading the calls are read anew
+_FIRST_LINES, _MORE_LINES, _MOST_READS = 5_000, 1_000, 10
+
 
 @dataclass(frozen=True, slots=True)
 class _EndedCall:
@@ -105,11 +109,6 @@ def _series(calls: Sequence[_EndedCall], now: float) -> list[list[float | None]]
 
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
-
-
-_KEPT_SECONDS = 1.5  # a reading is good for so long
-_FORGET_SECONDS = 60.0  # after so long without a reading the calls are read anew
-_FIRST_LINES, _MORE_LINES, _MOST_READS = 5_000, 1_000, 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,16 @@ from markupsafe import Markup
 from toolfleet_registry.policy.module_troubles import TONES
 from toolfleet_registry.time import fleet_clock
 
+LONGEST_TEXT: Final = 20_000
+"""Characters of a value that a page shows."""
+
+NONE: Final = "\N{EN DASH}"
+"""In the place of what is not there."""
+
+_MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
+_YEARS = 253_402_300_799.0  # what a `datetime` takes
+
+
 FOLDER: Final = Path(__file__).parents[1] / "templates"
 
 
@@ -44,16 +54,6 @@ class PageTemplates:
         """The address of a page, with what of a query says something."""
         said = {name: value for name, value in query.items() if value not in {None, ""}}
         return f"{self.path}{below}" + (f"?{urlencode(said)}" if said else "")
-
-
-LONGEST_TEXT: Final = 20_000
-"""Characters of a value that a page shows."""
-
-NONE: Final = "\N{EN DASH}"
-"""In the place of what is not there."""
-
-_MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
-_YEARS = 253_402_300_799.0  # what a `datetime` takes
 
 
 def when(at: float | None) -> Markup | str:

@@ -35,8 +35,10 @@ from toolfleet_tasks.messages import fleet_results
 
 Report = Callable[[str, dict[str, Any]], Awaitable[None]]
 """Takes a notification to the client: its method, and its parameters."""
+
 MESSAGE: Final = "notifications/message"
 """The method of a notification of what a call logs."""
+
 Ask = Callable[[PendingInput], Awaitable[dict[str, Any]]]
 """Asks the client, and brings its answers by the requests' keys. Raises `MCPError`."""
 
@@ -45,6 +47,14 @@ Stop = ToolResult | PendingInput | CallApproval | None
 _CONFIRMATION_SECONDS = 5.0  # for Redis to say that it has a call that becomes a task
 _TIMES, _AGAIN_SECONDS = 10, 0.1  # that a call is begun anew which others have left again and again
 _NO_SUCH_TOOL = frozenset({"unknown_tool", "unknown_module", "invalid_tool_name"})
+
+RUN_ID: Final = "io.toolfleet/run_id"
+"""The name in a request's `_meta` of the agent's turn: what a profile's `run_limit` counts by."""
+
+CONVERSATION_ID: Final = "io.toolfleet/conversation_id"
+"""The same of the conversation, for `thread_limit`; a token's own counts more."""
+
+_LONGEST_CONVERSATION_ID = 256  # characters
 
 
 class _TakenBack(Exception):
@@ -291,14 +301,6 @@ def _unconfirmed(handle: BegunHandle, *, has_key: bool) -> ToolResult:
     return ToolResult.failed(handle.tool_name, code, error, effect_state="unknown", retryable=has_key)
 
 
-RUN_ID: Final = "io.toolfleet/run_id"
-"""The name in a request's `_meta` of the agent's turn: what a profile's `run_limit` counts by."""
-CONVERSATION_ID: Final = "io.toolfleet/conversation_id"
-"""The same of the conversation, for `thread_limit`; a token's own counts more."""
-
-_LONGEST = 256  # characters
-
-
 def conversation_in(meta: Mapping[str, Any] | None, own: str | None) -> Conversation | None:
     """What a client says; `own` is its token's conversation. Raises `WrongKey` for what is no name."""
     run_id, said = _name_in(meta, RUN_ID), _name_in(meta, CONVERSATION_ID)
@@ -310,6 +312,6 @@ def conversation_in(meta: Mapping[str, Any] | None, own: str | None) -> Conversa
 
 def _name_in(meta: Mapping[str, Any] | None, name: str) -> str | None:
     value = None if meta is None else meta.get(name)
-    if value is not None and (not isinstance(value, str) or not 0 < len(value) <= _LONGEST):
-        raise WrongKey(f"_meta[{name!r}] must be a text of 1 to {_LONGEST} characters.")
+    if value is not None and (not isinstance(value, str) or not 0 < len(value) <= _LONGEST_CONVERSATION_ID):
+        raise WrongKey(f"_meta[{name!r}] must be a text of 1 to {_LONGEST_CONVERSATION_ID} characters.")
     return value

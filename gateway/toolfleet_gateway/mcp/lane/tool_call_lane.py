@@ -19,6 +19,8 @@ from toolfleet_gateway.tracing.mcp_spans import traced_call
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.tracing.port import Tracing
 
+log = get_logger(__name__)
+
 PING: Final = b": still here\r\n\r\n"
 
 _OK = 200
@@ -28,6 +30,9 @@ _STREAM: Final = [
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 ]
+
+KEEP_ALIVE_SECONDS: Final = 15.0
+"""After so long without a word a client is told that its answer is still to come: proxies cut silent connections."""
 
 
 class LaneAnswer:
@@ -87,12 +92,6 @@ class LaneAnswer:
 
 def _written(message: Mapping[str, Any]) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode()
-
-
-log = get_logger(__name__)
-
-KEEP_ALIVE_SECONDS: Final = 15.0
-"""After so long without a word a client is told that its answer is still to come: proxies cut silent connections."""
 
 
 class ToolCallLane:

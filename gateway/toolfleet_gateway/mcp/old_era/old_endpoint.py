@@ -29,10 +29,14 @@ from toolfleet_gateway.mcp.replay import again, whole_body
 from toolfleet_gateway.mcp.view import ASK, BEGAN, END, IS_CANCELLED, KEEP_LOG_LEVEL, LOG_LEVEL, SESSION, McpView
 from toolfleet_registry.system.loggers import get_logger
 
+log = get_logger(__name__)
+
 SESSION_HEADER: Final = "mcp-session-id"
 
 _NO_SESSION = "Session not found"
-_LONGEST = 256  # characters of a session's id
+_LONGEST_SESSION_ID = 256  # characters of a session's id
+
+_PACED_SINCE = "2025-11-25"
 
 
 class OldEndpoint:
@@ -60,7 +64,7 @@ class OldEndpoint:
         session_id = request.headers.get(SESSION_HEADER)
         session = None
         if session_id is not None:
-            session = await self._sessions.find(session_id, view) if len(session_id) <= _LONGEST else None
+            session = await self._sessions.find(session_id, view) if len(session_id) <= _LONGEST_SESSION_ID else None
             if session is None:
                 await _error(404, _NO_SESSION)(scope, receive, send)
                 return
@@ -146,11 +150,6 @@ def _naming(session: ClientSession | None, send: Send) -> Send:
 def _error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": types.INVALID_REQUEST, "message": message}}
     return Response(json.dumps(error), status, headers, media_type="application/json")
-
-
-log = get_logger(__name__)
-
-_PACED_SINCE = "2025-11-25"
 
 
 class Exchange:

@@ -34,6 +34,17 @@ from toolfleet_registry.contracts.load_errors import NO_TOOLS, InEffect, ToolLoa
 from toolfleet_registry.once.port import OnceStore
 from toolfleet_registry.time import machine_clock
 
+_log = logging.getLogger("toolfleet.host")
+
+_MOST_TOOLS = 1000  # in a manifest
+_MOST_FINDINGS = 5  # told of one file
+_LONGEST_MESSAGE = 1000
+
+_END_SECONDS = 3.0  # for calls to end when the host does
+
+_STEP_MS = 50  # without a change, after which those before are told
+_RESCAN_SECONDS = 5.0  # for file systems that say nothing, and folders that come back
+
 
 class ScannedFiles:
     """By the mode and the rules of the options."""
@@ -76,11 +87,6 @@ class ScannedFiles:
             )
 
 
-_MOST = 1000  # in a manifest
-_MOST_FINDINGS = 5  # told of one file
-_LONGEST_MESSAGE = 1000
-
-
 class LoadErrors:
     """`now` has the latest, each with the time at which it was found first."""
 
@@ -118,7 +124,7 @@ class LoadErrors:
 
     def _set(self, errors: Iterable[ToolLoadError]) -> bool:
         known = {_what(each): each for each in self.now}
-        latest = [known.get(_what(each), each) for each in errors][:_MOST]
+        latest = [known.get(_what(each), each) for each in errors][:_MOST_TOOLS]
         for each in latest:
             if _what(each) not in known:
                 is_note = each.error_type == NO_TOOLS
@@ -173,11 +179,6 @@ def _error(fault: FileFault, in_effect: InEffect) -> ToolLoadError:
 
 def _what(error: ToolLoadError) -> tuple[object, ...]:
     return error.file, error.error_type, error.message, error.line, error.in_effect
-
-
-_log = logging.getLogger("toolfleet.host")
-
-_END_SECONDS = 3.0  # for calls to end when the host does
 
 
 class FolderHost(Host[HostedTool]):
@@ -323,10 +324,6 @@ class FolderHost(Host[HostedTool]):
 
 def _offers(tools: Mapping[str, HostedTool]) -> dict[str, Any]:
     return {name: tool.definition for name, tool in tools.items()}
-
-
-_STEP_MS = 50  # without a change, after which those before are told
-_RESCAN_SECONDS = 5.0  # for file systems that say nothing, and folders that come back
 
 
 async def file_changes(folder: Path, *, debounce_ms: int) -> AsyncGenerator[None]:

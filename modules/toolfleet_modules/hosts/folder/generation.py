@@ -30,6 +30,11 @@ _LASTING_SECONDS = 30.0  # after which its end is the first one again
 
 Make = Callable[[], Awaitable[ToolProcess]]
 
+_CHECK_SECONDS = 0.1
+_BEGIN_SECONDS = 30.0
+
+_VERSION_LENGTH = 12  # of a digest's characters
+
 
 class FileGroup:
     """`plan` says which files; `stems` are those whose tools are called here; `first` is a process that has them already. In the running loop."""
@@ -122,10 +127,6 @@ class FileGroup:
             await asyncio.shield(process.end())
             raise
         return process
-
-
-_CHECK_SECONDS = 0.1
-_BEGIN_SECONDS = 30.0
 
 
 class Generation:
@@ -277,6 +278,3 @@ def keep_owners(file: Path | None, generation: Generation) -> None:
         draft = file.with_name(f".{file.name}.{os.getpid()}")
         draft.write_text(json.dumps({name: tool.stem for name, tool in generation.tools.items()}))
         draft.replace(file)
-
-
-_VERSION_LENGTH = 12  # of a digest's characters

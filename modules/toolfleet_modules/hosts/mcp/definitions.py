@@ -25,6 +25,12 @@ _LARGEST_META = 2**16  # bytes; of what is larger clients are told nothing
 # What an annotation must say to count without trust: it makes clients more careful.
 _CAREFUL = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True, "idempotentHint": False}
 
+_LONGEST_NAME = 64  # characters of a method; a model sees them, too
+_DIGEST = 12  # hex digits
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
+_ILLEGAL = re.compile(r"[^A-Za-z0-9_-]+", re.ASCII)
+_AMBIGUOUS = re.compile(rf"-[0-9a-f]{{{_DIGEST}}}$")  # it could be what another name is mapped to
+
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
@@ -128,21 +134,14 @@ def _is_shown(icon: types.Icon) -> bool:
     return icon.src.startswith(("https:", "data:image/")) and len(icon.src) <= _LARGEST_META
 
 
-_LONGEST = 64  # characters of a method; a model sees them, too
-_DIGEST = 12  # hex digits
-_PLAIN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
-_ILLEGAL = re.compile(r"[^A-Za-z0-9_-]+", re.ASCII)
-_AMBIGUOUS = re.compile(rf"-[0-9a-f]{{{_DIGEST}}}$")  # it could be what another name is mapped to
-
-
 def method_of(name: str) -> str:
     """The method for a name of any form and length. One that is fit stays as it is.
 
     Of any other the readable start is kept, and its SHA-256's first 12 digits follow.
     """
-    is_fit = _PLAIN.fullmatch(name) and len(name) <= _LONGEST
+    is_fit = _PLAIN_NAME.fullmatch(name) and len(name) <= _LONGEST_NAME
     if is_fit and name not in RESERVED and not _AMBIGUOUS.search(name):
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
-    readable = _ILLEGAL.sub("_", name)[: _LONGEST - _DIGEST - 1].strip("_-")
+    readable = _ILLEGAL.sub("_", name)[: _LONGEST_NAME - _DIGEST - 1].strip("_-")
     return f"{readable or 'tool'}-{digest}"

@@ -58,6 +58,14 @@ _MOST_FAULTS = 1000  # in a manifest
 _LONGEST_REASON = 500  # characters of why there is no session
 _LONGEST_MESSAGE = 1000
 
+PREFIX = "/mcp/"
+_REQUEST_BYTES = 2**20
+_ANSWER_SECONDS = 60.0  # for a server to answer
+_BUSY_SECONDS = "1"
+
+METHODS = PASSED_METHODS
+"""The protocol's names of what may be asked."""
+
 
 class McpHost(Host[McpTool | PassedTool | WatchTool]):
     """A module, whose `app` serves a server's tools while its lifespan runs.
@@ -305,15 +313,6 @@ def _errors_of(offer: ServerOffer, known: Sequence[ToolLoadError]) -> list[ToolL
     return found
 
 
-PREFIX = "/mcp/"
-_REQUEST_BYTES = 2**20
-_SECONDS = 60.0  # for a server to answer
-_BUSY_SECONDS = "1"
-
-METHODS = PASSED_METHODS
-"""The protocol's names of what may be asked."""
-
-
 class PassedHost(Protocol):
     """A host whose server is asked."""
 
@@ -384,14 +383,14 @@ class Passthrough:
         try:
             if sessions is None:
                 return _away()
-            async with asyncio.timeout(_SECONDS), sessions.taken(question.user_id) as connection:
+            async with asyncio.timeout(_ANSWER_SECONDS), sessions.taken(question.user_id) as connection:
                 return await self._sent(connection, request)
         except (ModuleBusy, ServerAway):
             return _away()
         except ToolError as exc:
             return _refusal(403, self._host.secrets.hide(str(exc)))
         except TimeoutError:
-            return _refusal(504, f"The server did not answer within {_SECONDS:g} s.")
+            return _refusal(504, f"The server did not answer within {_ANSWER_SECONDS:g} s.")
 
     async def _sent(self, connection: McpSession, request: Any) -> Response:
         found = await answer_of(connection, request)

@@ -27,6 +27,8 @@ from toolfleet_registry.contracts.logs.log_message import LogLevel, LogMessage, 
 from toolfleet_registry.contracts.logs.log_sink import LogSink
 from toolfleet_registry.functions.passed_methods import APPS
 
+_log = logging.getLogger("toolfleet.host")
+
 _LEVEL_SECONDS = 5.0  # for an older server to take a log level
 
 OnStray = Callable[[LogMessage], object]
@@ -35,8 +37,28 @@ OnStray = Callable[[LogMessage], object]
 # What comes on the stream of a request is handled in the request's context, through all of the SDK; whatever else comes is not.
 _hears: ContextVar[LogSink | None] = ContextVar("toolfleet_mcp_log", default=None)
 
-
 _NOBODY = LogSink("emergency", lambda _: None)
+
+_NEWER = ("resultType", "inputRequests", "requestState")  # of an answer: means nothing where an older version is spoken
+_CLOSE_SECONDS = 15.0  # for a session to end, with its process
+_PING_SECONDS = 10.0  # for a server to answer that may have lost the session
+_RAW = TypeAdapter(dict[str, Any])
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+OpenTransport = Callable[[], AbstractAsyncContextManager[MessageStreams]]
+
+OnChanged = Callable[[types.ServerNotification], None]
+"""Is told each notification."""
+
+TASKS = "io.modelcontextprotocol/tasks"
+"""The extension by which a server may go on with a call by itself."""
+
+CLIENT = types.Implementation(name="toolfleet", version="1")
+"""Who asks."""
+
+EXTENSIONS: dict[str, dict[str, Any]] = {TASKS: {}, APPS: {"mimeTypes": ["text/html;profile=mcp-app"]}}
+"""The extensions that the client understands. Clients of a gateway show apps; a server offers none to a client that does not say so."""
 
 
 class SessionLog:
@@ -77,20 +99,6 @@ class SessionLog:
                     await ask(types.SetLevelRequest(params=types.SetLevelRequestParams(level=least)))
             except (MCPError, TimeoutError, ValidationError) as exc:
                 _log.warning("A server does not set its log level: %s", type(exc).__name__)
-
-
-_log = logging.getLogger("toolfleet.host")
-
-_NEWER = ("resultType", "inputRequests", "requestState")  # of an answer: means nothing where an older version is spoken
-_CLOSE_SECONDS = 15.0  # for a session to end, with its process
-_PING_SECONDS = 10.0  # for a server to answer that may have lost the session
-_RAW = TypeAdapter(dict[str, Any])
-
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-OpenTransport = Callable[[], AbstractAsyncContextManager[MessageStreams]]
-OnChanged = Callable[[types.ServerNotification], None]
-"""Is told each notification."""
 
 
 class McpSession:
@@ -394,15 +402,6 @@ async def _ended(task: "asyncio.Task[None]") -> None:
 def _log_end(task: "asyncio.Task[None]") -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.debug("a session ended", exc_info=error)
-
-
-TASKS = "io.modelcontextprotocol/tasks"
-"""The extension by which a server may go on with a call by itself."""
-
-CLIENT = types.Implementation(name="toolfleet", version="1")
-"""Who asks."""
-EXTENSIONS: dict[str, dict[str, Any]] = {TASKS: {}, APPS: {"mimeTypes": ["text/html;profile=mcp-app"]}}
-"""The extensions that the client understands. Clients of a gateway show apps; a server offers none to a client that does not say so."""
 
 
 async def agree(session: ClientSession, *, is_legacy: bool) -> None:

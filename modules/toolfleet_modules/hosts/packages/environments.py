@@ -20,8 +20,14 @@ from toolfleet_modules.hosts.packages.installer import Installer, InstallFailed,
 from toolfleet_modules.hosts.packages.requirements import Requirements
 from toolfleet_registry.time import machine_clock
 
+_log = logging.getLogger("toolfleet.host")
+
 _DIGEST_LENGTH = 32
 _CHECK_SECONDS = 0.1
+
+_ENVIRONMENT_NAME = re.compile("[0-9a-f]{32}")  # nothing else in the folder is touched
+_REMOVING = ".removing"
+_TOUCH_SECONDS = 3600.0
 
 
 class Environments:
@@ -88,13 +94,6 @@ def _is_taken(descriptor: int) -> bool:
     return False
 
 
-_log = logging.getLogger("toolfleet.host")
-
-_NAME = re.compile("[0-9a-f]{32}")  # nothing else in the folder is touched
-_REMOVING = ".removing"
-_TOUCH_SECONDS = 3600.0
-
-
 class EnvironmentUse:
     """Of those in `folder`, for one host. One that is unused for `kept_seconds` may be removed; `None` keeps all of them.
 
@@ -147,7 +146,7 @@ class EnvironmentUse:
             for path in [*self._folder.iterdir()]:
                 if path.name.endswith(_REMOVING):  # of one that was interrupted
                     shutil.rmtree(path, ignore_errors=True)
-                elif _NAME.fullmatch(path.name) and self._is_unused(path):
+                elif _ENVIRONMENT_NAME.fullmatch(path.name) and self._is_unused(path):
                     self._remove(path)
 
     def aclose(self) -> None:

@@ -38,7 +38,11 @@ from toolfleet_registry.tracing.port import OpenSpan, Tracing
 from toolfleet_registry.tracing.switch import switch_here, tracing_of
 from toolfleet_registry.tracing.trace_context import TraceContext, carrying, read_context
 
+_log = logging.getLogger("toolfleet.host")
+
 _MISSING: Final = "the process of the tools is not traced: %s"
+
+_PAUSE_SECONDS = 0.05
 
 
 class ChildTrace:
@@ -89,9 +93,6 @@ async def _recorded(span: OpenSpan, run: Awaitable[Reply]) -> Reply:
     finally:
         span.end()
     return reply
-
-
-_log = logging.getLogger("toolfleet.host")
 
 
 class ToolChild:
@@ -265,9 +266,6 @@ class LogSender:
 
     def _send_body(self, body: bytes) -> None:
         self._send({"kind": "log", "id": self._number}, body)
-
-
-_PAUSE_SECONDS = 0.05
 
 
 class ProgressSender:

@@ -11,9 +11,34 @@ from toolfleet_registry.formats.schemas.subschemas import ANNOTATIONS, JsonObjec
 
 NOWHERE = "#nowhere"
 """What a reference becomes that cannot be followed: to another document, to nothing, or in a part with its own address."""
+
 TOO_MUCH = "#too-much"
 """What a reference becomes when the definitions before it, each of which is copied once, are all that may be copied."""
 _HERE = "#/$defs/"
+
+_MOST_COPIED = 20_000  # values: ten times what a large tool has
+_SHOWN_REFERENCE = 50  # characters
+_OLDEST = 4  # its addresses are called `id`
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+
+PRESENT = 2020
+_DRAFTS: Mapping[Any, int] = {
+    "http://json-schema.org/draft-04/schema": 4,
+    "http://json-schema.org/draft-06/schema": 6,
+    "http://json-schema.org/draft-07/schema": 7,
+    "https://json-schema.org/draft/2019-09/schema": 2019,
+}
+# What an older draft does not have, its validators do not look at.
+_SINCE: Mapping[str, int] = {
+    **dict.fromkeys(("const", "contains", "propertyNames"), 6),
+    **dict.fromkeys(("if", "then", "else"), 7),
+    **dict.fromkeys(("dependentRequired", "dependentSchemas", "minContains", "maxContains"), 2019),
+    **dict.fromkeys(("unevaluatedProperties", "unevaluatedItems"), 2019),
+    "prefixItems": PRESENT,
+}
+
+_REF_ALONE = 7  # up to this draft nothing beside a reference counts
+_BOOLEAN_LIMITS = 4
 
 
 def localized(schema: JsonObject) -> JsonObject:
@@ -113,36 +138,13 @@ def _found(root: Any, ref: str) -> Any:
 def _measure(value: Any, sizes: dict[int, int]) -> int:
     """How many values it holds, itself among them; a long text counts as several."""
     if isinstance(value, str):
-        return 1 + len(value) // _TEXT
+        return 1 + len(value) // _SHOWN_REFERENCE
     if not isinstance(value, dict | list):
         return 1
     size = 1 + sum(_measure(inner, sizes) for inner in (value.values() if isinstance(value, dict) else value))
     if isinstance(value, dict):
         sizes[id(value)] = size
     return size
-
-
-_MOST_COPIED = 20_000  # values: ten times what a large tool has
-_TEXT = 50  # characters
-_OLDEST = 4  # its addresses are called `id`
-_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-
-
-PRESENT = 2020
-_DRAFTS: Mapping[Any, int] = {
-    "http://json-schema.org/draft-04/schema": 4,
-    "http://json-schema.org/draft-06/schema": 6,
-    "http://json-schema.org/draft-07/schema": 7,
-    "https://json-schema.org/draft/2019-09/schema": 2019,
-}
-# What an older draft does not have, its validators do not look at.
-_SINCE: Mapping[str, int] = {
-    **dict.fromkeys(("const", "contains", "propertyNames"), 6),
-    **dict.fromkeys(("if", "then", "else"), 7),
-    **dict.fromkeys(("dependentRequired", "dependentSchemas", "minContains", "maxContains"), 2019),
-    **dict.fromkeys(("unevaluatedProperties", "unevaluatedItems"), 2019),
-    "prefixItems": PRESENT,
-}
 
 
 def draft_of(schema: JsonObject) -> int:
@@ -189,7 +191,3 @@ def _dependencies(schema: JsonObject) -> None:
         schema["dependentRequired"] = names
     if schemas:
         schema["dependentSchemas"] = schemas
-
-
-_REF_ALONE = 7  # up to this draft nothing beside a reference counts
-_BOOLEAN_LIMITS = 4

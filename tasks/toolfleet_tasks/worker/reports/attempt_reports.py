@@ -23,6 +23,19 @@ from toolfleet_tasks.redis.connection import RedisConnectionLost
 from toolfleet_tasks.worker.reports.progress import Reports
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
+log = get_logger(__name__)
+
+_END_SECONDS = 1.0  # for Redis to take what was said last: the call's end waits for it
+# A module may say as much, and then that it has left something out; what is around a message has some bytes, too.
+_MOST, _BYTES = MOST_MESSAGES + 1, 2 * MOST_BYTES
+
+_PATIENCE_SECONDS = 2.0  # for Redis: to be there, and to take a batch
+_BATCH = 200  # messages, each of at most 16 KiB or a little more
+_MOST_BYTES = 16 * 2**20  # that wait for Redis, of all calls together
+
+Written = Callable[[], object]
+"""Is called when a message was published, or dropped."""
+
 
 class AttemptReports:
     """Those of one attempt, from the moment that it is made: of whatever is reported in this task."""
@@ -39,11 +52,6 @@ class AttemptReports:
         self._progress.end()
         if self._log is not None:
             await self._log.end()
-
-
-_END_SECONDS = 1.0  # for Redis to take what was said last: the call's end waits for it
-# A module may say as much, and then that it has left something out; what is around a message has some bytes, too.
-_MOST, _BYTES = MOST_MESSAGES + 1, 2 * MOST_BYTES
 
 
 class AttemptLog:
@@ -98,16 +106,6 @@ class AttemptLog:
     def _written(self) -> None:
         self._unwritten -= 1
         self._is_written.set()
-
-
-log = get_logger(__name__)
-
-_PATIENCE_SECONDS = 2.0  # for Redis: to be there, and to take a batch
-_BATCH = 200  # messages, each of at most 16 KiB or a little more
-_MOST_BYTES = 16 * 2**20  # that wait for Redis, of all calls together
-
-Written = Callable[[], object]
-"""Is called when a message was published, or dropped."""
 
 
 class LogWriter:

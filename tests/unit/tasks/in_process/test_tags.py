@@ -235,7 +235,7 @@ async def test_arguments_that_do_not_fit_count_nowhere() -> None:
 
 def test_a_day_ends_at_midnight_and_what_is_over_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """UTC; a cooldown may last longer."""
-    monkeypatch.setattr("toolfleet_tasks.in_process.tags._MANY", 1)
+    monkeypatch.setattr("toolfleet_tasks.in_process.tags._MANY_COUNTS", 1)
     limits = MemoryLimits()
     daily, slow = [Limit("a.b", "daily", 1, 0)], [Limit("a.b", "slow", 0, 2 * DAY)]
 

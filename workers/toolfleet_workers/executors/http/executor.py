@@ -36,6 +36,36 @@ from toolfleet_workers.executors.http.status import HttpStatuses
 from toolfleet_workers.executors.replicas import Replicas, ReplicaState
 from toolfleet_workers.runner.attempts import error_text, no_time_left, too_late, unsuccessful
 
+log = get_logger(__name__)
+
+_Meaning = tuple[Outcome, ErrorCode]
+_BROKEN: _Meaning = (Outcome.SERVER_ERROR, "module_error")
+_BUSY: _Meaning = (Outcome.TURNED_AWAY, "busy")
+_NOT_NOW: _Meaning = (Outcome.TURNED_AWAY, "module_error")
+# The same request is wanted elsewhere, so it was not executed here; nobody else gets it: redirects are not followed.
+_MOVED: _Meaning = (Outcome.PERMANENT, "invalid_response")
+# A gateway's words: it may have passed the request on.
+_IN_BETWEEN: _Meaning = (Outcome.UNKNOWN, "module_error")
+# Also 302 and 303, with which web applications answer when the work is done, and 2xx, which says that it was taken.
+_NO_ANSWER: _Meaning = (Outcome.UNKNOWN, "invalid_response")
+
+_BY_STATUS = {
+    **dict.fromkeys((429, 503), _BUSY),
+    **dict.fromkeys((408, 425), _NOT_NOW),
+    **dict.fromkeys((301, 307, 308), _MOVED),
+    **dict.fromkeys((502, 504), _IN_BETWEEN),
+}
+_BY_CLASS: dict[int, _Meaning] = {4: (Outcome.PERMANENT, "module_error"), 5: _BROKEN}
+
+_End = TypeVar("_End", Attempt, Attempt | None)
+_NOTHING: Mapping[str, ModuleHeaders] = MappingProxyType({})
+_NO_REPLICAS: Mapping[str, tuple[Replica, ...]] = MappingProxyType({})
+_NOT_READY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
+
+_NEXT_SECONDS = 1.5  # a packet that is lost is sent again after 1 s
+_LEFT = "another process is there by now"
+_BEST_FIRST = (Health.WELL, Health.NOT_READY, Health.UNKNOWN, Health.AWAY)
+
 
 async def judge_error(call: PublishedCall, response: ModuleResponse, own: ModuleHeaders) -> Attempt:
     """The attempt's end, by an error whose body is still to be read; `own` was sent with the request, and is not shown."""
@@ -71,34 +101,6 @@ def judge_status(call: PublishedCall, response: ModuleResponse, body: bytes) -> 
         return attempt
     retry_after = parse_retry_after(response.field("retry-after"))
     return Attempt(outcome, attempt.result.model_copy(update={"retry_after_seconds": retry_after}), retry_after)
-
-
-_Meaning = tuple[Outcome, ErrorCode]
-_BROKEN: _Meaning = (Outcome.SERVER_ERROR, "module_error")
-_BUSY: _Meaning = (Outcome.TURNED_AWAY, "busy")
-_NOT_NOW: _Meaning = (Outcome.TURNED_AWAY, "module_error")
-# The same request is wanted elsewhere, so it was not executed here; nobody else gets it: redirects are not followed.
-_MOVED: _Meaning = (Outcome.PERMANENT, "invalid_response")
-# A gateway's words: it may have passed the request on.
-_IN_BETWEEN: _Meaning = (Outcome.UNKNOWN, "module_error")
-# Also 302 and 303, with which web applications answer when the work is done, and 2xx, which says that it was taken.
-_NO_ANSWER: _Meaning = (Outcome.UNKNOWN, "invalid_response")
-
-_BY_STATUS = {
-    **dict.fromkeys((429, 503), _BUSY),
-    **dict.fromkeys((408, 425), _NOT_NOW),
-    **dict.fromkeys((301, 307, 308), _MOVED),
-    **dict.fromkeys((502, 504), _IN_BETWEEN),
-}
-_BY_CLASS: dict[int, _Meaning] = {4: (Outcome.PERMANENT, "module_error"), 5: _BROKEN}
-
-
-log = get_logger(__name__)
-
-_End = TypeVar("_End", Attempt, Attempt | None)
-_NOTHING: Mapping[str, ModuleHeaders] = MappingProxyType({})
-_NO_REPLICAS: Mapping[str, tuple[Replica, ...]] = MappingProxyType({})
-_NOT_READY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
 
 
 class HttpExecutor:
@@ -343,11 +345,6 @@ def _module_of(call: PublishedCall) -> str:
 def _connect_seconds(left: float, others: int) -> float:
     """How long a process may take to be connected to, so that there is time for others."""
     return min(_NEXT_SECONDS, left / 2) if others else math.inf
-
-
-_NEXT_SECONDS = 1.5  # a packet that is lost is sent again after 1 s
-_LEFT = "another process is there by now"
-_BEST_FIRST = (Health.WELL, Health.NOT_READY, Health.UNKNOWN, Health.AWAY)
 
 
 def _cause(exc: TimeoutError | NoReply | LeaseOver) -> str:

@@ -22,6 +22,11 @@ log = get_logger(__name__)
 
 _FILES = TypeAdapter(tuple[ResultFile, ...])
 
+_SHOWN_PLACE = 80  # characters of a place, which may have been made up
+
+_PLAIN = frozenset({"tool_name", "success", "result", "error"})
+_SHOWN_NAME = 100  # bytes of a foreign name in a reason
+
 
 def files_of(call: PublishedCall, sent: object) -> tuple[ResultFile, ...]:
     """What a reply has as `files`. Other modules may mean something else by that: what cannot be ours is none.
@@ -34,7 +39,7 @@ def files_of(call: PublishedCall, sent: object) -> tuple[ResultFile, ...]:
             a2b_base64(file.data, strict_mode=True)
     except ValidationError as exc:
         fault = exc.errors(include_url=False, include_input=False, include_context=False)[0]
-        where, why = ".".join(map(str, fault["loc"]))[:_SHOWN_FILES], fault["msg"]
+        where, why = ".".join(map(str, fault["loc"]))[:_SHOWN_PLACE], fault["msg"]
         log.warning("module_files_ignored", call_id=call.call_id, tool=call.tool_name, error=f"{where}: {why}")
     except ValueError as exc:
         log.warning("module_files_ignored", call_id=call.call_id, tool=call.tool_name, error=str(exc))
@@ -44,9 +49,6 @@ def files_of(call: PublishedCall, sent: object) -> tuple[ResultFile, ...]:
         error = f"there are {len(files)}; at most {MOST_FILES} are taken"
         log.warning("module_files_ignored", call_id=call.call_id, tool=call.tool_name, error=error)
     return ()
-
-
-_SHOWN_FILES = 80  # characters of a place, which may have been made up
 
 
 class ModuleReply(ModuleMessage):
@@ -104,7 +106,7 @@ class ModuleReply(ModuleMessage):
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> "ModuleReply":
         if self.tool_name != info.context:
-            raise ValueError(f"it is for another tool, {readable(self.tool_name, max_bytes=_SHOWN)!r}")
+            raise ValueError(f"it is for another tool, {readable(self.tool_name, max_bytes=_SHOWN_NAME)!r}")
         if not self.success and not self.error:
             raise ValueError("'success' is false and 'error' says nothing")
         return self
@@ -211,7 +213,3 @@ def _is_plain_success(document: Any, tool_name: str) -> bool:
 def _unusable(call: PublishedCall, reason: str) -> Attempt:
     text = f"Tool execution error: the module's reply is invalid: {reason}"
     return unsuccessful(call, Outcome.UNKNOWN, "invalid_response", text)
-
-
-_PLAIN = frozenset({"tool_name", "success", "result", "error"})
-_SHOWN = 100  # bytes of a foreign name in a reason

@@ -17,6 +17,23 @@ from toolfleet_workers.executors.http.target import Origin, Target
 
 _STEADY_SECONDS = 0.25  # a clock that differs by more from one that nobody sets was set
 
+# What is the same for every call.
+COMMON_HEADERS = {
+    "Accept": "application/json, application/x-ndjson",  # the second with progress in it
+    "Accept-Encoding": "identity",  # unpacking costs the loop more than the bytes cost a local network
+    "Content-Type": "application/json",
+    "User-Agent": "toolfleet",
+}
+
+PROBE_HEADERS = {"Accept": "*/*", "User-Agent": "toolfleet"}
+"""Of a request that asks only whether the module is there."""
+
+CallerToken = Callable[[PublishedCall], str]
+"""Says who makes a call, in words that its module can verify."""
+
+_JSON = json.JSONEncoder(allow_nan=False)
+_BREAK = re.compile("[\r\n\0]")
+
 
 class Sender:
     """The clock by which this process tells modules the time. Once it was set it is another sender's: its times do not compare."""
@@ -37,21 +54,6 @@ class Sender:
             f"Toolfleet-Attempt: {lease.attempt}\r\n"
             f"Toolfleet-Begin-By: {int((now + left) * 1000)};now={int(now * 1000)};sender={self._name}\r\n"
         ).encode()
-
-
-# What is the same for every call.
-COMMON_HEADERS = {
-    "Accept": "application/json, application/x-ndjson",  # the second with progress in it
-    "Accept-Encoding": "identity",  # unpacking costs the loop more than the bytes cost a local network
-    "Content-Type": "application/json",
-    "User-Agent": "toolfleet",
-}
-
-PROBE_HEADERS = {"Accept": "*/*", "User-Agent": "toolfleet"}
-"""Of a request that asks only whether the module is there."""
-
-CallerToken = Callable[[PublishedCall], str]
-"""Says who makes a call, in words that its module can verify."""
 
 
 @dataclass(slots=True)
@@ -142,6 +144,4 @@ def _dump_slowly(body: dict[str, Any]) -> bytes:
         raise ValueError(f"the arguments are not JSON: {exc}") from exc
 
 
-_JSON = json.JSONEncoder(allow_nan=False)
-_BREAK = re.compile("[\r\n\0]")
 _SENDER = Sender()

@@ -28,6 +28,17 @@ from toolfleet_workers.executors.http_client.response import Response
 _KEEPALIVE_SECONDS = 1
 _READ_BYTES = 2**16  # at a time
 
+# Long enough for a burst of connections, short enough for a module that moves.
+_ADDRESS_SECONDS = 10
+
+# Longer than a module needs that is merely busy, short enough to try again.
+CONNECT_SECONDS = 5
+# Of a host with several addresses, the next one is tried when this is over: RFC 8305.
+_NEXT_ADDRESS_SECONDS = 0.25
+# Of the errors of a new connection: the worker has no descriptor, memory, port or route for it, or is not allowed to make it.
+_OWN_LIMITS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
+_OWN_TROUBLE = frozenset({*_OWN_LIMITS, errno.ENETDOWN, errno.ENETUNREACH, errno.EACCES, errno.EPERM})
+
 
 class Pool:
     """Has no limit: how many calls run is decided by the worker's slots, and a call must not wait in two places."""
@@ -98,10 +109,6 @@ class Pool:
         self._sweeping = self.loop.call_later(_KEEPALIVE_SECONDS, self._sweep) if self._idle else None
 
 
-# Long enough for a burst of connections, short enough for a module that moves.
-_GOOD_SECONDS = 10
-
-
 class Addresses:
     """What the name service has said to the running loop, by host and port."""
 
@@ -112,7 +119,7 @@ class Addresses:
         """Raises `OSError`, or `UnicodeError` for what cannot be a host's name. Such an answer is not kept."""
         loop = asyncio.get_running_loop()
         since, answer = self._asked.get((host, port), (0.0, None))
-        if answer is None or (answer.done() and (_has_failed(answer) or loop.time() > since + _GOOD_SECONDS)):
+        if answer is None or (answer.done() and (_has_failed(answer) or loop.time() > since + _ADDRESS_SECONDS)):
             answer = loop.create_task(_ask(host, port))
             answer.add_done_callback(_has_failed)  # or asyncio logs a failure for which nobody waits any more
             self._asked[host, port] = loop.time(), answer
@@ -128,15 +135,6 @@ async def _ask(host: str, port: int) -> Sequence[AddrInfoType]:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
         return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-
-
-# Longer than a module needs that is merely busy, short enough to try again.
-CONNECT_SECONDS = 5
-# Of a host with several addresses, the next one is tried when this is over: RFC 8305.
-_NEXT_ADDRESS_SECONDS = 0.25
-# Of the errors of a new connection: the worker has no descriptor, memory, port or route for it, or is not allowed to make it.
-_MEANS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
-_OWN = frozenset({*_MEANS, errno.ENETDOWN, errno.ENETUNREACH, errno.EACCES, errno.EPERM})
 
 
 class HttpClient:
@@ -238,7 +236,7 @@ def _trusting_context() -> ssl.SSLContext:
 
 def _is_own(exc: OSError | UnicodeError) -> bool:
     """Whether the reason lies in this worker, whatever the module is like."""
-    return isinstance(exc, gaierror | UnicodeError) or exc.errno in _OWN
+    return isinstance(exc, gaierror | UnicodeError) or exc.errno in _OWN_TROUBLE
 
 
 def _why(exc: OSError | UnicodeError, seconds: float) -> NotConnected:

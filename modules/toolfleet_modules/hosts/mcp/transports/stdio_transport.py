@@ -39,6 +39,26 @@ _CHECK_SECONDS, _ENDED_SECONDS = (
 _STDOUT = 1
 _STREAM_BYTES = 2**20  # that are read ahead
 
+MOST_BYTES = 32 * 2**20
+"""Of one message."""
+
+_CHUNK_BYTES = 64 * 2**10
+_UNASKED = (1000, 500)  # messages that are no answers, at once and a second: what is more is left out
+# Bytes that are no messages or left out, at once and a second: a server that writes more waits.
+_REFUSED_BYTES = (2**20, 2**20)
+# Bytes of all sorts, at once and a second: each passes through the host several times, at the cost of others on its machine.
+_READ_BYTES = (MOST_BYTES, 16 * 2**20)
+_EDGE_BYTES = 256  # of each end of a line that is too long: one of them has the id, whatever the order of its members
+_LINE_COST = 20  # bytes of them beside a line's own: each takes its time
+# With many calls waiting, answers are taken together: each look wakes the host beside a server that could have gone on, then
+# the worker, Redis and the agent for one call more. Seconds for each call that waits, seconds at most, and from how many calls on.
+_GATHER_SECONDS, _MOST_GATHER_SECONDS, _GATHERED_CALLS = 5e-5, 0.005, 16
+_SURELY_READ = 16 * 2**10  # bytes; whoever writes more at a time may wait for its output to be read
+_REST_SECONDS = 0.5  # for what a program has written before its end to be read
+
+ToSession = MemoryObjectSendStream[SessionMessage | Exception]
+FromSession = MemoryObjectReceiveStream[SessionMessage]
+
 
 class ServerProcess:
     """A server's process, with the one that watches over it between. Whoever has it calls `end`."""
@@ -191,27 +211,6 @@ class ProgramInput:
             self._stream.write(b"\n".join((*held, b"")))
         if self._stream.is_closing():
             self._lost()
-
-
-MOST_BYTES = 32 * 2**20
-"""Of one message."""
-
-_CHUNK_BYTES = 64 * 2**10
-_UNASKED = (1000, 500)  # messages that are no answers, at once and a second: what is more is left out
-# Bytes that are no messages or left out, at once and a second: a server that writes more waits.
-_REFUSED_BYTES = (2**20, 2**20)
-# Bytes of all sorts, at once and a second: each passes through the host several times, at the cost of others on its machine.
-_READ_BYTES = (MOST_BYTES, 16 * 2**20)
-_EDGE_BYTES = 256  # of each end of a line that is too long: one of them has the id, whatever the order of its members
-_LINE_COST = 20  # bytes of them beside a line's own: each takes its time
-# With many calls waiting, answers are taken together: each look wakes the host beside a server that could have gone on, then
-# the worker, Redis and the agent for one call more. Seconds for each call that waits, seconds at most, and from how many calls on.
-_GATHER_SECONDS, _MOST_GATHER_SECONDS, _GATHERED_CALLS = 5e-5, 0.005, 16
-_SURELY_READ = 16 * 2**10  # bytes; whoever writes more at a time may wait for its output to be read
-_REST_SECONDS = 0.5  # for what a program has written before its end to be read
-
-ToSession = MemoryObjectSendStream[SessionMessage | Exception]
-FromSession = MemoryObjectReceiveStream[SessionMessage]
 
 
 @asynccontextmanager

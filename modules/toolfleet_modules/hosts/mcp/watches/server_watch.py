@@ -21,8 +21,22 @@ from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.functions.server_change import MOST_WATCHED, ServerChange, is_within
 from toolfleet_registry.time import machine_clock
 
+_log = logging.getLogger("toolfleet.host")
+
 _UNSUBSCRIBE_SECONDS = 10.0  # for a server to answer
 _REFUSED_SECONDS = 60.0  # until a resource is asked for again that was refused
+
+_GRACE_SECONDS = 10.0  # after which what is not watched any more is given up
+_CHECK_SECONDS = 1.0  # between two questions what is watched
+_AWAY_SECONDS = 1.0  # before it is tried again to tell
+_TOGETHER_SECONDS = 0.2  # changes of one resource within it are told as one
+
+_LISTEN_SECONDS = 10.0  # for a server to begin a stream
+_PAUSE_SECONDS = 2.0  # until a stream that ended is asked for again
+
+Begun = asyncio.Future[types.SubscriptionFilter]
+
+_MOST_PENDING = 2 * MOST_WATCHED  # what is watched may be others meanwhile, while nobody can be told
 
 
 class OlderSubscription:
@@ -67,14 +81,6 @@ class OlderSubscription:
             ) from None
         except ValidationError:
             raise MCPError(types.INTERNAL_ERROR, "The server's answer is none of the protocol.") from None
-
-
-_log = logging.getLogger("toolfleet.host")
-
-_GRACE_SECONDS = 10.0  # after which what is not watched any more is given up
-_CHECK_SECONDS = 1.0  # between two questions what is watched
-_AWAY_SECONDS = 1.0  # before it is tried again to tell
-_TOGETHER_SECONDS = 0.2  # changes of one resource within it are told as one
 
 
 def can_watch(connection: McpSession) -> bool:
@@ -221,12 +227,6 @@ class ServerWatch:
             await asyncio.sleep(_TOGETHER_SECONDS)
 
 
-_SECONDS = 10.0  # for a server to begin a stream
-_PAUSE_SECONDS = 2.0  # until a stream that ended is asked for again
-
-Begun = asyncio.Future[types.SubscriptionFilter]
-
-
 class NewerSubscription:
     """Of one session. `on_change` is told of all that may have changed where a stream has ended."""
 
@@ -251,7 +251,7 @@ class NewerSubscription:
         self._not_before = machine_clock.monotonic() + _PAUSE_SECONDS
         self._uris = uris
         try:
-            async with asyncio.timeout(_SECONDS):
+            async with asyncio.timeout(_LISTEN_SECONDS):
                 honored = set((await begun).resource_subscriptions or ())
             refusal = MCPError(types.INVALID_PARAMS, "The server does not let this resource be watched.")
             self._refused = dict.fromkeys(uris - honored, refusal)
@@ -315,9 +315,6 @@ async def _ended(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-_MOST = 2 * MOST_WATCHED  # what is watched may be others meanwhile, while nobody can be told
-
-
 class PendingChanges:
     """At most twice as many as can be watched: of more the first are forgotten."""
 
@@ -328,7 +325,7 @@ class PendingChanges:
     def put(self, change: ServerChange) -> None:
         """Note one, unless it is there."""
         self._waiting.setdefault(change)
-        if len(self._waiting) > _MOST:
+        if len(self._waiting) > _MOST_PENDING:
             del self._waiting[next(iter(self._waiting))]
         self._there.set()
 

@@ -34,6 +34,22 @@ from toolfleet_registry.system.http_bodies import loads_strict
 _LONGEST_SECONDS = 300.0  # for a call whose caller has set no end
 _SUCCEEDING, _REFUSING = range(200, 300), range(400, 500)
 
+_BUSY = frozenset({408, 425, 429})  # whoever says this has not begun
+_UNDONE = frozenset({301, 304, 307, 308})
+_BUSY_SECONDS = 1.0
+_MOST_SHOWN = 1500  # characters of an error's body
+_PHRASES = {each.value: f" ({each.phrase})" for each in HTTPStatus}
+_TEXTS = frozenset(
+    """application/xml application/javascript application/yaml application/x-www-form-urlencoded application/x-ndjson
+    application/ndjson application/jsonl application/x-jsonlines application/json-seq""".split()  # noqa: SIM905 - one text is read more easily
+)
+_TELLING = frozenset(
+    """link location content-location operation-location content-range retry-after x-total-count x-total x-total-pages
+    x-page x-next-page x-next-cursor x-has-more""".split()  # noqa: SIM905 - as above
+)
+_KEPT_BACK = frozenset({"set-cookie", "content-type", "content-length", "date"})
+_NOTHING = DescribedAnswer(is_json=False, is_empty=False, headers=frozenset())
+
 
 @dataclass(frozen=True, slots=True)
 class OperationTool:
@@ -105,23 +121,6 @@ class OperationRun(ServedRun[OperationTool]):
             most_bytes=self.most_bytes,
             secrets=self.tool.secrets,
         )
-
-
-_BUSY = frozenset({408, 425, 429})  # whoever says this has not begun
-_UNDONE = frozenset({301, 304, 307, 308})
-_BUSY_SECONDS = 1.0
-_MOST_SHOWN = 1500  # characters of an error's body
-_PHRASES = {each.value: f" ({each.phrase})" for each in HTTPStatus}
-_TEXTS = frozenset(
-    """application/xml application/javascript application/yaml application/x-www-form-urlencoded application/x-ndjson
-    application/ndjson application/jsonl application/x-jsonlines application/json-seq""".split()  # noqa: SIM905 - one text is read more easily
-)
-_TELLING = frozenset(
-    """link location content-location operation-location content-range retry-after x-total-count x-total x-total-pages
-    x-page x-next-page x-next-cursor x-has-more""".split()  # noqa: SIM905 - as above
-)
-_KEPT_BACK = frozenset({"set-cookie", "content-type", "content-length", "date"})
-_NOTHING = DescribedAnswer(is_json=False, is_empty=False, headers=frozenset())
 
 
 def reply_of(  # noqa: PLR0913 - what an answer is judged by
