@@ -156,13 +156,13 @@ def owls() -> Iterator[ModuleServer]:
         yield module
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
         yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def worker(bed: TestBed) -> Iterator[WorkerProcess]:
     with bed.worker() as worker:
         yield worker

@@ -28,12 +28,12 @@ SPENT = {
 NewTool = Callable[[], Awaitable[None]]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def talker() -> Talker:
     return Talker([(0.25, "reading"), (None, "thinking")])
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def owls(talker: Talker) -> Iterator[ModuleServer]:
     module = make_module()
     module.add("talk", talker, effect="once")
@@ -41,14 +41,14 @@ def owls(talker: Talker) -> Iterator[ModuleServer]:
         yield module
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
     """Another Redis than that of other tests, whose module has fewer tools."""
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
         yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), {"agents": {**SPENT, **ASKS}})
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def worker(bed: TestBed) -> Iterator[WorkerProcess]:
     with bed.worker() as worker:
         yield worker

@@ -11,14 +11,14 @@ from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def one(bed: TestBed, worker: WorkerProcess) -> Iterator[Gateway]:
     """A gateway."""
     with gateway_process(bed) as gateway:
         yield gateway
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def two(bed: TestBed, worker: WorkerProcess) -> Iterator[Gateway]:
     """Another one, over the same Redis."""
     with gateway_process(bed) as gateway:

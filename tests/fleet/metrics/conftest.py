@@ -8,7 +8,7 @@ from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
     with own_bed(owls, tmp_path_factory.mktemp("bed")) as bed:
         yield bed

@@ -12,20 +12,20 @@ from toolfleet import ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def larks() -> Iterator[ModuleServer]:
     """A second module, of the slow lane with the third."""
     with serve(make_module("larks")) as module:
         yield module
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def wrens() -> Iterator[ModuleServer]:
     with serve(make_module("wrens")) as module:
         yield module
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def bed(
     owls: ModuleServer,
     larks: ModuleServer,
@@ -37,7 +37,7 @@ def bed(
         yield TestBed(url, (owls, larks, wrens), tmp_path_factory.mktemp("logs"), more)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def worker(bed: TestBed) -> Iterator[WorkerProcess]:
     with bed.worker() as worker:
         yield worker

@@ -60,12 +60,12 @@ def _untraced() -> Iterator[None]:
     set_tracing_disabled(disabled=False)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def talker() -> Talker:
     return Talker([(0.5, "thinking")])
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def modules(talker: Talker) -> Iterator[tuple[ModuleServer, Hatchery, Works]]:
     owls, hatchery, works = make_module(), make_hatchery(), make_works()
     owls.add("talk", talker, effect="once")
@@ -73,7 +73,7 @@ def modules(talker: Talker) -> Iterator[tuple[ModuleServer, Hatchery, Works]]:
         yield owls, hatchery, works
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def bed(modules: tuple[ModuleServer, Hatchery, Works], tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
     owls, hatchery, works = modules
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
@@ -81,7 +81,7 @@ def bed(modules: tuple[ModuleServer, Hatchery, Works], tmp_path_factory: pytest.
         yield TestBed(url, servers, tmp_path_factory.mktemp("logs"), {**QUICK, "visibility_timeout": 4})
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def worker(bed: TestBed) -> Iterator[None]:
     """With beat, which looks after jobs."""
     with bed.worker(), program(bed, beat_command(), "beat", ready="beat: Starting"):

@@ -16,25 +16,25 @@ from support.owls import make_module
 from support.worker_process import WorkerProcess
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def owls() -> Iterator[ModuleServer]:
     with serve(make_module()) as module:
         yield module
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
     with own_bed(owls, tmp_path_factory.mktemp("fleet")) as bed:
         yield bed
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def worker(bed: TestBed) -> Iterator[WorkerProcess]:
     with bed.worker() as worker:
         yield worker
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def gateway(bed: TestBed, worker: WorkerProcess) -> Iterator[KeyedGateway]:
     with keyed_gateway(bed, TOOLFLEET_MODULE_NETWORKS="127.0.0.0/8") as gateway:
         yield gateway

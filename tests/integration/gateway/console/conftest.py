@@ -13,7 +13,7 @@ from support.worker_process import WorkerProcess
 __all__ = ["bed", "worker"]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def gateway(bed: TestBed, worker: WorkerProcess) -> Iterator[KeyedGateway]:
     with keyed_gateway_here(bed) as gateway:
         yield gateway

@@ -15,7 +15,7 @@ LIMITS = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def strict(bed: TestBed) -> Iterator[Gateway]:
     """A gateway that does not wait for long, and takes little."""
     with gateway_process(bed, env=LIMITS) as gateway:
