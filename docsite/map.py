@@ -27,8 +27,9 @@ _HEAD = """# Architecture
 Six rooms, and imports go one way. Each room is a folder with a package. Inside a room, each folder is one concern, and
 imports go one way as well. `make lint` checks both.
 
-An arrow means: imports. Where a longer way leads to the same place, the direct arrow is left out. `make map` makes the
-drawings and the tables from the code.
+An arrow means: imports. Where a longer way leads to the same place, the direct arrow is left out of a drawing, but counted
+below it. A folder stands one floor above the highest one that it imports. `make map` makes the drawings and the tables from
+the code.
 
 ## The rooms
 """
@@ -73,7 +74,8 @@ def _chapter(room: str, imports: Iterable[tuple[str, str]]) -> str:
     between = {one: {other for other in others if other in folders} for one, others in inside.items() if one in folders}
     rows = [f"| `{folder}/` | {_sentence(root / folder / '__init__.py')} |" for folder in folders]
     drawn = _drawing(f"Which folder of {room} imports which", between)
-    return "\n".join([f"## {room}\n", drawn, "| folder | what it does |\n|---|---|", *rows, ""])
+    counted = f"{len(folders)} folders on {_floors(between)} floors, with {sum(map(len, between.values()))} arrows.\n"
+    return "\n".join([f"## {room}\n", drawn, counted, "| folder | what it does |\n|---|---|", *rows, ""])
 
 
 def _sentence(path: Path) -> str:
@@ -91,6 +93,15 @@ def _arrows(imports: Iterable[tuple[str, str]]) -> Arrows:
 def _drawing(title: str, arrows: Arrows) -> str:
     lines = [f"  {one} --> {other}" for one in sorted(arrows) for other in sorted(_direct(one, arrows))]
     return "\n".join(["```mermaid", "flowchart TD", f"  accTitle: {title}", *lines, "```\n"])
+
+
+def _floors(arrows: Arrows) -> int:
+    """Return how many folders the longest chain of imports has."""
+
+    def floor(folder: str) -> int:
+        return 1 + max(map(floor, arrows.get(folder, ())), default=0)
+
+    return max(map(floor, arrows), default=1)
 
 
 def _direct(one: str, arrows: Arrows) -> set[str]:

@@ -43,8 +43,9 @@ class VirtualRedis:
         assert _is_ready(self._process), "Redis takes no connections"
         self._connect()
         self.url = redis_url(self.port)
-        if not self._expires_actively:
-            with self.client() as client:
+        with self.client() as client:
+            client.config_set("loglevel", "warning")  # its log is a pipe that is not read any more
+            if not self._expires_actively:
                 client.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", "0")
 
     def restart(self) -> None:
