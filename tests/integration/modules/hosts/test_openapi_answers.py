@@ -16,6 +16,8 @@ from support.hosts.bird_service import PNG, BirdService, bird_service, document,
 from support.hosts.openapi_document import HostedDocument, hosted_document
 from support.servers.web_site import web_site
 from support.waiting import wait_until
+from toolfleet_modules.hosts.openapi.calls.http_sender import HttpSender
+from toolfleet_modules.hosts.openapi.calls.outgoing_request import OutgoingRequest
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -311,6 +313,20 @@ async def test_a_call_that_is_given_up_ends_its_request(birds: HostedDocument, s
 
     assert (ended.success, ended.effect_state) == (False, "unknown")
     await wait_until(lambda: "POST /slow is gone" in service.asked, "the service knows")
+
+
+async def test_a_call_that_is_ended_twice_ends_its_request(service: BirdService) -> None:
+    """As where its time is over, and its client goes at the same moment. What is cancelled while it closes leaves it open."""
+    sender = HttpSender(most_bytes=1000)
+    async with sender.running():
+        request = OutgoingRequest("PATCH", f"{service.url}/slow", {})
+        sending = asyncio.ensure_future(sender.send(request, seconds=30, may_begin=lambda: True))
+        await wait_until(lambda: "PATCH /slow" in service.asked, "the request has come")
+        sending.cancel()
+        await asyncio.sleep(0)
+        sending.cancel()
+
+        await wait_until(lambda: "PATCH /slow is gone" in service.asked, "the service knows")
 
 
 async def test_cookies_of_one_call_are_not_sent_with_another(birds: HostedDocument) -> None:

@@ -86,19 +86,26 @@ class HttpSender:
 
         Raises `NothingSent`, `AnswerMissing`, `AnswerUnreadable` and `NotBegun`.
         """
+        sending = asyncio.ensure_future(self._followed(request, seconds, may_begin))
+        sending.add_done_callback(_look_at)
         try:
-            async with asyncio.timeout(seconds):
-                url, answer = request.url, await self._sent(request, request.url, seconds, may_begin)
-                for _ in range(_MOST_REDIRECTS):
-                    is_followed = answer.is_redirect and request.method in _FOLLOWING
-                    target = within_origin(url, answer.headers["location"]) if is_followed else None
-                    if target is None:
-                        break
-                    url = target
-                    answer = await self._sent(request, url, seconds, may_begin)
-                return answer
-        except TimeoutError:
-            raise AnswerMissing(f"no answer came within {seconds:g} s") from None
+            done, _ = await asyncio.wait([sending], timeout=seconds)
+            if not done:
+                raise AnswerMissing(f"no answer came within {seconds:g} s")
+            return sending.result()
+        finally:
+            sending.cancel()  # once only: another one while the HTTP library closes the connection would leave it open
+
+    async def _followed(self, request: OutgoingRequest, seconds: float, may_begin: Callable[[], bool]) -> ServiceAnswer:
+        url, answer = request.url, await self._sent(request, request.url, seconds, may_begin)
+        for _ in range(_MOST_REDIRECTS):
+            is_followed = answer.is_redirect and request.method in _FOLLOWING
+            target = within_origin(url, answer.headers["location"]) if is_followed else None
+            if target is None:
+                break
+            url = target
+            answer = await self._sent(request, url, seconds, may_begin)
+        return answer
 
     async def _sent(
         self, request: OutgoingRequest, url: str, seconds: float, may_begin: Callable[[], bool]
@@ -148,6 +155,12 @@ class HttpSender:
         except httpx.HTTPError as exc:
             raise AnswerMissing(f"the connection was lost in its answer ({type(exc).__name__})") from None
         return ServiceAnswer(response.status_code, headers, body)
+
+
+def _look_at(sending: "asyncio.Future[ServiceAnswer]") -> None:
+    """Take note of its error, which nobody asks for once the call is over."""
+    if not sending.cancelled():
+        sending.exception()
 
 
 @dataclass(slots=True)
