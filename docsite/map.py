@@ -1,4 +1,4 @@
-"""Draws the rooms, and the folders of each, from what their modules import."""
+"""Draws the rooms, and the folders and files of each, from what their modules import."""
 
 import ast
 from collections import defaultdict
@@ -24,8 +24,8 @@ _FACE = "toolfleet"
 _ROOT = Path(__file__).parents[1]
 _HEAD = """# Architecture
 
-Six rooms, and imports go one way. Each room is a folder with a package. Inside a room, each folder is one concern, and
-imports go one way as well. `make lint` checks both.
+Six rooms, and imports go one way. Each room is a folder with a package. Inside a room, each folder or file is one
+concern, and imports go one way as well. `make lint` checks both.
 
 An arrow means: imports. Where a longer way leads to the same place, the direct arrow is left out of a drawing, but counted
 below it. A folder stands one floor above the highest one that it imports. `make map` makes the drawings and the tables from
@@ -40,7 +40,7 @@ its own. [What is left out](left-out.md) says what Toolfleet does not bring, and
 
 
 def architecture_page() -> str:
-    """Return the page: the rooms, and for each room its folders."""
+    """Return the page: the rooms, and for each room its folders and files."""
     packages = [_FACE, *(_package(room) for room in ROOMS)]
     graph = grimp.build_graph(*packages, cache_dir=None)
     imports = [(one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one)]
@@ -65,17 +65,25 @@ def _package(room: str) -> str:
 def _chapter(room: str, imports: Iterable[tuple[str, str]]) -> str:
     package = _package(room)
     root = _ROOT / room / package
-    folders = sorted(path.parent.name for path in root.glob("*/__init__.py"))
+    texts = {path.parent.name: path for path in root.glob("*/__init__.py")}
+    texts |= {path.stem: path for path in root.glob("*.py") if not path.stem.startswith("__")}
     inside = _arrows(
         (one.split(".")[1], other.split(".")[1])
         for one, other in imports
         if one.startswith(f"{package}.") and other.startswith(f"{package}.")
     )
-    between = {one: {other for other in others if other in folders} for one, others in inside.items() if one in folders}
-    rows = [f"| `{folder}/` | {_sentence(root / folder / '__init__.py')} |" for folder in folders]
-    drawn = _drawing(f"Which folder of {room} imports which", between)
-    counted = f"{len(folders)} folders on {_floors(between)} floors, with {sum(map(len, between.values()))} arrows.\n"
-    return "\n".join([f"## {room}\n", drawn, counted, "| folder | what it does |\n|---|---|", *rows, ""])
+    between = {one: {other for other in others if other in texts} for one, others in inside.items() if one in texts}
+    rows = [f"| `{_shown(name, path)}` | {_sentence(path)} |" for name, path in sorted(texts.items())]
+    drawn = _drawing(f"Which part of {room} imports which", between)
+    folders = {name for name, path in texts.items() if path.stem == "__init__"}
+    of_folders = {one: others & folders for one, others in between.items() if one in folders}
+    arrows = sum(map(len, of_folders.values()))
+    counted = f"{len(folders)} folders on {_floors(of_folders)} floors, with {arrows} arrows between them.\n"
+    return "\n".join([f"## {room}\n", drawn, counted, "| part | what it does |\n|---|---|", *rows, ""])
+
+
+def _shown(name: str, path: Path) -> str:
+    return f"{name}/" if path.stem == "__init__" else path.name
 
 
 def _sentence(path: Path) -> str:

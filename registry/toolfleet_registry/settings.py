@@ -21,7 +21,7 @@ from pydantic_settings import (
 
 from toolfleet_registry.config import setting_sources
 from toolfleet_registry.config.agents.agent_settings import AgentSettings
-from toolfleet_registry.config.approvals.approval_settings import ApprovalSettings
+from toolfleet_registry.config.approval_settings import ApprovalSettings
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.config.host_settings import HostSettings
 from toolfleet_registry.config.job_settings import JobSettings
@@ -35,8 +35,7 @@ from toolfleet_registry.config.server_settings import ServerSettings
 from toolfleet_registry.config.setting_errors import sentence_of
 from toolfleet_registry.config.setting_values import Count, Seconds, read_json
 from toolfleet_registry.config.signing_settings import SigningSettings
-from toolfleet_registry.config.telemetry.metrics_settings import MetricsSettings
-from toolfleet_registry.config.telemetry.trace_settings import TraceSettings
+from toolfleet_registry.config.telemetry_settings import MetricsSettings, TraceSettings
 from toolfleet_registry.config.webhook_settings import WebhookSettings
 from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name

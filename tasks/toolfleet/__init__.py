@@ -22,9 +22,9 @@ if TYPE_CHECKING:
         ToolResult,
     )
     from toolfleet_registry.contracts.dead_letters import DeadLetter
-    from toolfleet_registry.contracts.inputs.messages import InputRequest, PendingInput
+    from toolfleet_registry.contracts.inputs import InputRequest, PendingInput
     from toolfleet_registry.contracts.jobs import HookSpec, Job, JobRefused, Poll, Schedule, WakeUp
-    from toolfleet_registry.contracts.logs.log_message import LogMessage
+    from toolfleet_registry.contracts.logs import LogMessage
     from toolfleet_registry.contracts.progress import Progress
     from toolfleet_registry.contracts.progress import report as report_progress
     from toolfleet_registry.errors import (
@@ -71,18 +71,18 @@ else:
             "GateDecision": "toolfleet_tasks.calls.eval_gate",
             "HookSpec": "toolfleet_registry.contracts.jobs",
             "InputNotTaken": "toolfleet_registry.errors",
-            "InputRequest": "toolfleet_registry.contracts.inputs.messages",
+            "InputRequest": "toolfleet_registry.contracts.inputs",
             "Job": "toolfleet_registry.contracts.jobs",
             "JobRefused": "toolfleet_registry.contracts.jobs",
             "KeptWake": "toolfleet_tasks.dead_letters.kept_wakes",
             "LimitUse": "toolfleet_registry.policy.limits",
             "ListedApproval": "toolfleet_tasks.approvals.records",
-            "LogMessage": "toolfleet_registry.contracts.logs.log_message",
+            "LogMessage": "toolfleet_registry.contracts.logs",
             "ModuleStatus": "toolfleet_registry.contracts",
             "NoSuchDeadLetter": "toolfleet_registry.errors",
             "NoSuchQueue": "toolfleet_registry.errors",
             "NotReplayable": "toolfleet_registry.errors",
-            "PendingInput": "toolfleet_registry.contracts.inputs.messages",
+            "PendingInput": "toolfleet_registry.contracts.inputs",
             "Poll": "toolfleet_registry.contracts.jobs",
             "Progress": "toolfleet_registry.contracts.progress",
             "QueueOverview": "toolfleet_tasks.metrics.queue_overview",

@@ -25,7 +25,7 @@ from toolfleet_modules.hosts.mcp.oauth.authorizer import Authorizer
 from toolfleet_modules.hosts.mcp.oauth.oauth_options import OAuthOptions
 from toolfleet_modules.hosts.mcp.options import HttpServer, McpOptions
 from toolfleet_modules.sdk.client import ModuleClient, ModuleResult
-from toolfleet_registry.contracts.inputs.messages import MOST_ROUNDS, CallInputs
+from toolfleet_registry.contracts.inputs import MOST_ROUNDS, CallInputs
 
 _LISTED_SECONDS = 10
 _CALL_SECONDS = 10

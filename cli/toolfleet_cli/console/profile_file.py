@@ -10,7 +10,7 @@ import typer
 from pydantic import ValidationError
 
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
-from toolfleet_registry.config.toml.lines import line_of
+from toolfleet_registry.config.toml_lines import line_of
 from toolfleet_registry.errors import SettingsError
 
 _TABLE = "agents"

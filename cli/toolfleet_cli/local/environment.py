@@ -4,7 +4,7 @@ import json
 import os
 
 from toolfleet_registry.config.setting_sources import ENVIRONMENT_ONLY
-from toolfleet_registry.headers.module_headers import headers_by_module
+from toolfleet_registry.headers import headers_by_module
 from toolfleet_registry.settings import NULL, PREFIX, Settings
 
 FLOWER_LOGIN = "FLOWER_BASIC_AUTH"

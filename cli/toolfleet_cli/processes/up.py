@@ -28,7 +28,7 @@ from toolfleet_registry.config.run_file import NAME as RUN_FILE
 from toolfleet_registry.config.setting_sources import MCP_FILE, find_toml
 from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.errors import FleetError, SettingsError
-from toolfleet_registry.headers.module_headers import SETTING
+from toolfleet_registry.headers import SETTING
 from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.settings import PREFIX, Settings, load_declared, load_settings

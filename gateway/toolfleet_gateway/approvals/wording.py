@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from toolfleet_registry.contracts.approvals.terms import ApprovalRule
+from toolfleet_registry.contracts.approval_terms import ApprovalRule
 from toolfleet_tasks.approvals.approvers import missing_votes
 from toolfleet_tasks.approvals.records import StoredApproval
 

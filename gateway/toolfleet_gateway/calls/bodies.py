@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from toolfleet_gateway.auth.identity import AgentNames, UserName
 from toolfleet_gateway.http.problems import ProblemBody
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.contracts.logs.log_message import LogLevel
+from toolfleet_registry.contracts.logs import LogLevel
 from toolfleet_registry.contracts.progress import Progress
 
 MOST_IN_BATCH = 50

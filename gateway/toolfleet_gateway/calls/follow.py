@@ -22,7 +22,7 @@ from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
 from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, ServerSentEvent
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.contracts.logs.log_message import LogMessage
+from toolfleet_registry.contracts.logs import LogMessage
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.approvals.approvers import Approver

@@ -29,8 +29,7 @@ from toolfleet_gateway.mcp.task_methods import TaskMethods
 from toolfleet_gateway.mcp.tool_methods import ToolMethods
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.watching.server_changes import ServerChanges
-from toolfleet_registry.watching.watched_resources import WatchedResources
+from toolfleet_registry.watching import ServerChanges, WatchedResources
 from toolfleet_tasks.aio.closing import Closing
 from toolfleet_tasks.client.fleet import ToolFleet
 

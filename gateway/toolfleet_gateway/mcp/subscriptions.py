@@ -27,7 +27,7 @@ from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.functions.server_change import ServerChange
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.watching.watched_resources import RENEW_SECONDS
+from toolfleet_registry.watching import RENEW_SECONDS
 from toolfleet_tasks.aio.cancellation import end
 
 Place = Callable[[Identity], AbstractAsyncContextManager["asyncio.Future[End]"]]

@@ -23,7 +23,7 @@ from toolfleet_gateway.mcp.log_levels import LogLevels
 from toolfleet_gateway.mcp.meta_tools import CALL, META_TOOLS, MetaTools
 from toolfleet_gateway.mcp.task_methods import capabilities_of
 from toolfleet_gateway.mcp.view import ASK, BEGAN, END, IS_CANCELLED, McpView
-from toolfleet_registry.contracts.inputs.messages import PendingInput
+from toolfleet_registry.contracts.inputs import PendingInput
 from toolfleet_tasks.messages.following_tools import FOLLOWING_TOOLS
 
 _NOTIFICATIONS: dict[str, type[types.ProgressNotification | types.LoggingMessageNotification]] = {

@@ -3,8 +3,7 @@
 import json
 from collections.abc import Callable
 
-from toolfleet_registry.contracts.logs.log_message import LogLevel, LogMessage
-from toolfleet_registry.contracts.logs.log_sink import LogBudget, LogSink
+from toolfleet_registry.contracts.logs import LogBudget, LogLevel, LogMessage, LogSink
 
 
 class WorkLog:

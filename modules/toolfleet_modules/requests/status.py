@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol, Self
 
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_registry.contracts import EffectState
-from toolfleet_registry.contracts.inputs.messages import CallInputs
+from toolfleet_registry.contracts.inputs import CallInputs
 
 RESULT_BYTES = 4 * 2**20
 """How large a result may be, unless its module says otherwise."""

@@ -14,8 +14,8 @@ from toolfleet_modules.requests.authentication import keys_in
 from toolfleet_modules.sdk.protocol import ModuleWithApp
 from toolfleet_registry.admission_rules import admit
 from toolfleet_registry.contracts import EffectState, Level, ModuleManifest, ResultFile
-from toolfleet_registry.contracts.inputs.messages import CallInputs
-from toolfleet_registry.contracts.logs.log_message import LogLevel, LogMessage
+from toolfleet_registry.contracts.inputs import CallInputs
+from toolfleet_registry.contracts.logs import LogLevel, LogMessage
 from toolfleet_registry.contracts.tool_context import ToolContext
 
 

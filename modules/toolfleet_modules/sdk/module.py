@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # an app needs starlette, and a test httpx; a manifest needs 
 import inspect
 
 from toolfleet_modules.requests.status import StatusAnswer
-from toolfleet_registry.contracts.inputs.messages import CallInputs
+from toolfleet_registry.contracts.inputs import CallInputs
 
 F = TypeVar("F", bound=Callable[..., Any])
 

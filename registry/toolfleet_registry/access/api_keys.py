@@ -13,7 +13,7 @@ from toolfleet_registry.access.key_text import new_key_text, read_key_text
 from toolfleet_registry.access.port import MOST_KEYS, KeyStore
 from toolfleet_registry.errors import MessageRefused, OperationRefused
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.signing.sealing import TextSeal
+from toolfleet_registry.signing import TextSeal
 from toolfleet_registry.time import fleet_clock
 
 

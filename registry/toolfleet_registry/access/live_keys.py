@@ -19,7 +19,7 @@ from toolfleet_registry.access.key_text import read_key_text
 from toolfleet_registry.access.port import NOTED_SECONDS, KeyStore, StoredKeys
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.signing.sealing import TextSeal
+from toolfleet_registry.signing import TextSeal
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 

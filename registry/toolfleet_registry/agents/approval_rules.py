@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from toolfleet_registry.config.agents.middleware_specs import HumanInTheLoopSpec
 from toolfleet_registry.contracts import PublishedCall, ToolDefinition
-from toolfleet_registry.contracts.approvals.terms import ApprovalRule, ApprovalTerms
+from toolfleet_registry.contracts.approval_terms import ApprovalRule, ApprovalTerms
 from toolfleet_registry.contracts.tool_definition import approvers_of
 from toolfleet_registry.manifests.definitions import spec_of
 from toolfleet_registry.manifests.digests import digest_of

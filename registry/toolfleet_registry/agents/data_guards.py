@@ -9,7 +9,7 @@ from toolfleet_registry.config.agents.agent_settings import AgentSettings
 from toolfleet_registry.config.agents.middleware_specs import PiiSpec, Place
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.errors import PersonalDataBlocked, SettingsError
-from toolfleet_registry.signing.sealing import derived_key
+from toolfleet_registry.signing import derived_key
 from toolfleet_registry.system.lazy_names import LazyModule
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from toolfleet_registry.config.agents.middleware_specs import (
 )
 from toolfleet_registry.config.agents.tool_selectors import selects
 from toolfleet_registry.contracts import RetryTerms, Terms, ToolDefinition
-from toolfleet_registry.contracts.terms.call_terms import CallTotal
+from toolfleet_registry.contracts.terms import CallTotal
 from toolfleet_registry.policy.limits import fewest_retries, lowest, strictest
 
 S = TypeVar("S", bound=MiddlewareBase)

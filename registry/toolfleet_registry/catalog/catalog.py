@@ -34,7 +34,7 @@ from toolfleet_registry.schemas.arguments import size_fault
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.schemas.small_values import is_small
 from toolfleet_registry.schemas.validation import Checked, checked
-from toolfleet_registry.searching.index import SearchDocument, TextIndex
+from toolfleet_registry.searching import SearchDocument, TextIndex
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.offload import aside

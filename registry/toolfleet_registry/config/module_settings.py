@@ -8,7 +8,7 @@ from pydantic_settings import BaseSettings, NoDecode
 from toolfleet_registry.config.setting_values import Networks, read_json
 from toolfleet_registry.contracts.names import is_module_name
 from toolfleet_registry.contracts.tool_definition import ToolLines
-from toolfleet_registry.headers.rules import check_headers
+from toolfleet_registry.headers import check_headers
 
 
 class ModuleSpec(ToolLines):

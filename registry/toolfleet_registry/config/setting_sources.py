@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from toolfleet_registry.config.host_specs import SecretSource
 from toolfleet_registry.config.run_file import FOLDER, find_running
-from toolfleet_registry.config.toml.lines import line_of
+from toolfleet_registry.config.toml_lines import line_of
 
 PREFIX = "TOOLFLEET_"
 TOML_NAME = "toolfleet.toml"

@@ -9,15 +9,14 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import Field, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from toolfleet_registry.contracts.approvals.terms import ApprovalTerms
-from toolfleet_registry.contracts.inputs.messages import CallInputs
+from toolfleet_registry.contracts.approval_terms import ApprovalTerms
+from toolfleet_registry.contracts.inputs import CallInputs
 from toolfleet_registry.contracts.load_errors import ToolLoadError
-from toolfleet_registry.contracts.logs.log_message import LogLevel
+from toolfleet_registry.contracts.logs import LogLevel
 from toolfleet_registry.contracts.message import Message, ModuleMessage, Since
 from toolfleet_registry.contracts.result_files import ResultFile
 from toolfleet_registry.contracts.spoken_names import UNSPOKEN, Spoken
-from toolfleet_registry.contracts.terms.call_terms import Terms
-from toolfleet_registry.contracts.terms.retry_terms import RetryTerms
+from toolfleet_registry.contracts.terms import RetryTerms, Terms
 from toolfleet_registry.contracts.tool_context import Conversation, ToolContext
 from toolfleet_registry.contracts.tool_definition import (
     CostClass,

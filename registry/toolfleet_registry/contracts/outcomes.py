@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from toolfleet_registry.contracts.calls import EffectState, ToolResult
-from toolfleet_registry.contracts.inputs.messages import InputRequest
+from toolfleet_registry.contracts.inputs import InputRequest
 
 LONGEST_HANDLE = 512  # characters
 LONGEST_POLL_SECONDS = 86_400.0  # more is no coming back

@@ -11,7 +11,7 @@ from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis.urls import is_http_url
-from toolfleet_registry.signing.sealing import TextSeal, derived_key
+from toolfleet_registry.signing import TextSeal, derived_key
 
 HEARTBEAT_SECONDS = 2.0
 """How often a host says that it is there."""

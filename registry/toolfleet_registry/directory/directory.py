@@ -23,7 +23,7 @@ from toolfleet_registry.directory.scripts import FED, FEED, REPLACE
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.signing.sealing import TextSeal
+from toolfleet_registry.signing import TextSeal
 from toolfleet_registry.system.loggers import get_logger
 
 FEED_SECONDS = 10.0

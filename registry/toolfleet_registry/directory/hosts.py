@@ -24,7 +24,7 @@ from toolfleet_registry.directory.scripts import ANNOUNCE, FORGET_HOSTS, HOSTS, 
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.signing.sealing import TextSeal
+from toolfleet_registry.signing import TextSeal
 from toolfleet_registry.system.loggers import get_logger
 
 _PATIENCE_SECONDS = 5

@@ -10,7 +10,7 @@ from toolfleet_registry.directory.entries import AnnouncedModule, ModuleEntry, s
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.networks import ModuleNetworks
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
-from toolfleet_registry.headers.module_headers import SETTING
+from toolfleet_registry.headers import SETTING
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.formats.providers.dialects import Dialect, Format, Strictness, dialect_of
-from toolfleet_registry.formats.providers.tool_names import offered_name
+from toolfleet_registry.formats.dialects import Dialect, Format, Strictness, dialect_of
 from toolfleet_registry.formats.schemas.gemini import gemini_schema
 from toolfleet_registry.formats.schemas.notes import Converted, Note, Notes
 from toolfleet_registry.formats.schemas.references import localized
@@ -15,6 +14,7 @@ from toolfleet_registry.formats.schemas.roots import rooted
 from toolfleet_registry.formats.schemas.strict_budget import StrictBudget
 from toolfleet_registry.formats.schemas.strictness import strict_schema
 from toolfleet_registry.formats.schemas.subschemas import JsonObject
+from toolfleet_registry.formats.tool_names import offered_name
 from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.schemas.definition import input_schema
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from toolfleet_registry.contracts import ResultFile, ToolResult
 from toolfleet_registry.contracts.content_results import checked_part, content_blocks, foreign_meta, text_in
-from toolfleet_registry.formats.providers.dialects import Format, dialect_of
-from toolfleet_registry.formats.providers.shown_files import shown_files
-from toolfleet_registry.formats.providers.tool_names import answered_name
+from toolfleet_registry.formats.dialects import Format, dialect_of
+from toolfleet_registry.formats.shown_files import shown_files
+from toolfleet_registry.formats.tool_names import answered_name
 from toolfleet_registry.policy.hints import hint_for
 
 

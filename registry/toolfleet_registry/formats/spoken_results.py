@@ -8,12 +8,12 @@ from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.contracts.spoken_names import Spoken
 from toolfleet_registry.contracts.tool_definition import ToolDefinition
-from toolfleet_registry.formats.providers.dialects import Format, dialect_of
-from toolfleet_registry.formats.providers.tool_names import offered_name
+from toolfleet_registry.formats.dialects import Format, dialect_of
 from toolfleet_registry.formats.schemas.notes import Notes
 from toolfleet_registry.formats.schemas.references import localized
 from toolfleet_registry.formats.schemas.relaxing import renamed_properties
 from toolfleet_registry.formats.schemas.roots import rooted
+from toolfleet_registry.formats.tool_names import offered_name
 from toolfleet_registry.schemas.definition import input_schema
 
 _NO_SUCH_TOOL = frozenset({"invalid_tool_name", "unknown_module", "unknown_tool"})

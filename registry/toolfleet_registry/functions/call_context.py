@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolfleet_registry.contracts import Conversation
-from toolfleet_registry.contracts.inputs.messages import CallInputs
-from toolfleet_registry.contracts.logs.log_message import LogLevel, check_log_level
-from toolfleet_registry.contracts.logs.log_sink import LogSink
+from toolfleet_registry.contracts.inputs import CallInputs
+from toolfleet_registry.contracts.logs import LogLevel, LogSink, check_log_level
 from toolfleet_registry.contracts.progress import Sink, progress_of
 from toolfleet_registry.contracts.tool_context import ToolContext
 from toolfleet_registry.time import fleet_clock, machine_clock

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolfleet_registry.contracts import EffectState
-from toolfleet_registry.contracts.inputs.bounds import check_requests
+from toolfleet_registry.contracts.inputs import check_requests
 from toolfleet_registry.contracts.outcomes import check_acceptance
 
 

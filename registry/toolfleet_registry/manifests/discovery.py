@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from toolfleet_registry.admission_rules import admit, read_document, unknown_fields
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, ManifestRefused
-from toolfleet_registry.headers.module_headers import NO_HEADERS, ModuleHeaders
+from toolfleet_registry.headers import NO_HEADERS, ModuleHeaders
 from toolfleet_registry.manifests.http_get import HttpAnswer, NoAnswer, anywhere, requested
 from toolfleet_registry.permissions import broken_because, level_of_tool
 from toolfleet_registry.policy.limits import unknown_costs

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import h11
 
-from toolfleet_registry.headers.module_headers import NO_HEADERS, ModuleHeaders
+from toolfleet_registry.headers import NO_HEADERS, ModuleHeaders
 from toolfleet_registry.system.lazy_names import LazyModule
 
 if TYPE_CHECKING:

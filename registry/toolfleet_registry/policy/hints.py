@@ -11,7 +11,7 @@ from typing import Final
 
 from toolfleet_registry.contracts import Effect, ErrorCode, ToolResult
 from toolfleet_registry.contracts.outcomes import UNEXPLAINED
-from toolfleet_registry.contracts.terms.call_terms import ExitBehavior
+from toolfleet_registry.contracts.terms import ExitBehavior
 
 
 def hint_for(result: ToolResult, effect: Effect | None = None, *, is_stated: bool = False) -> str | None:

@@ -15,7 +15,7 @@ from toolfleet_registry.manifests.specs import (
     ToolRegistrySnapshot,
     ToolSpec,
 )
-from toolfleet_registry.searching.registrations import RegistrationSearch
+from toolfleet_registry.searching import RegistrationSearch
 from toolfleet_registry.store import rules
 from toolfleet_registry.store.port import EVENTS_KEPT, ToolRegistry
 from toolfleet_registry.store.rules import RegistrationState

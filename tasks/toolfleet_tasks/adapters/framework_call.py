@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.spoken_names import Spoken
 from toolfleet_registry.formats import as_spoken
-from toolfleet_registry.formats.providers.tool_names import near_names
+from toolfleet_registry.formats.tool_names import near_names
 from toolfleet_tasks.client.progress_listener import OnProgress
 
 C = TypeVar("C")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
 from toolfleet_registry.contracts import Message, PublishedCall
-from toolfleet_registry.contracts.approvals.terms import ApprovedCall
+from toolfleet_registry.contracts.approval_terms import ApprovedCall
 from toolfleet_registry.contracts.tool_definition import Effect
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.approval_keys import ApprovalKeys

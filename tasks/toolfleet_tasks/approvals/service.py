@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.agents.approval_rules import approval_fault, terms_of_approval
 from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolResult
-from toolfleet_registry.contracts.approvals.terms import ApprovalRule, ApprovedCall
+from toolfleet_registry.contracts.approval_terms import ApprovalRule, ApprovedCall
 from toolfleet_registry.errors import (
     ApprovalNotTaken,
     BegunBefore,

@@ -8,8 +8,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import Caller, PublishedCall
-from toolfleet_registry.contracts.inputs.bounds import check_responses
-from toolfleet_registry.contracts.inputs.messages import CallInputs, PendingInput
+from toolfleet_registry.contracts.inputs import CallInputs, PendingInput, check_responses
 from toolfleet_registry.errors import FleetUnavailable, InputNotTaken, MessageRefused, NotPublished, PublishUnconfirmed
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock

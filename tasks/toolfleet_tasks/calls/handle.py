@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.contracts.inputs.messages import PendingInput
-from toolfleet_registry.contracts.logs.log_message import LogMessage
+from toolfleet_registry.contracts.inputs import PendingInput
+from toolfleet_registry.contracts.logs import LogMessage
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.contracts.spoken_names import UNSPOKEN, Spoken
 from toolfleet_registry.errors import InputNotTaken

@@ -13,7 +13,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
-from toolfleet_registry.contracts.logs.log_message import LogMessage
+from toolfleet_registry.contracts.logs import LogMessage
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.contracts.spoken_names import UNSPOKEN, Spoken
 from toolfleet_registry.errors import NotPublished

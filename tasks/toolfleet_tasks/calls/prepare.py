@@ -18,7 +18,7 @@ from toolfleet_registry.contracts import (
     ToolDefinition,
     ToolResult,
 )
-from toolfleet_registry.contracts.approvals.terms import ApprovalRule
+from toolfleet_registry.contracts.approval_terms import ApprovalRule
 from toolfleet_registry.contracts.decisions import CONVERSATION, collecting, facts_of
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.local.scheduler_tools import ADD_JOB, is_newer_job

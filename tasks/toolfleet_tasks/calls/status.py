@@ -2,7 +2,7 @@
 
 from typing import Literal, Self
 
-from toolfleet_registry.contracts.inputs.messages import PendingInput
+from toolfleet_registry.contracts.inputs import PendingInput
 from toolfleet_registry.contracts.progress import Progress
 
 Place = Literal["queued", "running", "retrying", "input_required", "waiting_approval", "done", "unknown"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator
 
-from toolfleet_registry.contracts.logs.log_message import LogMessage
+from toolfleet_registry.contracts.logs import LogMessage
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_tasks.calls.handle import CallHandle
 from toolfleet_tasks.client.loop_runner import LoopRunner

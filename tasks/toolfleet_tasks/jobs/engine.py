@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from toolfleet_registry.conditions.templates import filled, takes_from_start, values_for
+from toolfleet_registry.conditions import filled, takes_from_start, values_for
 from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolResult
 from toolfleet_registry.contracts.jobs import ENDED
 from toolfleet_registry.errors import PublishUnconfirmed

@@ -6,7 +6,7 @@ A job goes in rounds: most have one, a recurring one has a round at each of its 
 from dataclasses import replace
 from typing import Any, Literal
 
-from toolfleet_registry.conditions.conditions import fulfils, missing_path
+from toolfleet_registry.conditions import fulfils, missing_path
 from toolfleet_registry.contracts import ErrorCode, ToolResult
 from toolfleet_registry.contracts.jobs import JobSpec, Poll
 from toolfleet_tasks.jobs.positions import EndedRound, JobPosition, Transition

@@ -3,8 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from toolfleet_registry.conditions.conditions import check_condition
-from toolfleet_registry.conditions.templates import FROM, check_filling, takes_from_start
+from toolfleet_registry.conditions import FROM, check_condition, check_filling, takes_from_start
 from toolfleet_registry.config.job_settings import secret_fault
 from toolfleet_registry.contracts import ToolCall
 from toolfleet_registry.contracts.jobs import HookSpec, JobSpec, Poll

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 from pydantic import ValidationError
 
 from toolfleet_registry.contracts import EffectState, Message
-from toolfleet_registry.contracts.inputs.messages import InputRequest, PendingInput
+from toolfleet_registry.contracts.inputs import InputRequest, PendingInput
 from toolfleet_registry.contracts.outcomes import Question
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt

@@ -8,7 +8,7 @@ import hmac
 from typing import Literal
 
 from toolfleet_registry.config.signing_settings import SigningSettings
-from toolfleet_registry.signing.sealing import derived_key
+from toolfleet_registry.signing import derived_key
 
 SignedSubject = Literal["result", "failure", "attempt", "progress", "log", "revocation", "job end"]
 """What is signed, each with a key of its own: a call's result; that Celery has ended it; what one attempt came to; how far

@@ -15,7 +15,7 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.permissions import level_of_caller
-from toolfleet_registry.signing.sealing import TextSeal, derived_key, need_libraries
+from toolfleet_registry.signing import TextSeal, derived_key, need_libraries
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.messages import json_text
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from toolfleet_registry.contracts.logs.log_message import LogLevel, LogMessage, is_heard, log_message_in
+from toolfleet_registry.contracts.logs import LogLevel, LogMessage, is_heard, log_message_in
 from toolfleet_tasks.messages.signatures import split_json
 from toolfleet_tasks.results.listener import ResultListener
 

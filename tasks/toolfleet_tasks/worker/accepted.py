@@ -18,7 +18,7 @@ from toolfleet_registry.contracts.outcomes import (
     StillAtWork,
 )
 from toolfleet_registry.contracts.progress import report_to
-from toolfleet_registry.contracts.terms.retry_terms import MOST_RETRIES
+from toolfleet_registry.contracts.terms import MOST_RETRIES
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger

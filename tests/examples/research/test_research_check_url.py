@@ -12,7 +12,7 @@ from modules.research.tools import Research
 from support.servers.web_site import WebSite, web_site
 from toolfleet import url_poll
 from toolfleet.sdk import ToolError
-from toolfleet_registry.conditions.conditions import check_condition, fulfils
+from toolfleet_registry.conditions import check_condition, fulfils
 
 STATE: dict[str, Any] = {"build": {"state": "done", "steps": [{"ok": True}]}, "status": "x", "large": "x" * 20_000}
 

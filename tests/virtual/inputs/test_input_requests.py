@@ -11,7 +11,7 @@ from bed.fleet import Bed, until
 from support.fleet import SIGNING_KEY
 from support.servers.asker import ADA, BOB, Asker, make_asker
 from toolfleet import Caller, CallHandle, FleetUnavailable, InputNotTaken, PendingInput, ToolCall, ToolFleet, ToolResult
-from toolfleet_registry.contracts.inputs.messages import MOST_ROUNDS
+from toolfleet_registry.contracts.inputs import MOST_ROUNDS
 from toolfleet_tasks.calls.begun_calls import Owner
 
 GREET = ToolCall(tool_name="desk.greet", takes_input=True)

@@ -4,7 +4,7 @@ from typing import Any
 
 from toolfleet.sdk import Accepted, Context, File, InputRequired, Module, StatusAnswer, ToolError
 from toolfleet_modules.sdk.client import ModuleClient
-from toolfleet_registry.contracts.inputs.messages import CallInputs
+from toolfleet_registry.contracts.inputs import CallInputs
 
 WHO = {"who": {"method": "elicitation/create", "params": {"message": "Who?"}}}
 _ASKS = InputRequired(WHO, "owls ✓", effect_state="none")

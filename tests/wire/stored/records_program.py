@@ -11,7 +11,7 @@ from support.workers.job_racers import job_records
 from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.access.grants import KeyMaker
 from toolfleet_registry.agents.stored.profiles import StoredProfiles
-from toolfleet_registry.contracts.approvals.terms import ApprovedCall
+from toolfleet_registry.contracts.approval_terms import ApprovedCall
 from toolfleet_registry.contracts.jobs import JobSpec
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.reload_requests import ReloadRequests
@@ -20,7 +20,7 @@ from toolfleet_registry.redis.gateway_keys import GatewayKeys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
-from toolfleet_registry.watching.server_changes import ServerChanges
+from toolfleet_registry.watching import ServerChanges
 from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords
 from toolfleet_tasks.dead_letters.kept_wakes import KeptWakes
 from toolfleet_tasks.dead_letters.store import DeadStore

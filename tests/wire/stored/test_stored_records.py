@@ -22,7 +22,7 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.redis.worker_keys import WorkerKeys
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
-from toolfleet_registry.watching.server_changes import ServerChanges
+from toolfleet_registry.watching import ServerChanges
 from toolfleet_tasks.approvals.feed import EVENT_KINDS
 from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords, StoredApproval
 from toolfleet_tasks.dead_letters.kept_wakes import KeptWakes

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolDefinition, ToolResult
-from toolfleet_registry.contracts.logs.log_sink import current_log
+from toolfleet_registry.contracts.logs import current_log
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.contracts.progress import current_sink
 from toolfleet_registry.errors import BodyTooLarge

@@ -10,8 +10,7 @@ from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.config.agents.middleware_specs import PiiSpec, Place
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.decisions import note
-from toolfleet_registry.contracts.logs.log_message import LogMessage, log_message
-from toolfleet_registry.contracts.logs.log_sink import LogSink, current_log, log_to
+from toolfleet_registry.contracts.logs import LogMessage, LogSink, current_log, log_message, log_to
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.contracts.progress import Progress, current_sink, progress_of, report_to
 from toolfleet_registry.errors import PersonalDataBlocked, UnknownAgent

@@ -15,7 +15,7 @@ from toolfleet_gateway.approvals.deciding import approver_of
 from toolfleet_gateway.approvals.wording import waits_for
 from toolfleet_gateway.mcp.approvals.forms import APPROVAL, form_of, vote_in
 from toolfleet_gateway.mcp.view import McpView
-from toolfleet_registry.contracts.inputs.messages import InputRequest, PendingInput
+from toolfleet_registry.contracts.inputs import InputRequest, PendingInput
 from toolfleet_registry.errors import ApprovalNotTaken, FleetError
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import end

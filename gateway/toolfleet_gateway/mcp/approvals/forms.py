@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from toolfleet_registry.contracts.inputs.messages import InputRequest
+from toolfleet_registry.contracts.inputs import InputRequest
 from toolfleet_tasks.approvals.shown import ShownApproval
 
 APPROVAL: Final = "approval"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from toolfleet_registry.contracts.inputs.messages import InputMethod, InputRequest
+from toolfleet_registry.contracts.inputs import InputMethod, InputRequest
 
 _CAPABILITIES: Final[Mapping[InputMethod, str]] = {
     "elicitation/create": "elicitation",

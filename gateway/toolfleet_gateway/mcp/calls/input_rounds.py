@@ -12,7 +12,7 @@ from toolfleet_gateway.mcp.approvals.forms import APPROVAL
 from toolfleet_gateway.mcp.calls.client_kinds import capability_of, in_its_place
 from toolfleet_gateway.mcp.calls.sealed_state import AskedRound, SealedStates, WrongState
 from toolfleet_gateway.mcp.view import McpView
-from toolfleet_registry.contracts.inputs.messages import InputMethod, PendingInput
+from toolfleet_registry.contracts.inputs import InputMethod, PendingInput
 from toolfleet_registry.errors import InputNotTaken
 from toolfleet_tasks.calls.begun_handle import BegunHandle
 from toolfleet_tasks.client.fleet import ToolFleet

@@ -11,7 +11,7 @@ from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.functions.passed_methods import WATCH_METHOD
 from toolfleet_registry.functions.server_change import LONGEST_URI, MOST_WATCHED
-from toolfleet_registry.watching.watched_resources import WatchedResources
+from toolfleet_registry.watching import WatchedResources
 from toolfleet_tasks.aio.cancellation import end
 
 _GRANT_SECONDS = 10.0  # for modules to answer: one that does not finds later what is watched

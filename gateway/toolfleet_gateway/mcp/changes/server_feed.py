@@ -9,7 +9,7 @@ from typing import Literal
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.functions.server_change import ServerChange
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.watching.server_changes import ServerChanges, is_before
+from toolfleet_registry.watching import ServerChanges, is_before
 
 log = get_logger(__name__)
 

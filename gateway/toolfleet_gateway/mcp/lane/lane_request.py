@@ -11,7 +11,7 @@ from mcp_types.version import LATEST_MODERN_VERSION
 from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION
 from toolfleet_gateway.mcp.calls.client_kinds import kinds_of, takes_forms
 from toolfleet_gateway.mcp.calls.tool_calls import McpCall
-from toolfleet_registry.contracts.logs.log_message import is_log_level
+from toolfleet_registry.contracts.logs import is_log_level
 
 Headers = list[tuple[bytes, bytes]]
 

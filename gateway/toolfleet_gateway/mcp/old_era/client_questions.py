@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from toolfleet_gateway.mcp.old_era.client_sessions import ClientSession
-from toolfleet_registry.contracts.inputs.messages import InputRequest
+from toolfleet_registry.contracts.inputs import InputRequest
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
 from toolfleet_registry.time import machine_clock

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from toolfleet_gateway.mcp.view import McpView
-from toolfleet_registry.contracts.logs.log_message import LogLevel
+from toolfleet_registry.contracts.logs import LogLevel
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
 

@@ -15,7 +15,7 @@ from toolfleet_gateway.mcp.subscriptions import Subscriptions
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.watching.watched_resources import RENEW_SECONDS
+from toolfleet_registry.watching import RENEW_SECONDS
 from toolfleet_tasks.aio.cancellation import end
 
 log = get_logger(__name__)

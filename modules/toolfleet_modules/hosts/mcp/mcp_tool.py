@@ -27,8 +27,7 @@ from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.sdk.served_run import ServedRun
 from toolfleet_modules.sdk.tool_run import RunMeans
 from toolfleet_registry.contracts import EffectState, ToolDefinition
-from toolfleet_registry.contracts.logs.log_message import LogMessage, log_message_in
-from toolfleet_registry.contracts.logs.log_sink import LogSink
+from toolfleet_registry.contracts.logs import LogMessage, LogSink, log_message_in
 from toolfleet_registry.contracts.progress import progress_of
 from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import InputRequired, ModuleBusy, ToolError

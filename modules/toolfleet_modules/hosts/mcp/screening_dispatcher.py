@@ -18,7 +18,7 @@ from toolfleet_modules.hosts.mcp.inputs.server_inputs import TAKES_INPUT, asking
 from toolfleet_modules.hosts.mcp.inputs.turns import Turns
 from toolfleet_modules.hosts.mcp.transports.exchanges import Lost
 from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
-from toolfleet_registry.contracts.inputs.messages import METHODS
+from toolfleet_registry.contracts.inputs import METHODS
 
 RAW = "toolfleet/raw"
 """Stands in the answer to a call for what its server has answered, which the SDK would take apart by its models."""

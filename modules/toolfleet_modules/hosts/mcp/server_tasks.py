@@ -18,7 +18,7 @@ from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.status import StatusAnswer
 from toolfleet_registry.contracts import EffectState, ToolDefinition
-from toolfleet_registry.contracts.inputs.messages import CallInputs
+from toolfleet_registry.contracts.inputs import CallInputs
 
 _log = logging.getLogger("toolfleet.host")
 

@@ -25,8 +25,7 @@ from toolfleet_modules.requests.task_guard import IN_TOOL, guard_tasks
 from toolfleet_modules.sdk.tool import Tool
 from toolfleet_modules.sdk.tool_run import RunMeans
 from toolfleet_registry.contracts import Conversation
-from toolfleet_registry.contracts.logs.log_message import LogLevel, LogMessage
-from toolfleet_registry.contracts.logs.log_sink import MOST_MESSAGES, LogBudget, LogSink, log_to
+from toolfleet_registry.contracts.logs import MOST_MESSAGES, LogBudget, LogLevel, LogMessage, LogSink, log_to
 from toolfleet_registry.contracts.progress import Progress, report_to
 from toolfleet_registry.contracts.tool_context import ToolContext
 from toolfleet_registry.errors import SettingsError

@@ -8,7 +8,7 @@ from toolfleet_registry.config.agents.agent_profile import AGENT_NAME, AgentProf
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts.message import Message
 from toolfleet_registry.errors import MessageRefused
-from toolfleet_registry.signing.sealing import TextSeal
+from toolfleet_registry.signing import TextSeal
 
 KEPT_VERSIONS = 20
 """Of each agent, with the one in force."""

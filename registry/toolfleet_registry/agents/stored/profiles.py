@@ -19,7 +19,7 @@ from toolfleet_registry.agents.stored.port import MOST_NAMES, ProfileStore, Prof
 from toolfleet_registry.config.agents.agent_profile import AgentProfile, check_agent_name
 from toolfleet_registry.errors import MessageRefused, NoSuchProfile, OperationRefused, ProfileChanged
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.signing.sealing import TextSeal
+from toolfleet_registry.signing import TextSeal
 from toolfleet_registry.time import fleet_clock
 
 LARGEST_BYTES = 32_768

@@ -8,8 +8,7 @@ from toolfleet_registry.config.agents.tool_selectors import Selectors
 from toolfleet_registry.config.setting_values import Seconds
 from toolfleet_registry.contracts import CostClass, ErrorCode
 from toolfleet_registry.contracts.message import DEFERS_BUILD
-from toolfleet_registry.contracts.terms.call_terms import MOST_CALLS, ExitBehavior
-from toolfleet_registry.contracts.terms.retry_terms import LONGEST_PAUSE_SECONDS, MOST_RETRIES, Pause
+from toolfleet_registry.contracts.terms import LONGEST_PAUSE_SECONDS, MOST_CALLS, MOST_RETRIES, ExitBehavior, Pause
 from toolfleet_registry.contracts.tool_definition import Approvers
 
 LONGEST_APPROVAL_SECONDS = 30 * 86_400

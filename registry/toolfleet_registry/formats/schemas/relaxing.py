@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from toolfleet_registry.formats.providers.dialects import Dialect
-from toolfleet_registry.formats.providers.tool_names import legal_property
+from toolfleet_registry.formats.dialects import Dialect
 from toolfleet_registry.formats.schemas.notes import NoteKind, Notes
 from toolfleet_registry.formats.schemas.references import TOO_MUCH, definition
 from toolfleet_registry.formats.schemas.subschemas import (
@@ -25,6 +24,7 @@ from toolfleet_registry.formats.schemas.subschemas import (
     is_well_formed,
     types_of,
 )
+from toolfleet_registry.formats.tool_names import legal_property
 
 # What cannot stay if the first of them goes: their meaning hangs on it, and without it they would forbid more.
 _DEPENDENTS = {

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from toolfleet_registry.formats.providers.dialects import Strictness
+from toolfleet_registry.formats.dialects import Strictness
 from toolfleet_registry.formats.schemas.notes import Notes
 from toolfleet_registry.formats.schemas.subschemas import JsonObject
 

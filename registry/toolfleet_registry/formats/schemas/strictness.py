@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from toolfleet_registry.formats.providers.dialects import Strictness
+from toolfleet_registry.formats.dialects import Strictness
 from toolfleet_registry.formats.schemas.notes import NoteKind, Notes
 from toolfleet_registry.formats.schemas.nulls import takes_null
 from toolfleet_registry.formats.schemas.subschemas import ANNOTATIONS, JsonObject, add_to_description, escaped, types_of

@@ -5,7 +5,7 @@ from toolfleet_registry.agents.approval_rules import terms_of_approval
 from toolfleet_registry.agents.reach import Reach
 from toolfleet_registry.catalog.catalog import Judged
 from toolfleet_registry.contracts import PublishedCall, ToolDefinition
-from toolfleet_registry.contracts.approvals.terms import ApprovalRule
+from toolfleet_registry.contracts.approval_terms import ApprovalRule
 
 
 def approval_rules(tool: ToolDefinition, reach: Reach) -> tuple[ApprovalRule, ...]:

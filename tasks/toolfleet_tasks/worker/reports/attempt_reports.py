@@ -11,8 +11,15 @@ from contextvars import Context
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_registry.contracts.logs.log_message import LogLevel, LogMessage
-from toolfleet_registry.contracts.logs.log_sink import MOST_BYTES, MOST_MESSAGES, LogBudget, LogSink, log_to
+from toolfleet_registry.contracts.logs import (
+    MOST_BYTES,
+    MOST_MESSAGES,
+    LogBudget,
+    LogLevel,
+    LogMessage,
+    LogSink,
+    log_to,
+)
 from toolfleet_registry.contracts.progress import report_to
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger

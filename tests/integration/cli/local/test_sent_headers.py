@@ -10,7 +10,7 @@ from support.owls import make_module
 from support.published_call import published
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_registry.contracts.outcomes import Health, Outcome
-from toolfleet_registry.headers.module_headers import ModuleHeaders
+from toolfleet_registry.headers import ModuleHeaders
 from toolfleet_registry.settings import Settings
 from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.http_client.client import HttpClient

@@ -11,7 +11,7 @@ import pytest
 from support.hosts.nursery import WHO
 from toolfleet.sdk import Accepted, Module, ModuleClient, Replies, StatusAnswer
 from toolfleet_modules.requests.reply import Reply
-from toolfleet_registry.contracts.inputs.messages import CallInputs
+from toolfleet_registry.contracts.inputs import CallInputs
 
 MakeReplies = Callable[[], Replies]
 KEY = "a module's key of more than thirty-two characters"

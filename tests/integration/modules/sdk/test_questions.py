@@ -7,8 +7,7 @@ import pytest
 
 from toolfleet.sdk import Context, InputRequired, Module, Replies
 from toolfleet_modules.requests.reply import Reply
-from toolfleet_registry.contracts.inputs.bounds import STATE_BYTES
-from toolfleet_registry.contracts.inputs.messages import CallInputs
+from toolfleet_registry.contracts.inputs import STATE_BYTES, CallInputs
 
 MakeReplies = Callable[[], Replies]
 WHO = {"who": {"method": "elicitation/create", "params": {"message": "Who?"}}}

@@ -17,7 +17,7 @@ from toolfleet_registry.access.port import KeyStore
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.signing.sealing import TextSeal
+from toolfleet_registry.signing import TextSeal
 from toolfleet_registry.time import fleet_clock
 
 UNSEALED = key_seal(SigningSettings())

@@ -17,7 +17,7 @@ from toolfleet_registry.config.agents.agent_profile import AgentProfile
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.errors import NoSuchProfile, OperationRefused, ProfileChanged
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.signing.sealing import TextSeal
+from toolfleet_registry.signing import TextSeal
 
 Stores = Callable[[], ProfileStore]
 UNSEALED = agent_seal(SigningSettings())

@@ -19,7 +19,7 @@ from support.schemas.real_tools import SERVERS, example_tools, sample_arguments,
 from toolfleet_registry.contracts import ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.names import provider_name
 from toolfleet_registry.formats import Format, convert, from_result, to_call
-from toolfleet_registry.formats.providers.dialects import DIALECTS
+from toolfleet_registry.formats.dialects import DIALECTS
 from toolfleet_registry.schemas.definition import input_schema
 
 TABLE = Path(__file__).parents[4] / "docs" / "reference" / "formats.md"

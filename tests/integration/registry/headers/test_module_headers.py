@@ -14,7 +14,7 @@ from support.owls import make_module
 from toolfleet_registry.directory.entries import ADDED, SETTINGS, ModuleEntry
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.headers.module_headers import HIDDEN, ModuleHeaders, headers_by_module
+from toolfleet_registry.headers import HIDDEN, ModuleHeaders, headers_by_module
 from toolfleet_registry.manifests.discovery import ManifestFailure, discover
 from toolfleet_registry.settings import Settings, load_settings
 

@@ -10,8 +10,7 @@ from toolfleet_registry.functions.server_change import ServerChange
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import async_client
-from toolfleet_registry.watching.server_changes import ServerChanges
-from toolfleet_registry.watching.watched_resources import WatchedResources
+from toolfleet_registry.watching import ServerChanges, WatchedResources
 
 KEYS = GatewayKeys(Keys())
 EGG = ServerChange("resource", "eggs://one")

@@ -12,7 +12,7 @@ from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, Conversation, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.agents.tool_rules import ToolRules
 from toolfleet_registry.contracts import PublishedCall, RetryTerms, Terms
-from toolfleet_registry.contracts.terms.call_terms import CallTotal
+from toolfleet_registry.contracts.terms import CallTotal
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission.limits import Within, limits_of

@@ -9,7 +9,7 @@ import pytest
 from support.modules.http_executor import executor_for
 from support.modules.raw_module import Behaviour, answering, http, raw_module
 from support.published_call import published
-from toolfleet_registry.contracts.inputs.messages import MOST_ROUNDS, CallInputs, InputRequest
+from toolfleet_registry.contracts.inputs import MOST_ROUNDS, CallInputs, InputRequest
 from toolfleet_registry.contracts.outcomes import (
     Acceptance,
     Attempt,

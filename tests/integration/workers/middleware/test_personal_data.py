@@ -5,8 +5,7 @@ import pytest
 from support.published_call import published
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.contracts import Caller, ModuleManifest, ToolDefinition, ToolResult
-from toolfleet_registry.contracts.logs.log_message import LogMessage
-from toolfleet_registry.contracts.logs.log_sink import LogSink, current_log, log_to
+from toolfleet_registry.contracts.logs import LogMessage, LogSink, current_log, log_to
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.contracts.progress import Progress, current_sink, progress_of, report_to
 from toolfleet_registry.manifests.overrides import SeenTool, seen_tools

@@ -10,7 +10,7 @@ from toolfleet_gateway.mcp.changes import server_feed
 from toolfleet_gateway.mcp.changes.server_feed import ServerFeed
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.functions.server_change import ServerChange
-from toolfleet_registry.watching.server_changes import ReadChanges, ServerChanges
+from toolfleet_registry.watching import ReadChanges, ServerChanges
 
 EGG = ServerChange("resource", "eggs://one")
 

@@ -10,8 +10,7 @@ from pydantic_core import from_json
 
 from toolfleet_modules.hosts.mcp.transports.call_lane import FIRST_ID, CallLane, CallListener
 from toolfleet_modules.hosts.mcp.transports.exchanges import Lost, Malformed
-from toolfleet_registry.contracts.logs.log_message import LogLevel, LogMessage
-from toolfleet_registry.contracts.logs.log_sink import LogSink
+from toolfleet_registry.contracts.logs import LogLevel, LogMessage, LogSink
 
 pytestmark = pytest.mark.asyncio
 

@@ -10,7 +10,7 @@ import pytest
 from support.documents import programs
 from support.files.pictures import JPEG, PNG, base64
 from toolfleet.sdk import Module, ModuleResult
-from toolfleet_registry.contracts.inputs.messages import CallInputs
+from toolfleet_registry.contracts.inputs import CallInputs
 
 PAGE = "docs/guides/sdk.md"
 GUIDE = (Path(__file__).parents[4] / PAGE).read_text()

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from toolfleet.sdk import Context, Module, ModuleClient
-from toolfleet_registry.contracts.logs.log_message import LogMessage
-from toolfleet_registry.contracts.logs.log_sink import MOST_MESSAGES
+from toolfleet_registry.contracts.logs import MOST_MESSAGES, LogMessage
 
 
 class Odd:

@@ -20,7 +20,7 @@ from toolfleet_registry.access.memory import InMemoryKeyStore
 from toolfleet_registry.access.port import StoredKeys
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.errors import FleetUnavailable, OperationRefused
-from toolfleet_registry.signing.sealing import TextSeal
+from toolfleet_registry.signing import TextSeal
 from toolfleet_registry.time import fleet_clock
 
 UNSEALED = key_seal(SigningSettings())

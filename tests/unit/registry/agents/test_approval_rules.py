@@ -7,7 +7,7 @@ import pytest
 from support.published_call import published
 from toolfleet_registry.agents.approval_rules import approval_fault, terms_of_approval
 from toolfleet_registry.contracts import Caller, ToolDefinition
-from toolfleet_registry.contracts.approvals.terms import ApprovalRule
+from toolfleet_registry.contracts.approval_terms import ApprovalRule
 
 PAY = ToolDefinition(name="bank.pay", description="Pay.")
 RULES = (ApprovalRule(digest="a", permission="admin"), ApprovalRule(digest="b", users=frozenset({"ada"})))

@@ -11,9 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.programs.counted_calls import counted
-from toolfleet_registry.conditions.conditions import check_condition, fulfils, missing_path
-from toolfleet_registry.conditions.expressions import TooMuch, Walk
-from toolfleet_registry.conditions.templates import check_filling, filled, takes_from_start, values_for
+from toolfleet_registry.conditions import (
+    TooMuch,
+    Walk,
+    check_condition,
+    check_filling,
+    filled,
+    fulfils,
+    missing_path,
+    takes_from_start,
+    values_for,
+)
 
 MOST_CALLS = 2_000_000  # of functions, in one walk of 50,000 steps: the longest here takes 830,000
 JSON = st.recursive(

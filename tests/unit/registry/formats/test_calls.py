@@ -9,7 +9,7 @@ from support.schemas.provider_judges import made_call
 from support.there import there
 from toolfleet_registry.contracts import ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.formats import Format, as_spoken, call_from_openai, convert, to_call
-from toolfleet_registry.formats.providers.dialects import DIALECTS
+from toolfleet_registry.formats.dialects import DIALECTS
 from toolfleet_registry.schemas.validation import checked
 
 SEARCH = ToolDefinition(name="research.web_search", input_schema={"properties": {"query": {"type": "string"}}})

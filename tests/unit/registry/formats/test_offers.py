@@ -20,7 +20,7 @@ from toolfleet_registry.formats import (
     to_call,
     tools_to_openai_format,
 )
-from toolfleet_registry.formats.providers.dialects import DIALECTS
+from toolfleet_registry.formats.dialects import DIALECTS
 
 SEARCH = ToolDefinition(
     name="research.web_search",

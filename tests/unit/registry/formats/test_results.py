@@ -10,7 +10,7 @@ from support.schemas.provider_judges import accepts_result
 from support.there import there
 from toolfleet_registry.contracts import ResultFile, ToolResult
 from toolfleet_registry.formats import Format, from_result
-from toolfleet_registry.formats.providers.dialects import DIALECTS
+from toolfleet_registry.formats.dialects import DIALECTS
 
 FOUND = ToolResult.ok("research.search", {"passages": ["Eulen schlafen am Tag, Mäuse nicht"]})
 FAILED = ToolResult.failed(

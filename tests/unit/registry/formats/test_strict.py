@@ -7,7 +7,7 @@ import pytest
 
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.formats import convert, to_call
-from toolfleet_registry.formats.providers.dialects import DIALECTS
+from toolfleet_registry.formats.dialects import DIALECTS
 
 NODE = {"type": "object", "properties": {"value": {"type": "string"}, "next": {"$ref": "#/$defs/node"}}}
 PLAIN = {

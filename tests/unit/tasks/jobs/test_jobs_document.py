@@ -12,8 +12,7 @@ from standardwebhooks import Webhook
 
 from support.documents import programs
 from support.workers.wakes import OTHER_SECRET, SECRET
-from toolfleet_registry.conditions.conditions import check_condition
-from toolfleet_registry.conditions.expressions import _FUNCTIONS
+from toolfleet_registry.conditions import _FUNCTIONS, check_condition
 from toolfleet_registry.config.job_settings import JobSettings
 from toolfleet_registry.contracts.jobs import Poll, Schedule, WakeUp
 from toolfleet_registry.local.url_polls import url_poll

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
-from toolfleet_registry.signing.sealing import derived_key
+from toolfleet_registry.signing import derived_key
 from toolfleet_tasks.messages.signatures import Signatures, after_json, split_json
 from toolfleet_tasks.messages.signing import Seal, module_keys, seal_of
 

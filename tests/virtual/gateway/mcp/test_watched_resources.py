@@ -22,7 +22,7 @@ from toolfleet_registry.functions.server_change import ServerChange
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import async_client
-from toolfleet_registry.watching.server_changes import ServerChanges
+from toolfleet_registry.watching import ServerChanges
 
 ONE, TWO = "eggs://one", "eggs://two"
 MODULES = ("old", "new")

@@ -3,10 +3,9 @@
 from typing import Any
 
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_registry.contracts.approvals.terms import ApprovalRule, ApprovalTerms, ApprovedCall
-from toolfleet_registry.contracts.inputs.messages import CallInputs
-from toolfleet_registry.contracts.terms.call_terms import CallTotal, Terms
-from toolfleet_registry.contracts.terms.retry_terms import RetryTerms
+from toolfleet_registry.contracts.approval_terms import ApprovalRule, ApprovalTerms, ApprovedCall
+from toolfleet_registry.contracts.inputs import CallInputs
+from toolfleet_registry.contracts.terms import CallTotal, RetryTerms, Terms
 from toolfleet_registry.contracts.tool_context import ToolContext
 from toolfleet_tasks.approvals.request import ApprovalSummary, ApprovalVote, AskedApproval, JournalLine
 from wire.stored.samples.forms import StoredForm, message_form, sealing

@@ -4,7 +4,7 @@ from toolfleet_registry.contracts.load_errors import ToolLoadError
 from toolfleet_registry.directory.announcements import Announcement, announce_key, hosts_seal
 from toolfleet_registry.directory.entries import ModuleEntry
 from toolfleet_registry.directory.reload_requests import ReloadAnswer
-from toolfleet_registry.signing.sealing import TextSeal
+from toolfleet_registry.signing import TextSeal
 from wire.stored.samples.forms import StoredForm, sealing
 from wire.stored.samples.job_forms import AT
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from toolfleet_registry.contracts import Message
 from toolfleet_registry.errors import MessageRefused
-from toolfleet_registry.signing.sealing import TextSeal
+from toolfleet_registry.signing import TextSeal
 from toolfleet_tasks.messages import json_text
 from wire.keep import MODES
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.outcomes import StatusMissing
 from toolfleet_registry.directory.replicas import Replica
-from toolfleet_registry.headers.module_headers import NO_HEADERS, ModuleHeaders
+from toolfleet_registry.headers import NO_HEADERS, ModuleHeaders
 from toolfleet_workers.executors.departures import Departures
 from toolfleet_workers.executors.http.module_client import REPLICA_HEADER, ModuleResponse, is_left_by
 from toolfleet_workers.executors.http.reconcile import QUESTION_HEADERS

@@ -17,7 +17,7 @@ from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.contracts.retry_after import parse_retry_after
 from toolfleet_registry.directory.replicas import Replica
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, InvalidToolName
-from toolfleet_registry.headers.module_headers import ModuleHeaders
+from toolfleet_registry.headers import ModuleHeaders
 from toolfleet_registry.policy.module_troubles import Why
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver

@@ -5,8 +5,7 @@ from typing import Any
 from pydantic import ConfigDict, ValidationInfo, field_validator, model_validator
 
 from toolfleet_registry.contracts import EffectState, ModuleMessage, PublishedCall, ToolResult
-from toolfleet_registry.contracts.inputs.bounds import check_requests
-from toolfleet_registry.contracts.inputs.messages import MOST_ROUNDS, requests_of
+from toolfleet_registry.contracts.inputs import MOST_ROUNDS, check_requests, requests_of
 from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome, Question
 

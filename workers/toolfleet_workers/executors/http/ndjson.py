@@ -10,8 +10,7 @@ import math
 import re
 from typing import Any
 
-from toolfleet_registry.contracts.logs.log_message import log_message_in
-from toolfleet_registry.contracts.logs.log_sink import current_log
+from toolfleet_registry.contracts.logs import current_log, log_message_in
 from toolfleet_registry.contracts.progress import LONGEST_MESSAGE, report
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
 from toolfleet_registry.time import machine_clock

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome, Standing, StatusMissing, StillAtWork, is_poll_time
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
-from toolfleet_registry.headers.module_headers import ModuleHeaders
+from toolfleet_registry.headers import ModuleHeaders
 from toolfleet_registry.system.http_bodies import loads_strict
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver

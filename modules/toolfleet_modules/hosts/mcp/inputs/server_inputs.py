@@ -7,7 +7,7 @@ from typing import Any
 import mcp_types as types
 
 from toolfleet_registry.contracts import EffectState
-from toolfleet_registry.contracts.inputs.messages import CallInputs
+from toolfleet_registry.contracts.inputs import CallInputs
 from toolfleet_registry.functions.failures import InputRequired
 
 TAKES_INPUT = "toolfleet/takesInput"

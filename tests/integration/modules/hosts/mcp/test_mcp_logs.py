@@ -10,8 +10,7 @@ from support.hosts.mcp_server import KINDS, HostedServer, hosted_nest
 from support.waiting import wait_until
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.sdk.client import ModuleResult
-from toolfleet_registry.contracts.logs.log_message import LogLevel, LogMessage
-from toolfleet_registry.contracts.logs.log_sink import MOST_MESSAGES
+from toolfleet_registry.contracts.logs import MOST_MESSAGES, LogLevel, LogMessage
 
 pytestmark = pytest.mark.asyncio
 

@@ -6,7 +6,7 @@ import pytest
 
 from support.hosts.mcp_server import HostedServer, hosted_nest
 from toolfleet_modules.sdk.client import ModuleResult
-from toolfleet_registry.contracts.inputs.messages import CallInputs
+from toolfleet_registry.contracts.inputs import CallInputs
 
 pytestmark = pytest.mark.asyncio
 

@@ -1,9 +1,15 @@
-"""Checks what is asked and answered: its shape, and how much it is."""
+"""Defines what modules ask of those who call them, and how much of it there may be.
+
+Methods, parameters and answers are those of the Model Context Protocol; the fleet passes them on as they are.
+"""
 
 import json
 from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
-from toolfleet_registry.contracts.inputs.messages import METHODS, PendingInput
+from pydantic import Field
+
+from toolfleet_registry.contracts.message import Message
 
 MOST_REQUESTS = 32
 """How much it may ask at once."""
@@ -14,6 +20,55 @@ STATE_BYTES = 64 * 1024
 RESPONSES_BYTES = 128 * 1024
 """Of all answers of a round, as ASCII JSON."""
 LONGEST_KEY = 128  # characters
+
+
+_DEEPEST = 64
+
+
+MOST_ROUNDS = 16
+"""How often one call may ask."""
+
+InputMethod = Literal["elicitation/create", "sampling/createMessage", "roots/list"]
+"""What is asked: of a person, of a model, or where the client's files are."""
+METHODS: tuple[InputMethod, ...] = get_args(InputMethod)
+
+
+class InputRequest(Message):
+    """One thing that a module asks."""
+
+    method: InputMethod
+    """What kind of request it is, as the Model Context Protocol names it."""
+    params: dict[str, Any] = Field(default_factory=dict)
+    """What the protocol has beside the method."""
+
+
+class PendingInput(Message):
+    """What a call waits for. The answer has one JSON object under each key of `requests`."""
+
+    round: int
+    """Which question of the call it is, from 1."""
+    requests: dict[str, InputRequest]
+    """What is asked, by the keys that the answer has, too."""
+
+
+class CallInputs(Message):
+    """What the next attempt of a call brings its module: the answers to question `round`, and the state it has given away.
+
+    `so_far`: what the call may have done before it asked.
+    """
+
+    round: int = Field(ge=1, le=MOST_ROUNDS)
+    responses: dict[str, Any]
+    state: str = ""
+    so_far: Literal["none", "done", "unknown"] = "unknown"
+
+
+def requests_of(requests: Mapping[str, Any]) -> dict[str, InputRequest]:
+    """Checked requests as messages; what else they say is left out."""
+    return {
+        key: InputRequest(method=request["method"], params=dict(request.get("params", {})))
+        for key, request in requests.items()
+    }
 
 
 def check_requests(requests: object, state: object) -> None:
@@ -67,6 +122,3 @@ def _is_deep(content: object) -> bool:
                 below.extend(node)
         level = below
     return bool(level)
-
-
-_DEEPEST = 64

@@ -1,4 +1,4 @@
-"""Evaluates the part of JMESPath that a job may use, in a bounded number of steps.
+"""Evaluates the part of JMESPath that jobs may use.
 
 Allowed are fields, indexes, slices, projections and filters, comparisons, `&&`, `||`, `!`, `|`, and a few functions; no
 multi-selects, no expression references, and lists as literals only where `contains` looks into them. So a value is only
@@ -6,8 +6,14 @@ ever walked down, and what a function, a comparison or `[]` looks through counts
 
 Bounds on an expression and on a value are not enough: 500 characters with 20 comparisons, over a result of 1.2 MB, hold
 a worker's loop for 2.6 s. To stay below 0.1 s that way, a result could have some 40 kB.
+
+A condition is a mapping, path -> value or list of values (all must hold; a list: one of these), or an expression that must
+be true as JMESPath has it. All paths of a condition have the steps of one walk together.
 """
 
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +21,8 @@ import jmespath
 from jmespath.exceptions import JMESPathError
 from jmespath.functions import Functions
 from jmespath.visitor import TreeInterpreter
+
+from toolfleet_registry.contracts.jobs import Condition
 
 _LONGEST = 500  # characters of an expression
 _DEEPEST = 20  # of a syntax tree
@@ -32,6 +40,16 @@ _FUNCTIONS = frozenset({
     "abs", "avg", "ceil", "contains", "ends_with", "floor", "keys", "length", "max", "min", "not_null", "starts_with", "sum",
     "to_number", "type", "values",
 })  # fmt: skip
+
+_MOST_PATHS = 20  # in one condition
+_MOST_VALUES = 100  # in a list of one
+
+FROM = "$from"
+"""The one name of an object that stands for a value of the start's result."""
+
+_DEEPEST_ARGUMENTS = 20  # of arguments with something to fill in
+_MOST_FILLED = 50  # values taken over in one call's arguments
+_MOST_CHARACTERS = 100_000  # of all these together, as JSON
 
 
 class TooMuch(Exception):
@@ -159,3 +177,155 @@ def _literal(value: Any) -> dict[str, Any]:
 
 def _is_literal(value: Any, *, is_searched: bool) -> bool:
     return is_scalar(value) or (is_searched and isinstance(value, list) and all(is_scalar(one) for one in value))
+
+
+def check_condition(condition: Condition) -> None:
+    """Raise `ValueError`, in one sentence, for a condition that cannot be asked."""
+    if isinstance(condition, str):
+        parsed(condition)
+        return
+    if not condition or len(condition) > _MOST_PATHS:
+        raise ValueError(f"A condition has 1 to {_MOST_PATHS} paths.")
+    for path, wanted in condition.items():
+        parsed(path)
+        values = wanted if isinstance(wanted, list) else [wanted]
+        if not 0 < len(values) <= _MOST_VALUES or not all(is_scalar(value) for value in values):
+            raise ValueError(
+                f"The condition on {shown(path)} must have a text, a number, a truth value, null, or a list of 1 to "
+                f"{_MOST_VALUES} of these."
+            )
+
+
+def fulfils(condition: Condition, value: Any) -> bool:
+    """Whether `value` is as the condition wants it. Raises nothing: what cannot be asked of it is not fulfilled."""
+    try:
+        walk = Walk()
+        if isinstance(condition, str):
+            found = walk.found(condition, value)
+            return found not in ("", [], {}, None) and found is not False
+        return bool(condition) and all(_is_among(walk.found(path, value), wanted) for path, wanted in condition.items())
+    except UNANSWERED:
+        return False
+
+
+def missing_path(condition: Condition, value: Any) -> str | None:
+    """The first path of a mapping that leads nowhere in `value`, and is not wanted to: most likely mistyped. Raises nothing."""
+    if isinstance(condition, str):  # asks for more than a place
+        return None
+    walk = Walk()
+    try:
+        return next(
+            (
+                path
+                for path, wanted in condition.items()
+                if not _is_among(None, wanted) and walk.found(path, value) is None
+            ),
+            None,
+        )
+    except UNANSWERED:
+        return None
+
+
+def _is_among(found: Any, wanted: Any) -> bool:
+    values = wanted if isinstance(wanted, list) else [wanted]
+    # Python takes 1 for true; JSON does not.
+    return any(found == value and isinstance(found, bool) == isinstance(value, bool) for value in values)
+
+
+def check_filling(arguments: Mapping[str, Any]) -> None:
+    """Raise `ValueError`, in one sentence, for arguments with a `$from` that cannot be followed."""
+    paths = list(_paths(dict(arguments), 0))
+    if len(paths) > _MOST_FILLED:
+        raise ValueError(f"At most {_MOST_FILLED} values can be taken from the start's result.")
+    for path in paths:
+        if not isinstance(path, str):
+            raise ValueError(  # noqa: TRY004 - a fault in somebody's arguments
+                f"{FROM!r} must name a place in the start's result, as JMESPath."
+            )
+        parsed(path)
+
+
+def takes_from_start(arguments: Mapping[str, Any]) -> bool:
+    """Whether anything in them is taken from the start's result."""
+    try:
+        return next(_paths(dict(arguments), 0), None) is not None
+    except ValueError:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """Values for arguments, by their path in the start's result; or the `fault`, in words that have no value in them."""
+
+    values: Mapping[str, Any]
+    fault: str | None = None
+
+
+def values_for(arguments: Mapping[str, Any], start_result: Any) -> Filling:
+    """What the arguments take from a start's result. Raises nothing."""
+    values, size, walk = dict[str, Any](), 0, Walk()
+    try:
+        for path in _paths(dict(arguments), 0):
+            found = walk.found(path, start_result)
+            if found is None:
+                return Filling({}, f"The start's result has nothing at {shown(path)}.")
+            walk.spend(walk.weight(found))
+            values[path] = found
+            size += len(json.dumps(found))
+            if size > _MOST_CHARACTERS:
+                text = f"What the poll takes from the start's result has more than {_MOST_CHARACTERS:,} characters."
+                return Filling({}, text)
+    except UNANSWERED:
+        return Filling({}, "The poll's arguments cannot be taken from the start's result.")
+    return Filling(values)
+
+
+def filled(arguments: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with their values, from `values_for`. A place that has none is left as it is: the tool refuses it."""
+    whole = _filled(dict(arguments), values, 0)
+    return whole if isinstance(whole, dict) else {}
+
+
+def _paths(value: Any, depth: int) -> Iterator[Any]:
+    """What stands behind each `$from`. Raises `ValueError` where that is too deep."""
+    if depth > _DEEPEST_ARGUMENTS:
+        if any(True for _ in _markers(value)):
+            raise ValueError(f"{FROM!r} stands too deep in the arguments.")
+        return
+    if _is_marker(value):
+        yield value[FROM]
+        return
+    for child in _children(value):
+        yield from _paths(child, depth + 1)
+
+
+def _markers(value: Any) -> Iterator[Any]:
+    """Every `$from`, however deep, without recursion."""
+    rest = [value]
+    while rest:
+        one = rest.pop()
+        if _is_marker(one):
+            yield one
+        rest.extend(_children(one))
+
+
+def _filled(value: Any, values: Mapping[str, Any], depth: int) -> Any:
+    if depth > _DEEPEST_ARGUMENTS:
+        return value
+    if _is_marker(value):
+        path = value[FROM]
+        return values[path] if isinstance(path, str) and path in values else value
+    fill: Callable[[Any], Any] = lambda child: _filled(child, values, depth + 1)  # noqa: E731
+    if isinstance(value, dict):
+        return {name: fill(child) for name, child in value.items()}
+    return [fill(child) for child in value] if isinstance(value, list) else value
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _is_marker(value: Any) -> bool:
+    return isinstance(value, dict) and len(value) == 1 and FROM in value

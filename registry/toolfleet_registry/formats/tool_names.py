@@ -9,7 +9,7 @@ from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.names import ToolName, provider_name
 from toolfleet_registry.contracts.tool_definition import by_any_name
 from toolfleet_registry.errors import InvalidToolName
-from toolfleet_registry.formats.providers.dialects import Format, dialect_of
+from toolfleet_registry.formats.dialects import Format, dialect_of
 
 
 def offered_name(name: str, format: Format, *, dotted: bool = False) -> str:  # noqa: A002 - the face's word

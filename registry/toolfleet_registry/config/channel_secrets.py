@@ -5,7 +5,7 @@ from pathlib import Path
 
 from toolfleet_registry.config.host_specs import SecretSource
 from toolfleet_registry.config.job_settings import secret_fault
-from toolfleet_registry.config.secrets.secret_value import secret_value
+from toolfleet_registry.config.secret_value import secret_value
 from toolfleet_registry.config.setting_sources import find_toml
 from toolfleet_registry.errors import SettingsError
 

@@ -1,4 +1,4 @@
-"""Finds by words and tags: full text with BM25, the same for whoever asks.
+"""Searches by words and tags, in what agents hold and in what registries keep.
 
 The index is SQLite's, in memory: of one set of things, made once.
 """
@@ -9,7 +9,10 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+from toolfleet_registry.manifests.definitions import arguments_of
+from toolfleet_registry.manifests.specs import ToolRegistration
 
 T = TypeVar("T")
 
@@ -21,6 +24,9 @@ _SCHEMA = "CREATE VIRTUAL TABLE tools USING fts5(name, tags, description, argume
 _FILL = "INSERT INTO tools(rowid, name, tags, description, arguments) VALUES(?,?,?,?,?)"
 # A name says most, a tag nearly as much; arguments are about how, not what.
 _ASK = "SELECT rowid FROM tools WHERE tools MATCH ? ORDER BY bm25(tools, 10, 6, 3, 1), rowid"
+
+_HUMP = re.compile(r"([a-z0-9])([A-Z])")
+_WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,5 +104,43 @@ def _split(text: str) -> str:
     return (text if parts == text else f"{text} {parts}").encode("utf-8", "replace").decode()
 
 
-_HUMP = re.compile(r"([a-z0-9])([A-Z])")
-_WORD = re.compile(r"[^\W_]+")
+class Searched(Protocol):
+    """What is searched. Raises `FleetUnavailable`."""
+
+    def revision(self) -> str:
+        """Another text after each change."""
+        ...
+
+    def list_all(self, include_disabled: bool = False) -> list[ToolRegistration]:  # noqa: FBT001, FBT002 - the seed's
+        """The registrations."""
+        ...
+
+
+class RegistrationSearch:
+    """Finds registrations. Holds them in memory from the first question on; may be used from several threads."""
+
+    def __init__(self, registry: Searched) -> None:
+        self._registry = registry
+        self._lock = threading.Lock()
+        self._known: tuple[str, TextIndex[ToolRegistration]] | None = None
+
+    def find(self, text: str, tags: Sequence[str], *, include_disabled: bool, limit: int) -> list[ToolRegistration]:
+        """As `ToolRegistry.search`."""
+        found = self._index().find(
+            text, may=lambda one: include_disabled or one.enabled, tags=frozenset(tags), limit=limit
+        )
+        # What is in a frozen model's dicts can be changed, and these are asked for again.
+        return [one.model_copy(deep=True) for one in found]
+
+    def _index(self) -> TextIndex[ToolRegistration]:
+        revision = self._registry.revision()  # first: what changes after it is indexed for the next question
+        with self._lock:
+            if self._known is None or self._known[0] != revision:
+                tools = self._registry.list_all(include_disabled=True)
+                self._known = revision, TextIndex((_document(one), one) for one in tools)
+            return self._known[1]
+
+
+def _document(registration: ToolRegistration) -> SearchDocument:
+    spec = registration.spec
+    return SearchDocument(spec.tool_name, spec.tags, spec.description or "", arguments_of(spec))

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 from toolfleet_registry.contracts import ResultFile
-from toolfleet_registry.formats.providers.dialects import Format
+from toolfleet_registry.formats.dialects import Format
 
 _Show = Callable[[ResultFile, int], dict[str, Any] | None]
 

@@ -1,4 +1,4 @@
-"""Declares the settings of metrics: where a process answers for its own, and how many series it may have; a part of `Settings`."""
+"""Declares what a fleet tells of itself to those who watch it."""
 
 from typing import Annotated
 
@@ -19,3 +19,12 @@ class MetricsSettings(BaseSettings, defer_build=True):
     """Of that port. Prometheus on another machine needs 0.0.0.0; whoever reaches it reads the names of modules and tools."""
     metrics_tools: Count = 200
     """Tools that one process counts by themselves; what comes later is counted as `other`. Each is a few series in Prometheus."""
+
+
+class TraceSettings(BaseSettings, defer_build=True):
+    """Whether calls are traced. Where traces go, and how many are kept, OpenTelemetry's own variables say."""
+
+    traces: bool | None = None
+    """Whether this process writes traces. None: where it has a provider of OpenTelemetry, or OTEL_EXPORTER_OTLP_ENDPOINT is set."""
+    trace_contents: bool = False
+    """Whether traces have arguments and results as well, without those that are sensitive or may be personal data."""

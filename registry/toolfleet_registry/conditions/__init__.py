@@ -1,1 +1,0 @@
-"""Evaluates the part of JMESPath that jobs may use."""

@@ -1,1 +1,0 @@
-"""Declares by which channels approvals are asked for and decided outside of the fleet."""

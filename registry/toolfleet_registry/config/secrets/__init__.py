@@ -1,1 +1,0 @@
-"""Reads secrets that settings name."""

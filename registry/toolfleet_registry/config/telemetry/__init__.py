@@ -1,1 +1,0 @@
-"""Declares what a fleet tells of itself to those who watch it."""

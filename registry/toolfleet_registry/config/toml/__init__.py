@@ -1,1 +1,0 @@
-"""Finds places in TOML documents."""

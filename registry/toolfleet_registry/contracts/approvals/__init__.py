@@ -1,1 +1,0 @@
-"""Defines what a call's approval by people consists of."""

@@ -1,1 +1,0 @@
-"""Knows what each provider takes, and under which names."""

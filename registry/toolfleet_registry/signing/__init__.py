@@ -1,1 +1,0 @@
-"""Signs texts that lie in Redis or travel through it."""

@@ -1,1 +1,0 @@
-"""Carries changes of MCP servers through the fleet's Redis: what clients watch, and what has changed."""
