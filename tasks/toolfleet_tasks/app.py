@@ -19,8 +19,7 @@ from toolfleet_registry.settings import Settings, load_environment, load_setting
 from toolfleet_registry.system.private_process import hide_process
 from toolfleet_registry.tracing.port import Tracing
 from toolfleet_tasks.broker.kombu_queues import make_queue
-from toolfleet_tasks.control import jobs_tick, refresh, startup_checks
-from toolfleet_tasks.control.canaries import canary_task
+from toolfleet_tasks.control import canary_task, jobs_tick, refresh, startup_checks
 from toolfleet_tasks.messages.signing import Seal, seal_of
 from toolfleet_tasks.ports import JobPoller, Runner, ServedModulesPort
 from toolfleet_tasks.publish.kombu_publisher import KombuPublisher

@@ -42,7 +42,7 @@ WRITERS = {
     "tasks/toolfleet_tasks/control/refresh.py": "is what beat does at its start",
     "tasks/toolfleet_tasks/transport/kombu_transport.py": "writes for kombu",
     "tasks/toolfleet_tasks/worker/canvas.py": "has Celery publish what follows a call",
-    "tasks/toolfleet_tasks/operations/examination/canaries.py": "sends canaries, and takes the very same texts out again",
+    "tasks/toolfleet_tasks/operations/canaries.py": "sends canaries, and takes the very same texts out again",
 }
 WRITING = {"PUBLISH", "PUBLISH_BELOW", "apply_async", "send_task"}
 READINGS = {

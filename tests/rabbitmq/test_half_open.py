@@ -23,7 +23,7 @@ from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.commands import beat_command
 from toolfleet_tasks.queues import CONTROL
-from toolfleet_tasks.rabbitmq.transport import RabbitMqTransport
+from toolfleet_tasks.rabbitmq import RabbitMqTransport
 
 pytestmark = pytest.mark.slow
 

@@ -11,11 +11,11 @@ from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.background.lazy import LazyJobs
 from toolfleet_tasks.messages.signing import caller_tokens
 from toolfleet_tasks.tracing.processes import process_tracing
+from toolfleet_workers import metrics
 from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.http.module_client import HttpClientPort
 from toolfleet_workers.executors.http_client.client import HttpClient
 from toolfleet_workers.executors.routed import RoutedExecutor
-from toolfleet_workers.metrics import worker_metrics
 from toolfleet_workers.middleware.agent_profile import ApprovalCheck, ProfileCheck
 from toolfleet_workers.middleware.call_log import CallLog
 from toolfleet_workers.middleware.own_middleware import OwnMiddleware
@@ -24,8 +24,8 @@ from toolfleet_workers.middleware.personal_data import PersonalDataGuard
 from toolfleet_workers.middleware.result_check import ResultCheck
 from toolfleet_workers.pool import bootsteps
 from toolfleet_workers.pool.served_modules import ServedModules
-from toolfleet_workers.runner.runner import CallRunner, Executor, Middleware
-from toolfleet_workers.runner.tool_cache import ToolCache
+from toolfleet_workers.runner import CallRunner, Executor, Middleware
+from toolfleet_workers.tool_cache import ToolCache
 
 log = get_logger(__name__)
 
@@ -69,7 +69,7 @@ def make_worker_app(settings: Settings) -> FleetApp:
     )
     app.jobs = LazyJobs(app)
     bootsteps.install(app)
-    worker_metrics.install(app)
+    metrics.install(app)
     return app
 
 

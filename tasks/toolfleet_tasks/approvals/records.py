@@ -17,7 +17,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.tracing.here import context_here
 from toolfleet_registry.tracing.trace_context import TraceContext
-from toolfleet_tasks.admission.refusal import Refusal
+from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.approvals.approvers import (
     Approver,
     word_of_conversation,

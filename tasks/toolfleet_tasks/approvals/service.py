@@ -22,8 +22,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.tracing.trace_context import TraceContext
-from toolfleet_tasks.admission.control import AdmissionControl, digest_of, refused
-from toolfleet_tasks.admission.refusal import Refusal
+from toolfleet_tasks.admission import AdmissionControl, Refusal, digest_of, refused
 from toolfleet_tasks.approvals.approvers import Approver, has_asked, missing_votes, refusal_of_approver
 from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords, StoredApproval
 from toolfleet_tasks.approvals.request import (

@@ -19,7 +19,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.tags.tags import ToolContext, ToolDef
 from toolfleet_registry.time import machine_clock
-from toolfleet_tasks.admission.limits import NOWHERE, Within
+from toolfleet_tasks.limits import NOWHERE, Within
 
 log = get_logger(__name__)
 

@@ -31,15 +31,20 @@ from toolfleet_registry.policy.sensitive_arguments import sensitive_paths
 from toolfleet_registry.policy.sensitive_results import has_sensitive_results
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.admission.limits import Limit, Within, limits_of, terms_for, unnamed
 from toolfleet_tasks.calls.asked_by import asked_by_here
 from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.context import as_before, context_for, size_fault_with
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, Evaluation, requires_gate
-from toolfleet_tasks.calls.guards.approval import approval_rules, with_approval
-from toolfleet_tasks.calls.guards.own_middleware import OwnCallMiddleware
-from toolfleet_tasks.calls.guards.personal_data import hidden_arguments, specs_of, without_personal_data
+from toolfleet_tasks.calls.guards import (
+    OwnCallMiddleware,
+    approval_rules,
+    hidden_arguments,
+    specs_of,
+    with_approval,
+    without_personal_data,
+)
 from toolfleet_tasks.calls.pending_call import new_call_id
+from toolfleet_tasks.limits import Limit, Within, limits_of, terms_for, unnamed
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.queues import lane_of, limit_of
 

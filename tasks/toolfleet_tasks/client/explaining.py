@@ -9,8 +9,8 @@ from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.contracts import Caller, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.limits import NOWHERE, Limit, Within, limits_of, terms_for
 from toolfleet_tasks.client.quota import read_remaining, refusal_now
+from toolfleet_tasks.limits import NOWHERE, Limit, Within, limits_of, terms_for
 from toolfleet_tasks.redis.connection import PipelinedConnection
 
 _SECONDS = 2.0

@@ -9,7 +9,7 @@ from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.policy.limits import Remaining
-from toolfleet_tasks.admission.limits import Limit, refused_by, remaining
+from toolfleet_tasks.limits import Limit, refused_by, remaining
 from toolfleet_tasks.lua.limits import JUDGE, READ
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.redis.script_runner import run

@@ -23,8 +23,7 @@ from toolfleet_registry.policy.limits import Remaining
 from toolfleet_registry.redis.servers import async_client, connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.admission.control import AdmissionControl
-from toolfleet_tasks.admission.limits import Within, limits_among
+from toolfleet_tasks.admission import AdmissionControl
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.aio.fork_safety import Sockets, leave_behind
 from toolfleet_tasks.approvals.feed import ApprovalFeed
@@ -39,7 +38,7 @@ from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.calls.prepare import CallPreparation
 from toolfleet_tasks.client.explaining import explained
 from toolfleet_tasks.client.quota import read_remaining, refusal_now
-from toolfleet_tasks.clock.synchronisation import Timekeeper
+from toolfleet_tasks.clock import Timekeeper
 from toolfleet_tasks.control.cluster_check import refuse_cluster
 from toolfleet_tasks.control.server_check import say_faults
 from toolfleet_tasks.dead_letters.entries import DeadEntries
@@ -50,6 +49,7 @@ from toolfleet_tasks.jobs.calls import JobSteps
 from toolfleet_tasks.jobs.records import JobRecords
 from toolfleet_tasks.jobs.service import JobService
 from toolfleet_tasks.ledger.ledger import Ledger
+from toolfleet_tasks.limits import Within, limits_among
 from toolfleet_tasks.messages.catalog_updates import CatalogUpdates, agents_catalog
 from toolfleet_tasks.publish.publisher import Publisher
 from toolfleet_tasks.redis.connection import PipelinedConnection

@@ -13,7 +13,7 @@ from toolfleet_registry.errors import ToolNotFound, ToolRateLimited
 from toolfleet_registry.tags.tags import Tag, TagResult, Tags, ToolContext, ToolDef
 from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks.calls.eval_gate import Circumstances, EvalGate
-from toolfleet_tasks.in_process.tags import OwnProcess
+from toolfleet_tasks.in_process import OwnProcess
 
 
 class Fleet(Protocol):

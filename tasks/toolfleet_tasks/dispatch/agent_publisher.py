@@ -7,7 +7,7 @@ from typing import Any
 
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.control import AdmissionControl
+from toolfleet_tasks.admission import AdmissionControl
 from toolfleet_tasks.publish.admitted_publisher import AdmittedPublisher
 from toolfleet_tasks.publish.publisher import Publisher
 from toolfleet_tasks.publish.redis_publisher import RedisPublisher, database_of

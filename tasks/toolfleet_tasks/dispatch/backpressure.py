@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
-from toolfleet_tasks.admission.refusal import Refusal
+from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.fairness.publish_window import PublishWindow
 from toolfleet_tasks.fairness.wait_queue import CallerLane, WaitQueue
 from toolfleet_tasks.publish.publisher import Publisher

@@ -17,7 +17,7 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.refusal import Refusal
+from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.lua.consumers import READ
 from toolfleet_tasks.messages.fleet_results import unknown_to_workers
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost

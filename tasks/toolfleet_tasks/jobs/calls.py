@@ -17,7 +17,7 @@ from toolfleet_registry.policy.reach import as_sent
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.tracing.port import Tracing
-from toolfleet_tasks.admission.refusal import Refusal
+from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.approvals.service import ApprovalService
 from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.prepare import CallPreparation, Step

@@ -21,7 +21,6 @@ from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.admission.limits import limits_of_call, refused_by
 from toolfleet_tasks.ledger import parameters as build
 from toolfleet_tasks.ledger.asked import AskedCalls
 from toolfleet_tasks.ledger.audit import Auditor, PartsOfLine, tail_of
@@ -33,6 +32,7 @@ from toolfleet_tasks.ledger.keys import CallKeys, LedgerKeys
 from toolfleet_tasks.ledger.parameters import Ended, How, Seconds, Stored
 from toolfleet_tasks.ledger.parked import ParkedCalls
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
+from toolfleet_tasks.limits import limits_of_call, refused_by
 from toolfleet_tasks.lua.constants import LONGEST_LEASE_SECONDS
 from toolfleet_tasks.lua.dead_letters import BURY_ENDED
 from toolfleet_tasks.lua.ledger import CLAIM, CLOSE, END, FINISH, READ

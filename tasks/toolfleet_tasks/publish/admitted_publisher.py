@@ -9,8 +9,7 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished
-from toolfleet_tasks.admission.control import AdmissionControl
-from toolfleet_tasks.admission.refusal import Refusal
+from toolfleet_tasks.admission import AdmissionControl, Refusal
 from toolfleet_tasks.publish.publisher import Delivered, Publisher
 from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost

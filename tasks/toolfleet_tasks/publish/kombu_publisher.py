@@ -18,7 +18,7 @@ from toolfleet_registry.redis.redis_errors import reason_of
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 from toolfleet_registry.tracing.trace_context import TraceContext, carried
-from toolfleet_tasks.admission.refusal import Refusal
+from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.aio.cancellation import is_wanted
 from toolfleet_tasks.broker.kombu_backlog import Backlogs
 from toolfleet_tasks.broker.kombu_connections import KombuConnections

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_tasks.admission.refusal import Refusal
+from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.messages.envelope import Label
 
 REPUBLISH_SECONDS = 10.0

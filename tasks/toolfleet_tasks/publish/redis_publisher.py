@@ -14,8 +14,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time.shared_timers import shared_timers
-from toolfleet_tasks.admission.control import AdmissionControl, refusal_in, script_for
-from toolfleet_tasks.admission.refusal import Refusal
+from toolfleet_tasks.admission import AdmissionControl, Refusal, refusal_in, script_for
 from toolfleet_tasks.lua.admission import ADMIT
 from toolfleet_tasks.lua.queues import PUBLISH, PUBLISH_BELOW
 from toolfleet_tasks.messages.deaths import with_deaths

@@ -13,7 +13,7 @@ from kombu.connection import Connection, ConnectionPool, PooledConnection
 
 from toolfleet_tasks.aio.blocking_retry import retry_blocking
 from toolfleet_tasks.aio.greenlet_bridge import in_bridge
-from toolfleet_tasks.rabbitmq.transport import RabbitMqTlsTransport, RabbitMqTransport
+from toolfleet_tasks.rabbitmq import RabbitMqTlsTransport, RabbitMqTransport
 from toolfleet_tasks.transport.kombu_transport import FleetSentinelTransport, FleetTransport
 
 _TRANSPORTS = {

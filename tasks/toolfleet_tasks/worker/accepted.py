@@ -38,7 +38,7 @@ from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.redis.connection import RedisConnectionLost
 from toolfleet_tasks.worker import ledgers
 from toolfleet_tasks.worker.health_checks import checks_of
-from toolfleet_tasks.worker.reports.progress import Reports
+from toolfleet_tasks.worker.progress import Reports
 from toolfleet_tasks.worker.republish import publish_again
 from toolfleet_tasks.worker.running_task import RunningTask
 

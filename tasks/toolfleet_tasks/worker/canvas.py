@@ -31,7 +31,7 @@ class CallTask(Task):  # type: ignore[misc] # Celery ships no types
     # Characters of a result in which events look for how it ended, with stock parts: a module's words stand before its code.
     resultrepr_maxsize = 2**16
     limits = staticmethod(limits)
-    Strategy = "toolfleet_tasks.control.strategies.call_strategy:call_strategy"
+    Strategy = "toolfleet_tasks.control.call_strategy:call_strategy"
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
         """As Celery's; a queue need not be among those that this process consumes."""

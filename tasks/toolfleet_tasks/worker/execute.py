@@ -22,7 +22,6 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.admission.limits import Within, unnamed
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.aio.greenlet_bridge import bridged
 from toolfleet_tasks.calls.message_bounds import opened
@@ -32,6 +31,7 @@ from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.dead_letters import reason_of
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed, ResultNotStored
 from toolfleet_tasks.ledger.retry import MOST_DEATHS, Next, bounded, decide, settled, unattempted
+from toolfleet_tasks.limits import Within, unnamed
 from toolfleet_tasks.messages import approval_results, fleet_results, json_text
 from toolfleet_tasks.messages.approval_results import unapproved
 from toolfleet_tasks.messages.deaths import DIED, deaths_of
@@ -47,12 +47,12 @@ from toolfleet_tasks.transport.fetched_claims import FetchedClaim, FetchedClaims
 from toolfleet_tasks.transport.quarantine import quarantine
 from toolfleet_tasks.worker import accepted, ledgers
 from toolfleet_tasks.worker.accepted import recall
+from toolfleet_tasks.worker.attempt_reports import AttemptReports
+from toolfleet_tasks.worker.attempt_span import processed
+from toolfleet_tasks.worker.audits import audit_of
 from toolfleet_tasks.worker.health_checks import checks_of
-from toolfleet_tasks.worker.reports.attempt_reports import AttemptReports
-from toolfleet_tasks.worker.reports.audits import audit_of
 from toolfleet_tasks.worker.republish import publish_again
 from toolfleet_tasks.worker.running_task import RunningTask, Superseded
-from toolfleet_tasks.worker.spans.attempt_span import processed
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)

@@ -18,7 +18,7 @@ from toolfleet_cli.doctor.check import Patient
 from toolfleet_cli.doctor.examination import Examination, examine
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.operations.examination import canaries
+from toolfleet_tasks.operations import canaries
 
 
 @pytest.fixture(scope="module")

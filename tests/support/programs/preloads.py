@@ -23,7 +23,7 @@ _WORKER = (
     "toolfleet_tasks.background.lazy",
     "toolfleet_tasks.control.celery_logs",
     "toolfleet_tasks.control.remote_control",
-    "toolfleet_tasks.control.strategies.call_strategy",
+    "toolfleet_tasks.control.call_strategy",
     "toolfleet_tasks.messages.signing",
     "toolfleet_tasks.transport.celery_amqp",
     "toolfleet_tasks.transport.events",
@@ -31,11 +31,11 @@ _WORKER = (
     "toolfleet_workers.pool.bootsteps",
     "toolfleet_workers.executors.http.executor",
     "toolfleet_workers.executors.routed",
-    "toolfleet_workers.runner.tool_cache",
+    "toolfleet_workers.tool_cache",
     "toolfleet_workers.middleware.call_log",
     "toolfleet_workers.middleware.permission",
     "toolfleet_workers.middleware.result_check",
-    "toolfleet_workers.runner.runner",
+    "toolfleet_workers.runner",
     "toolfleet_workers.worker_app",
 )
 _SERVER = (

@@ -21,7 +21,7 @@ from toolfleet_tasks.worker import execute
 from toolfleet_tasks.worker.health_checks import checks_of
 from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.http_client.client import HttpClient
-from toolfleet_workers.runner.runner import CallRunner
+from toolfleet_workers.runner import CallRunner
 
 SERVICES = {"owls": "http://127.0.0.1:1"}
 

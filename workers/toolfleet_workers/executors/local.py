@@ -25,7 +25,7 @@ from toolfleet_registry.tags.tags import TagResult
 from toolfleet_registry.time import machine_clock
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver, require_live
 from toolfleet_workers.executors.error_text import readable
-from toolfleet_workers.runner.attempts import no_time_left, too_late, unsuccessful
+from toolfleet_workers.runner import no_time_left, too_late, unsuccessful
 
 log = get_logger(__name__)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.outcomes import Attempt, Health
 from toolfleet_registry.time.lease import UNBOUNDED, Lease
-from toolfleet_workers.runner.runner import Executor
+from toolfleet_workers.runner import Executor
 
 
 class RoutedExecutor:

@@ -12,7 +12,7 @@ from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver, require_live
 from toolfleet_workers.executors.job_requests import description_of, job_wanted
-from toolfleet_workers.runner.attempts import too_late, unsuccessful
+from toolfleet_workers.runner import too_late, unsuccessful
 
 _ADD = f"{SCHEDULER}.add_job"
 _LISTED = 20

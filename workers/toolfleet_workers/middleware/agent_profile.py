@@ -14,7 +14,7 @@ from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.errors import UnknownAgent
 from toolfleet_registry.manifests.overrides import SeenTool
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_workers.runner.runner import Proceed
+from toolfleet_workers.runner import Proceed
 
 log = get_logger(__name__)
 

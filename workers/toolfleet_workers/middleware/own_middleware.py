@@ -10,7 +10,7 @@ from toolfleet_registry.contracts.decisions import shown_user
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.errors import UnknownAgent
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_workers.runner.runner import DefinitionCache, Proceed, compose
+from toolfleet_workers.runner import DefinitionCache, Proceed, compose
 
 log = get_logger(__name__)
 

@@ -11,7 +11,7 @@ from toolfleet_registry.permissions import Modules, denial, module_denial, reach
 from toolfleet_registry.policy.call_faults import version_fault
 from toolfleet_registry.policy.hints import FOR_NOBODY
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_workers.runner.runner import Proceed
+from toolfleet_workers.runner import Proceed
 
 log = get_logger(__name__)
 

@@ -8,7 +8,7 @@ from toolfleet_registry.contracts.content_results import checked_part
 from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_workers.runner.runner import Proceed
+from toolfleet_workers.runner import Proceed
 
 log = get_logger(__name__)
 

@@ -12,7 +12,7 @@ from toolfleet_registry.policy.redaction import REDACTED, redacted
 from toolfleet_registry.tracing import names
 from toolfleet_registry.tracing.port import OpenSpan, Tracing
 from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded, carried
-from toolfleet_workers.runner.runner import Middleware, Proceed
+from toolfleet_workers.runner import Middleware, Proceed
 
 _MOST_CONTENT = 8_192  # characters of a call's arguments, and of its result
 _LOCAL = f"{LOCAL}."

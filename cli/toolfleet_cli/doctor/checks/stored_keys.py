@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from toolfleet_cli.doctor.check import Patient
 from toolfleet_cli.doctor.finding import CheckResult, Diagnosis, remark, warning
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.operations.examination.key_census import KeyCensus, count_keys
+from toolfleet_tasks.operations.key_census import KeyCensus, count_keys
 
 _MOST = 200_000  # keys: a second or two of Redis, a millisecond at a time
 _NEARLY = 0.9

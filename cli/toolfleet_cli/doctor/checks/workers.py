@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from toolfleet_cli.doctor.check import Patient
 from toolfleet_cli.doctor.finding import CheckResult, Diagnosis, error, warning
-from toolfleet_tasks.operations.examination.worker_answers import WorkerAnswers, ask_workers
+from toolfleet_tasks.operations.worker_answers import WorkerAnswers, ask_workers
 
 _ASK_SECONDS = 2.0
 

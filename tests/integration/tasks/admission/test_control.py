@@ -16,7 +16,7 @@ from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.control import AdmissionControl
+from toolfleet_tasks.admission import AdmissionControl
 from toolfleet_tasks.fairness import wait_queue
 from toolfleet_tasks.fairness.wait_queue import WaitQueue
 from toolfleet_tasks.redis.connection import PipelinedConnection

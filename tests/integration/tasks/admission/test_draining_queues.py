@@ -13,7 +13,7 @@ from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.queue_keys import QueueKeys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.control import AdmissionControl
+from toolfleet_tasks.admission import AdmissionControl
 from toolfleet_tasks.messages.ids import is_later_step
 from toolfleet_tasks.queue_states.states import QueueState
 

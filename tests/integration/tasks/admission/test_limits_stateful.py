@@ -22,10 +22,10 @@ from toolfleet_registry.contracts.terms import CallTotal
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.control import AdmissionControl
-from toolfleet_tasks.admission.limits import Within, limits_of
+from toolfleet_tasks.admission import AdmissionControl
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
+from toolfleet_tasks.limits import Within, limits_of
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.redis.connection import PipelinedConnection
 

@@ -19,7 +19,7 @@ from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.contracts import EffectState, PublishedCall
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.control import AdmissionControl
+from toolfleet_tasks.admission import AdmissionControl
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.redis.connection import PipelinedConnection
 

@@ -18,8 +18,7 @@ from toolfleet_registry.redis.servers import async_client, connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.slewed_clock import SlewedClock
-from toolfleet_tasks.clock.synchronisation import _CONTRADICTED_SECONDS, Timekeeper
-from toolfleet_tasks.clock.watch import is_too_far
+from toolfleet_tasks.clock import _CONTRADICTED_SECONDS, Timekeeper, is_too_far
 from toolfleet_tasks.redis.connection import PipelinedConnection
 
 

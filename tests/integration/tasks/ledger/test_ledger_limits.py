@@ -11,8 +11,7 @@ from support.workers.ledgers import ENDING, SUCCESS, TURNED_AWAY, begun, close, 
 from toolfleet_registry.contracts import PublishedCall, Terms, ToolResult
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.control import AdmissionControl
-from toolfleet_tasks.admission.refusal import Refusal
+from toolfleet_tasks.admission import AdmissionControl, Refusal
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.messages import fleet_results
 

@@ -10,7 +10,7 @@ from support.published_call import published
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.control import AdmissionControl
+from toolfleet_tasks.admission import AdmissionControl
 from toolfleet_tasks.presence.lane_capacity import LaneCapacity
 from toolfleet_tasks.redis.connection import PipelinedConnection
 

@@ -16,8 +16,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import Names
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.control import AdmissionControl
-from toolfleet_tasks.admission.refusal import Refusal
+from toolfleet_tasks.admission import AdmissionControl, Refusal
 from toolfleet_tasks.lua.admission import ADMIT
 from toolfleet_tasks.lua.files import FILES
 from toolfleet_tasks.publish import admission_batch

@@ -13,7 +13,7 @@ from support.waiting import wait_until_equal
 from toolfleet_registry.contracts import Caller, PublishedCall
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.refusal import Refusal
+from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.publish.kombu_publisher import KombuPublisher
 

@@ -20,7 +20,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.slewed_clock import SlewedClock
-from toolfleet_tasks.clock.synchronisation import Timekeeper
+from toolfleet_tasks.clock import Timekeeper
 from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.presence.fleet_versions import live_workers, note_of
 from toolfleet_tasks.presence.transport_check import Presence

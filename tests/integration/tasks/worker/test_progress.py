@@ -13,8 +13,8 @@ from support.waiting import wait_until, wait_until_equal
 from toolfleet_registry.contracts.progress import Progress, progress_of, report, report_to
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.worker.reports import progress
-from toolfleet_tasks.worker.reports.progress import Reports
+from toolfleet_tasks.worker import progress
+from toolfleet_tasks.worker.progress import Reports
 
 KEY = "toolfleet:progress:{}"
 

@@ -13,7 +13,7 @@ from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.settings import load_settings
 from toolfleet_registry.time.lease import UNBOUNDED, Lease
 from toolfleet_workers.middleware.own_middleware import OwnMiddleware
-from toolfleet_workers.runner.runner import CallRunner
+from toolfleet_workers.runner import CallRunner
 
 SUCCESS = Attempt(Outcome.SUCCESS, ToolResult.ok("owls.count", 7))
 HERE = __name__

@@ -14,7 +14,7 @@ from toolfleet_registry.policy.redaction import redacted, scrubbed
 from toolfleet_registry.schemas.arguments import MAX_VALUES, fault_in, size_fault, size_of
 from toolfleet_registry.schemas.validation import checked
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.control import digest_of
+from toolfleet_tasks.admission import digest_of
 from toolfleet_tasks.ledger.audit import arguments_digest
 from toolfleet_tasks.messages.envelope import call_message
 from toolfleet_tasks.messages.signing import seal_of

@@ -25,10 +25,10 @@ from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.manifests.overrides import ToolOverride
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
+from toolfleet_workers import tool_cache
 from toolfleet_workers.middleware.permission import PermissionCheck
-from toolfleet_workers.runner import tool_cache
-from toolfleet_workers.runner.runner import CallRunner
-from toolfleet_workers.runner.tool_cache import ToolCache
+from toolfleet_workers.runner import CallRunner
+from toolfleet_workers.tool_cache import ToolCache
 
 SUCCESS = Attempt(Outcome.SUCCESS, ToolResult.ok("owls.count", 7))
 EVERYWHERE = frozenset({"owls", "cats"})

@@ -8,7 +8,7 @@ from support.waiting import wait_until
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.refusal import Refusal
+from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.dispatch.backpressure import Backpressure, Hold, WaitingCalls
 from toolfleet_tasks.fairness.wait_queue import WaitQueue
 from toolfleet_tasks.publish.publisher import Delivered

@@ -10,7 +10,7 @@ from toolfleet_registry.directory.replicas import Replica
 from toolfleet_registry.time.lease import LeaseOver
 from toolfleet_workers.executors.failover import send_to_one
 from toolfleet_workers.executors.replicas import Replicas, ReplicaState
-from toolfleet_workers.runner.attempts import unsuccessful
+from toolfleet_workers.runner import unsuccessful
 
 TOOL = published().tool_name
 DONE = Attempt(Outcome.SUCCESS, ToolResult.ok(TOOL, "hu"))

@@ -10,7 +10,7 @@ from toolfleet_registry.contracts import Effect, PublishedCall, ToolDefinition, 
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_tasks.ledger.retry import decide
 from toolfleet_workers.middleware.result_check import ResultCheck
-from toolfleet_workers.runner.runner import Proceed
+from toolfleet_workers.runner import Proceed
 
 SECRET = "s3cret-9f"
 COUNT = {"type": "object", "properties": {"owls": {"type": "integer"}}, "required": ["owls"]}

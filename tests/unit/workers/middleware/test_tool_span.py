@@ -13,7 +13,7 @@ from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.tracing.otel_tracing import OtelTracing
 from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded, carried, carrying
 from toolfleet_workers.middleware.tool_span import ShownArguments, ToolSpan
-from toolfleet_workers.runner.runner import Proceed
+from toolfleet_workers.runner import Proceed
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-"
 

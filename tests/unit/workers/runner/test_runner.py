@@ -13,7 +13,7 @@ from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.time.lease import Lease
 from toolfleet_workers.middleware.call_log import CallLog
-from toolfleet_workers.runner.runner import CallRunner, Proceed
+from toolfleet_workers.runner import CallRunner, Proceed
 
 SUCCESS = Attempt(Outcome.SUCCESS, ToolResult.ok("research.search_docs", 1))
 

@@ -9,7 +9,7 @@ from toolfleet_registry.contracts import PublishedCall, Terms, ToolDefinition
 from toolfleet_registry.contracts.outcomes import Attempt, Health
 from toolfleet_registry.errors import ToolNotKnown
 from toolfleet_registry.time.lease import Lease
-from toolfleet_workers.runner.runner import CallRunner
+from toolfleet_workers.runner import CallRunner
 
 TOOL = ToolDefinition(name="research.search_docs", daily_limit=3)
 FREE = ToolDefinition(name="research.search_docs")

@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_v
 from toolfleet_registry.contracts import ModuleMessage, PublishedCall
 from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.outcomes import LONGEST_HANDLE, Acceptance, Attempt, Outcome, is_poll_time
-from toolfleet_workers.runner.attempts import unsuccessful
+from toolfleet_workers.runner import unsuccessful
 
 
 class AcceptedReply(ModuleMessage):

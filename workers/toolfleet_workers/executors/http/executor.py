@@ -34,7 +34,7 @@ from toolfleet_workers.executors.http.reply_body import read_reply, start_of_err
 from toolfleet_workers.executors.http.request import CallerToken, ModuleRequest, build_request
 from toolfleet_workers.executors.http.status import HttpStatuses
 from toolfleet_workers.executors.replicas import Replicas, ReplicaState
-from toolfleet_workers.runner.attempts import error_text, no_time_left, too_late, unsuccessful
+from toolfleet_workers.runner import error_text, no_time_left, too_late, unsuccessful
 
 log = get_logger(__name__)
 

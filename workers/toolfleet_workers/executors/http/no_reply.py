@@ -12,7 +12,7 @@ The class decides nothing but words: whether the module can have seen a request 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.policy.module_troubles import WORDS, Why
-from toolfleet_workers.runner.attempts import unsuccessful
+from toolfleet_workers.runner import unsuccessful
 
 
 class NoReply(Exception):

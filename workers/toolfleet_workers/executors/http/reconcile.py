@@ -20,7 +20,7 @@ from toolfleet_workers.executors.http.input_reply import judge_question
 from toolfleet_workers.executors.http.reply import ModuleReply, attempt_of, why_invalid
 from toolfleet_workers.executors.http.request import COMMON_HEADERS, CallerToken, ModuleRequest, request_about
 from toolfleet_workers.executors.http.target import Target
-from toolfleet_workers.runner.attempts import unsuccessful
+from toolfleet_workers.runner import unsuccessful
 
 QUESTION_HEADERS = {**COMMON_HEADERS, "Accept": "application/json"}  # nothing runs, so there is no progress
 

@@ -16,7 +16,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_workers.executors.error_text import readable
 from toolfleet_workers.executors.http.acceptance import is_acceptance, judge_acceptance
 from toolfleet_workers.executors.http.input_reply import is_question, judge_question
-from toolfleet_workers.runner.attempts import unsuccessful
+from toolfleet_workers.runner import unsuccessful
 
 log = get_logger(__name__)
 

@@ -30,7 +30,7 @@ from toolfleet_workers.executors.http.reply import too_large, why_invalid
 from toolfleet_workers.executors.http.reply_body import read_reply
 from toolfleet_workers.executors.http.request import CallerToken, ModuleRequest, inputs_said, request_about
 from toolfleet_workers.executors.http.target import Target
-from toolfleet_workers.runner.attempts import error_text, unsuccessful
+from toolfleet_workers.runner import error_text, unsuccessful
 
 log = get_logger(__name__)
 

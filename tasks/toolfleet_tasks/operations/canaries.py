@@ -18,7 +18,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.app import make_app
-from toolfleet_tasks.clock.synchronisation import Timekeeper
+from toolfleet_tasks.clock import Timekeeper
 from toolfleet_tasks.lua.queues import PUBLISH
 from toolfleet_tasks.messages.canaries import TASK, CanaryAnswer, read_answers
 from toolfleet_tasks.messages.envelope import control_message, sender, time_after

@@ -1,4 +1,4 @@
-"""Keeps this process's fleet clock in step with the Redis that holds the calls' records, and says what is wrong with clocks.
+"""Keeps a process's clock in step with Redis's.
 
 A step of Redis's clock is known by monotonic time, and bridged: whoever sees it first writes into Redis by how much the fleet's
 time differs from now on, and processes that start later go by that as well. One that starts in between finds that workers have
@@ -7,7 +7,7 @@ on by itself.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,8 +15,10 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from toolfleet_registry.redis.script import Parameters
+from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.system.process import this_process
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.slewed_clock import STEP_SECONDS, Reading, SlewedClock, Verdict
 from toolfleet_tasks.lua.clock import BRIDGE, READ
@@ -32,6 +34,10 @@ _AGAIN_SECONDS = 0.05
 # By which the fleet's time may move where a step is bridged: with a reading that took longer the next look does it.
 _MOST_DOUBT_SECONDS = STEP_SECONDS / 2
 _FRESH_SECONDS = 60.0  # the process follows a Redis that has told the time within them, and no other one
+
+_SILENCES: WeakKeyDictionary[SlewedClock, dict[str, float]] = WeakKeyDictionary()  # whoever looks at the clock
+
+_STEP_SECONDS = 1.0  # within which others may take a step of Redis's clock for the time
 
 
 class Timekeeper:
@@ -164,9 +170,6 @@ class Timekeeper:
             log.warning(event, **fields)
 
 
-_SILENCES: WeakKeyDictionary[SlewedClock, dict[str, float]] = WeakKeyDictionary()  # whoever looks at the clock
-
-
 def _leads(notes: Sequence[bytes], *, but: str) -> list[float]:
     """By worker the latest word, as notes come in the order in which they were written."""
     split = (note.decode(errors="replace").rpartition(" ") for note in notes)
@@ -179,3 +182,33 @@ def _is_answered(reply: "asyncio.Future[Any]") -> bool:
     if isinstance(error, ResponseError):
         log.warning("clock_not_read", error=str(error))
     return not reply.cancelled() and error is None
+
+
+class ClockWatch:
+    """One worker's. `on_reading` is told after each look whether the machine's clock is too far off."""
+
+    def __init__(self, settings: Settings, *, on_reading: Callable[[bool], object]) -> None:
+        self._settings = settings
+        self._on_reading = on_reading
+        self._timekeeper = Timekeeper(settings, worker=this_process().name)
+
+    async def keep(self) -> None:
+        """Look at once, and again and again until cancelled. Raises nothing while Redis is away: the clock goes on."""
+        if self._settings.redis_url is None:
+            return
+        async with async_client(self._settings.redis_url, master=self._settings.sentinel_master) as redis:
+            while True:
+                try:
+                    await self._timekeeper.read(redis)
+                except (RedisError, OSError):  # others say so
+                    pass
+                else:
+                    lead, others = self._timekeeper.clock.wall_lead, self._timekeeper.others
+                    self._on_reading(is_too_far(lead, others, limit=self._settings.max_clock_offset_seconds))
+                await asyncio.sleep(_STEP_SECONDS)
+
+
+def is_too_far(lead: float, others: Sequence[float], *, limit: float) -> bool:
+    """Whether a machine that is ahead of the fleet's time by `lead` seconds is wrong: if most others are as far off, Redis is."""
+    alike = sum(abs(other - lead) <= limit / 2 for other in others)
+    return abs(lead) > limit and 2 * alike <= len(others)

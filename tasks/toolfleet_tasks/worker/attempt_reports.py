@@ -27,7 +27,7 @@ from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.messages.signatures import Signatures, after_json
 from toolfleet_tasks.redis.connection import RedisConnectionLost
-from toolfleet_tasks.worker.reports.progress import Reports
+from toolfleet_tasks.worker.progress import Reports
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)

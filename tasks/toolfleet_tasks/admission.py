@@ -1,4 +1,4 @@
-"""Admits calls before they are published: by idempotency key, by the module's breaker and backlog, by the caller's limits.
+"""Decides whether a call may be published: limits, breaker, backlog, callers' limits.
 
 All of it is asked of Redis at once, where the calls travel by our own transport in the step that publishes them. If Redis
 does not answer, nothing is published.
@@ -8,8 +8,9 @@ import contextlib
 import hashlib
 import json
 import math
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from redis.exceptions import ResponseError
 
@@ -21,8 +22,7 @@ from toolfleet_registry.redis.queue_keys import QueueKeys
 from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.admission.limits import limits_of_call, refused_by
-from toolfleet_tasks.admission.refusal import Refusal
+from toolfleet_tasks.limits import limits_of_call, refused_by
 from toolfleet_tasks.lua import admission
 from toolfleet_tasks.lua.constants import CALLER_LIMIT_KEPT_SECONDS
 from toolfleet_tasks.messages import fleet_results
@@ -49,6 +49,38 @@ _FULL = {
 }
 _REASONS = {"share": "caller_limit", "crowd": "agent_backlog", "stored": "stored_results"}  # as metrics name them
 _BUSY_SECONDS = 1.0  # until a repeat makes sense: a queue or a limit moves within about that time
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a call is not published.
+
+    `joined` and `conflict`: its idempotency key stands for the call `call_id`, which does the same or something else.
+    `open`: its module's breaker is, for `seconds`, and `why`. `backlog`: `count` calls wait for the module, `bytes`: calls of `count` bytes do;
+    `caller_limit`: its caller may have `count` calls under way, `stored`: has results of `count` bytes that it has not fetched; `crowd`:
+    `count` calls wait in its agent; `draining`: an operator has its queue take no new calls. `limited`: it has reached a limit, as `result` says. `unserved`: nobody has consumed its queue for
+    `seconds`.
+    """
+
+    kind: Literal[
+        "joined",
+        "conflict",
+        "open",
+        "backlog",
+        "bytes",
+        "share",
+        "stored",
+        "crowd",
+        "limited",
+        "unserved",
+        "draining",
+        "ended",
+    ]
+    call_id: str = ""
+    seconds: float = 0
+    count: int = 0
+    why: str = ""
+    result: ToolResult | None = None
 
 
 class AdmissionControl:

@@ -24,8 +24,8 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.tags.handlers import handler_of
 from toolfleet_registry.tags.tags import TagResult, ToolContext, ToolDef
 from toolfleet_registry.time import fleet_clock, machine_clock
-from toolfleet_tasks.admission.limits import Limit, limits_of, refused_by, terms_for
 from toolfleet_tasks.calls.eval_gate import Circumstances, Evaluation
+from toolfleet_tasks.limits import Limit, limits_of, refused_by, terms_for
 from toolfleet_tasks.messages import fleet_results
 
 log = get_logger(__name__)

@@ -1,1 +1,0 @@
-"""Decides whether a call may be published: limits, breaker, backlog, callers' limits."""

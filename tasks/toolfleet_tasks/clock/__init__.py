@@ -1,1 +1,0 @@
-"""Keeps a process's clock in step with Redis's."""

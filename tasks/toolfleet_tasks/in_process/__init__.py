@@ -1,1 +1,0 @@
-"""Runs the functions of tags in this process, without a fleet."""

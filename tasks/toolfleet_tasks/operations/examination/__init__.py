@@ -1,1 +1,0 @@
-"""Asks workers, queues and Redis what the doctor wants to know, each question with a deadline."""

@@ -1,1 +1,0 @@
-"""Corrects kombu where RabbitMQ is the broker."""

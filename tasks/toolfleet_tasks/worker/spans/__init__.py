@@ -1,1 +1,0 @@
-"""Begins the spans of calls in a worker."""

@@ -1,1 +1,0 @@
-"""Says how a worker is doing, to whoever scrapes its metrics."""
