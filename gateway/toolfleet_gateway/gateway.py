@@ -8,6 +8,7 @@ from collections.abc import Callable
 import uvloop
 from starlette.types import ASGIApp
 
+from toolfleet_gateway.approval_hooks import approval_hook_routes
 from toolfleet_gateway.approvals.routes import approval_routes
 from toolfleet_gateway.auth.generated_key import GeneratedKey
 from toolfleet_gateway.auth.key_limits import KeyLimits
@@ -16,25 +17,23 @@ from toolfleet_gateway.calls.begin import BeginningRoutes
 from toolfleet_gateway.calls.calling import Calling
 from toolfleet_gateway.calls.follow import FollowingRoutes
 from toolfleet_gateway.console.building import CONSOLE_PATHS, console_of
-from toolfleet_gateway.conversations.routes import conversation_routes
-from toolfleet_gateway.events.routes import event_routes
-from toolfleet_gateway.hooks.approval_routes import approval_hook_routes
-from toolfleet_gateway.hooks.routes import hook_routes
+from toolfleet_gateway.conversations import conversation_routes
+from toolfleet_gateway.events import event_routes
+from toolfleet_gateway.hooks import hook_routes
 from toolfleet_gateway.http.app import build_app
 from toolfleet_gateway.http.entrance import Entrance
 from toolfleet_gateway.http.metadata import metadata_routes
 from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.routes import AnyRoute
-from toolfleet_gateway.http.serving.server import make_server
-from toolfleet_gateway.jobs.routes import job_routes
+from toolfleet_gateway.http.server import make_server
+from toolfleet_gateway.jobs import job_routes
 from toolfleet_gateway.mcp.front import PATHS, McpFront
-from toolfleet_gateway.metrics.gateway_metrics import gateway_metrics
-from toolfleet_gateway.metrics.routes import metrics_routes
-from toolfleet_gateway.modules.routes import module_routes
+from toolfleet_gateway.metrics import gateway_metrics, metrics_routes
+from toolfleet_gateway.modules import module_routes
 from toolfleet_gateway.operations.routes import operation_routes
-from toolfleet_gateway.queues.routes import queue_routes
-from toolfleet_gateway.tools.routes import tool_routes
-from toolfleet_gateway.tracing.gateway_tracing import gateway_tracing
+from toolfleet_gateway.queues import queue_routes
+from toolfleet_gateway.tools import tool_routes
+from toolfleet_gateway.tracing import gateway_tracing
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.cancellation import end

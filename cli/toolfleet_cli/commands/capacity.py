@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from toolfleet_cli.capacity.costs import MEASURED_BY
-from toolfleet_cli.capacity.plan import CapacityPlan, FleetLoad, plan
+from toolfleet_cli.capacity import MEASURED_BY, CapacityPlan, FleetLoad, plan
 from toolfleet_cli.console.output import add_row, note, say_json, show_table, table
 
 _MEGABYTE = 1_000_000

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from starlette.routing import compile_path
 
-from toolfleet_gateway.console.visits.page import ConsolePage
+from toolfleet_gateway.console.page import ConsolePage
 from toolfleet_gateway.http.problems import Problem, not_found
 
 

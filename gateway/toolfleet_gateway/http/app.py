@@ -31,7 +31,7 @@ from toolfleet_gateway.http.openapi import Json, openapi_document
 from toolfleet_gateway.http.problem_answers import ProblemAnswers, problem_of
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
-from toolfleet_gateway.tracing.http_spans import TracedPath
+from toolfleet_gateway.tracing import TracedPath
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.tracing.port import Tracing
 

@@ -11,8 +11,7 @@ from starlette.types import Receive, Scope, Send
 from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.mcp.client_request import Context
 from toolfleet_gateway.mcp.header_arguments import HeaderArguments
-from toolfleet_gateway.mcp.lane.lane_request import lane_request, named_tool
-from toolfleet_gateway.mcp.lane.tool_call_lane import ToolCallLane
+from toolfleet_gateway.mcp.lane import ToolCallLane, lane_request, named_tool
 from toolfleet_gateway.mcp.methods import McpMethods
 from toolfleet_gateway.mcp.module_methods import WATCH
 from toolfleet_gateway.mcp.old_era.client_questions import ClientQuestions
@@ -24,7 +23,7 @@ from toolfleet_gateway.mcp.old_era.watch_methods import WatchMethods
 from toolfleet_gateway.mcp.replay import again, whole_body
 from toolfleet_gateway.mcp.server import SERVER_INFO
 from toolfleet_gateway.mcp.view import VIEW, McpView
-from toolfleet_gateway.tracing.gateway_tracing import gateway_tracing
+from toolfleet_gateway.tracing import gateway_tracing
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.closing import Closing

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from toolfleet_gateway.mcp.meta_tools import META_TOOLS, listed
 from toolfleet_gateway.mcp.view import McpView
-from toolfleet_gateway.tools.cursors import Cursor, read_cursor
+from toolfleet_gateway.tools import Cursor, read_cursor
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.system.offload import aside

@@ -7,8 +7,7 @@ import mcp_types as types
 from mcp.server.lowlevel import Server
 from redis.asyncio import Redis
 
-from toolfleet_gateway.events.feed import EventFeed
-from toolfleet_gateway.mcp.approvals.client_approvals import ClientApprovals
+from toolfleet_gateway.events import EventFeed
 from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
 from toolfleet_gateway.mcp.calls.followed_calls import FollowedCalls
 from toolfleet_gateway.mcp.calls.input_rounds import InputRounds
@@ -18,6 +17,7 @@ from toolfleet_gateway.mcp.calls.sealed_state import SealedStates
 from toolfleet_gateway.mcp.calls.tool_calls import ToolCalls
 from toolfleet_gateway.mcp.changes.resource_watching import ResourceWatching
 from toolfleet_gateway.mcp.changes.server_feed import ServerFeed
+from toolfleet_gateway.mcp.client_approvals import ClientApprovals
 from toolfleet_gateway.mcp.client_request import ViewOf
 from toolfleet_gateway.mcp.listing import McpListing
 from toolfleet_gateway.mcp.log_levels import LogLevels

@@ -11,8 +11,7 @@ from mcp.server.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp.shared.exceptions import MCPError
 
 from toolfleet_gateway.auth.identity import Identity
-from toolfleet_gateway.events.feed import EventFeed
-from toolfleet_gateway.events.feed_events import FeedEvent, Listener
+from toolfleet_gateway.events import EventFeed, FeedEvent, Listener
 from toolfleet_gateway.http.open_streams import End
 from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION, lacks_tasks
 from toolfleet_gateway.mcp.calls.client_kinds import takes_forms

@@ -14,7 +14,7 @@ from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
 from toolfleet_gateway.operations.actors import actor_of
 from toolfleet_gateway.operations.refusals import refusals
-from toolfleet_gateway.rights.roles import needing
+from toolfleet_gateway.roles import needing
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
 from toolfleet_registry.errors import NoSuchProfile, ProfileChanged
 from toolfleet_registry.settings import Settings

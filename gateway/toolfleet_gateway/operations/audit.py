@@ -8,7 +8,7 @@ from starlette.responses import Response
 from toolfleet_gateway.http.answers import json_answer
 from toolfleet_gateway.http.problems import invalid_request
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
-from toolfleet_gateway.rights.roles import needing
+from toolfleet_gateway.roles import needing
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.audit_reader import AuditReader, Wanted
 

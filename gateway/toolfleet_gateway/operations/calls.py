@@ -9,7 +9,7 @@ from toolfleet_gateway.http.answers import json_answer
 from toolfleet_gateway.http.problems import invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.operations.actors import actor_of
-from toolfleet_gateway.rights.roles import needing, require_role
+from toolfleet_gateway.roles import needing, require_role
 from toolfleet_registry.policy.identities import LONGEST
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.operations.calls.call_charts import CallCharts

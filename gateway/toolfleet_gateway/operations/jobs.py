@@ -7,7 +7,7 @@ from toolfleet_gateway.http.answers import json_answer
 from toolfleet_gateway.http.problems import invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.operations.actors import actor_of
-from toolfleet_gateway.rights.roles import needing
+from toolfleet_gateway.roles import needing
 from toolfleet_registry.contracts.jobs import Job
 from toolfleet_registry.policy.identities import LONGEST
 from toolfleet_registry.settings import Settings

@@ -10,7 +10,7 @@ from toolfleet_gateway.http.answers import json_answer, nothing
 from toolfleet_gateway.http.problems import Problem, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.operations.actors import actor_of
-from toolfleet_gateway.rights.roles import needing
+from toolfleet_gateway.roles import needing
 from toolfleet_registry.access.api_key import ApiKey, KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.access.entries import KeyRecord

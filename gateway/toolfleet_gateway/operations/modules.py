@@ -10,7 +10,7 @@ from toolfleet_gateway.http.problems import invalid_request
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.operations.actors import actor_of
 from toolfleet_gateway.operations.refusals import refusals
-from toolfleet_gateway.rights.roles import needing
+from toolfleet_gateway.roles import needing
 from toolfleet_registry.directory.entries import ModuleEntry, plain_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.module_changes import DRAIN_SECONDS, ModuleChanges

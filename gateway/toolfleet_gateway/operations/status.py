@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from toolfleet_gateway.http.answers import json_text, text_answer
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
-from toolfleet_gateway.rights.roles import needing
+from toolfleet_gateway.roles import needing
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.fleet_status import FleetStatus, read_status
 

@@ -13,7 +13,7 @@ from toolfleet_gateway.http.answers import json_answer, nothing
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.operations.actors import actor_of
 from toolfleet_gateway.operations.refusals import refusals
-from toolfleet_gateway.rights.roles import needing
+from toolfleet_gateway.roles import needing
 from toolfleet_registry.catalog.operator import Difference, operating
 from toolfleet_registry.manifests.digests import digest_of
 from toolfleet_registry.manifests.specs import RegistryEvent, ToolRegistration, ToolSpec

@@ -11,7 +11,7 @@ from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.operations.actors import actor_of
 from toolfleet_gateway.operations.queries import ChosenWakeups, WakeupQuery, WakeupStepQuery
 from toolfleet_gateway.operations.refusals import no_cursor, refusals
-from toolfleet_gateway.rights.roles import needing
+from toolfleet_gateway.roles import needing
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.dead_letters.entries import DeadEntries

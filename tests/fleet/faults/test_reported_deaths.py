@@ -14,7 +14,7 @@ from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer, Request, serve
 from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.scaling.autoscaler import LaneWorkers
+from toolfleet_cli.scaling import LaneWorkers
 from toolfleet_registry.contracts import Effect
 from toolfleet_tasks.lua.constants import LONGEST_LEASE_SECONDS
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-from toolfleet_gateway.http.serving.server import GatewayServer, make_server
+from toolfleet_gateway.http.server import GatewayServer, make_server
 from toolfleet_registry.settings import Settings
 
 

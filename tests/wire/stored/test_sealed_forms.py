@@ -6,7 +6,7 @@ import zlib
 import pytest
 from redis.asyncio import Redis
 
-from toolfleet_gateway.console.session.sessions import COOKIE, ConsoleSessions
+from toolfleet_gateway.console.sessions import COOKIE, ConsoleSessions
 from toolfleet_gateway.mcp.calls.sealed_state import SealedStates, WrongState
 from toolfleet_gateway.mcp.old_era.client_sessions import ClientSession, ClientSessions
 from toolfleet_registry.redis.gateway_keys import GatewayKeys

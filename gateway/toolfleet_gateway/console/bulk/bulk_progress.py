@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 from toolfleet_gateway.console.bulk.list_filter import ListFilter, cursor_in
-from toolfleet_gateway.console.serving.form_body import FormFields
-from toolfleet_gateway.console.visits.page import Shown, Visit
+from toolfleet_gateway.console.form_body import FormFields
+from toolfleet_gateway.console.page import Shown, Visit
 from toolfleet_gateway.http.problems import invalid_request
 
 BulkAction = Literal["replay", "drop"]

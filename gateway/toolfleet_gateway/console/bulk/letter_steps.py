@@ -9,8 +9,8 @@ from typing import Any
 
 from toolfleet_gateway.console.bulk.bulk_progress import BulkAction, BulkProgress
 from toolfleet_gateway.console.bulk.list_filter import LETTERS, ListFilter
-from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
-from toolfleet_gateway.console.visits.page import ConsolePage, Outcome, Visit
+from toolfleet_gateway.console.gateway_routes import RouteQuestion
+from toolfleet_gateway.console.page import ConsolePage, Outcome, Visit
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.dead_letters.letter_search import mark_before

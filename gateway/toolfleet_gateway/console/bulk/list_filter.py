@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
-from toolfleet_gateway.console.serving.form_body import FormFields
-from toolfleet_gateway.console.visits.page import Visit
-from toolfleet_gateway.console.visits.paging import PER_PAGE, window_of
+from toolfleet_gateway.console.form_body import FormFields
+from toolfleet_gateway.console.gateway_routes import RouteQuestion
+from toolfleet_gateway.console.page import Visit
+from toolfleet_gateway.console.paging import PER_PAGE, window_of
 from toolfleet_tasks.dead_letters.entry import KINDS
 from toolfleet_tasks.dead_letters.kept_wakes import WAITING_KINDS
 from toolfleet_tasks.dead_letters.letter_search import MOST_SEARCHED

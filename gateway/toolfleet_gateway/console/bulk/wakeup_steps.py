@@ -5,8 +5,8 @@ Whoever closes the page stops it. A wake-up that two people handle at once is ha
 
 from toolfleet_gateway.console.bulk.bulk_progress import BulkProgress
 from toolfleet_gateway.console.bulk.list_filter import WAKEUPS, ListFilter
-from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
-from toolfleet_gateway.console.visits.page import ConsolePage, Outcome, Visit
+from toolfleet_gateway.console.gateway_routes import RouteQuestion
+from toolfleet_gateway.console.page import ConsolePage, Outcome, Visit
 
 _AT_ONCE = 200  # wake-ups of one step, which has one line in the audit: it ends within a second
 _ROUTES = {"replay": "replayWakeups", "drop": "dropWakeups"}

@@ -1,8 +1,8 @@
 """Shows API keys to admins, and has them revoke some."""
 
-from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
-from toolfleet_gateway.console.visits.page import ConsolePage, Done, Outcome, Shown, Visit
-from toolfleet_gateway.console.visits.paging import window_of
+from toolfleet_gateway.console.gateway_routes import RouteQuestion
+from toolfleet_gateway.console.page import ConsolePage, Done, Outcome, Shown, Visit
+from toolfleet_gateway.console.paging import window_of
 
 
 def api_key_pages() -> list[ConsolePage]:

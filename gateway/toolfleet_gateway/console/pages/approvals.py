@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
-from toolfleet_gateway.console.visits.page import ConsolePage, Done, Outcome, Shown, Visit
-from toolfleet_gateway.console.visits.paging import window_of
+from toolfleet_gateway.console.gateway_routes import RouteQuestion
+from toolfleet_gateway.console.page import ConsolePage, Done, Outcome, Shown, Visit
+from toolfleet_gateway.console.paging import window_of
 from toolfleet_gateway.http.problems import Problem, invalid_request
 from toolfleet_registry.system.http_bodies import loads_strict
 

@@ -1,8 +1,8 @@
 """Shows who called what and who changed what, by a filter, page by page."""
 
-from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
-from toolfleet_gateway.console.visits.page import ConsolePage, Outcome, Shown, Visit
-from toolfleet_gateway.console.visits.paging import PER_PAGE
+from toolfleet_gateway.console.gateway_routes import RouteQuestion
+from toolfleet_gateway.console.page import ConsolePage, Outcome, Shown, Visit
+from toolfleet_gateway.console.paging import PER_PAGE
 
 _FILTER = ("tool", "user", "outcome")
 

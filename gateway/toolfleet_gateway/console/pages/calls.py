@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
-from toolfleet_gateway.console.rendering.waterfall import bars_of
-from toolfleet_gateway.console.serving.form_body import FormFields
-from toolfleet_gateway.console.visits.page import ConsolePage, Outcome, Shown, Visit
-from toolfleet_gateway.console.visits.paging import PER_PAGE
+from toolfleet_gateway.console.form_body import FormFields
+from toolfleet_gateway.console.gateway_routes import RouteQuestion
+from toolfleet_gateway.console.page import ConsolePage, Outcome, Shown, Visit
+from toolfleet_gateway.console.paging import PER_PAGE
+from toolfleet_gateway.console.waterfall import bars_of
 from toolfleet_gateway.http.problems import Problem, invalid_request
 from toolfleet_registry.time import fleet_clock
 

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
-from toolfleet_gateway.console.visits.page import ConsolePage, Outcome, Shown, Visit
-from toolfleet_gateway.console.visits.paging import PER_PAGE
+from toolfleet_gateway.console.gateway_routes import RouteQuestion
+from toolfleet_gateway.console.page import ConsolePage, Outcome, Shown, Visit
+from toolfleet_gateway.console.paging import PER_PAGE
 from toolfleet_gateway.http.problems import invalid_request
 
 _LONGEST_ID = 256  # characters

@@ -3,8 +3,8 @@
 from typing import Any, Final
 
 from toolfleet_gateway.console.bulk.list_filter import LETTERS, ListFilter
-from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
-from toolfleet_gateway.console.visits.page import ConsolePage, Done, Outcome, Shown, Visit
+from toolfleet_gateway.console.gateway_routes import RouteQuestion
+from toolfleet_gateway.console.page import ConsolePage, Done, Outcome, Shown, Visit
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_registry.system.http_bodies import loads_strict
 

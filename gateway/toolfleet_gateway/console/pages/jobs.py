@@ -1,7 +1,7 @@
 """Shows the jobs of all users, and ends them."""
 
-from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
-from toolfleet_gateway.console.visits.page import ConsolePage, Done, Outcome, Shown, Visit
+from toolfleet_gateway.console.gateway_routes import RouteQuestion
+from toolfleet_gateway.console.page import ConsolePage, Done, Outcome, Shown, Visit
 
 _ONE = "/jobs/{job_id}"
 _MOST = 200  # those that are due next: whoever looks for others names their user or workflow

@@ -1,9 +1,9 @@
 """Shows what limits tools declare, what a user has left of them today, and what keys may send."""
 
-from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
-from toolfleet_gateway.console.live.known_tools import KnownTools
-from toolfleet_gateway.console.visits.page import ConsolePage, Outcome, Shown, Visit
-from toolfleet_gateway.console.visits.paging import window_of
+from toolfleet_gateway.console.gateway_routes import RouteQuestion
+from toolfleet_gateway.console.known_tools import KnownTools
+from toolfleet_gateway.console.page import ConsolePage, Outcome, Shown, Visit
+from toolfleet_gateway.console.paging import window_of
 from toolfleet_gateway.http.problems import invalid_request
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.policy.identities import LONGEST

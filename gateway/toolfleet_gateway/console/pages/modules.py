@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
-from toolfleet_gateway.console.live.known_tools import KnownTools
-from toolfleet_gateway.console.visits.page import ConsolePage, Done, Outcome, Shown, Visit
-from toolfleet_gateway.console.visits.paging import window_of
+from toolfleet_gateway.console.gateway_routes import RouteQuestion
+from toolfleet_gateway.console.known_tools import KnownTools
+from toolfleet_gateway.console.page import ConsolePage, Done, Outcome, Shown, Visit
+from toolfleet_gateway.console.paging import window_of
 from toolfleet_gateway.http.problems import invalid_request, not_found
 
 

@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator
 from dataclasses import asdict
 from typing import Any
 
-from toolfleet_gateway.console.live.fleet_readings import FleetReading, FleetReadings
-from toolfleet_gateway.console.rendering.templates import PageTemplates
-from toolfleet_gateway.console.session.sessions import ConsoleSession, ConsoleSessions
-from toolfleet_gateway.console.visits.page import ConsolePage, Outcome, Shown, Visit
+from toolfleet_gateway.console.fleet_readings import FleetReading, FleetReadings
+from toolfleet_gateway.console.page import ConsolePage, Outcome, Shown, Visit
+from toolfleet_gateway.console.rendering import PageTemplates
+from toolfleet_gateway.console.sessions import ConsoleSession, ConsoleSessions
 from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.streams import LAST, EventStream, ServerSentEvent
 from toolfleet_registry.errors import FleetUnavailable

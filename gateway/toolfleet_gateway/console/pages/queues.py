@@ -1,8 +1,8 @@
 """Shows queues and the workers of each lane; and has operators pause, drain and resume them."""
 
-from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
-from toolfleet_gateway.console.visits.page import ConsolePage, Done, Outcome, Shown, Visit
-from toolfleet_gateway.console.visits.paging import window_of
+from toolfleet_gateway.console.gateway_routes import RouteQuestion
+from toolfleet_gateway.console.page import ConsolePage, Done, Outcome, Shown, Visit
+from toolfleet_gateway.console.paging import window_of
 from toolfleet_gateway.http.problems import invalid_request
 
 _DONE = {

@@ -1,7 +1,7 @@
 """Shows which files and operations are not served as they stand, and has hosts read their folders anew."""
 
-from toolfleet_gateway.console.visits.page import ConsolePage, Done, Outcome, Shown, Visit
-from toolfleet_gateway.console.visits.paging import window_of
+from toolfleet_gateway.console.page import ConsolePage, Done, Outcome, Shown, Visit
+from toolfleet_gateway.console.paging import window_of
 
 
 def tool_error_pages() -> list[ConsolePage]:

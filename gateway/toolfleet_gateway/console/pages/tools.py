@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
-from toolfleet_gateway.console.live.known_tools import KnownTools
-from toolfleet_gateway.console.visits.page import ConsolePage, Done, Outcome, Shown, Visit
-from toolfleet_gateway.console.visits.paging import window_of
+from toolfleet_gateway.console.gateway_routes import RouteQuestion
+from toolfleet_gateway.console.known_tools import KnownTools
+from toolfleet_gateway.console.page import ConsolePage, Done, Outcome, Shown, Visit
+from toolfleet_gateway.console.paging import window_of
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_registry.schemas.definition import input_schema
 

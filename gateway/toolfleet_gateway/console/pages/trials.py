@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
-from toolfleet_gateway.console.rendering.schema_form import PREFIX, arguments_of, fields_of_schema
-from toolfleet_gateway.console.visits.page import ConsolePage, Outcome, Shown, Visit
+from toolfleet_gateway.console.gateway_routes import RouteQuestion
+from toolfleet_gateway.console.page import ConsolePage, Outcome, Shown, Visit
+from toolfleet_gateway.console.schema_form import PREFIX, arguments_of, fields_of_schema
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.policy.sensitive_arguments import EVERYTHING, sensitive_paths

@@ -1,8 +1,8 @@
 """Shows wake-ups that wait by a filter, and has one tried now or dropped."""
 
 from toolfleet_gateway.console.bulk.list_filter import WAKEUPS, ListFilter
-from toolfleet_gateway.console.inner.gateway_routes import RouteQuestion
-from toolfleet_gateway.console.visits.page import ConsolePage, Done, Outcome, Shown, Visit
+from toolfleet_gateway.console.gateway_routes import RouteQuestion
+from toolfleet_gateway.console.page import ConsolePage, Done, Outcome, Shown, Visit
 from toolfleet_gateway.http.problems import invalid_request
 
 _ONE = "/wake-ups/{wake_id}"

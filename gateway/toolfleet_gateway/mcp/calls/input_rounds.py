@@ -7,10 +7,10 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
 from toolfleet_gateway.calls.attaching import attached, owner_of
-from toolfleet_gateway.mcp.approvals.client_approvals import CallApproval, ClientApprovals
-from toolfleet_gateway.mcp.approvals.forms import APPROVAL
+from toolfleet_gateway.mcp.approval_forms import APPROVAL
 from toolfleet_gateway.mcp.calls.client_kinds import capability_of, in_its_place
 from toolfleet_gateway.mcp.calls.sealed_state import AskedRound, SealedStates, WrongState
+from toolfleet_gateway.mcp.client_approvals import CallApproval, ClientApprovals
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.contracts.inputs import InputMethod, PendingInput
 from toolfleet_registry.errors import InputNotTaken

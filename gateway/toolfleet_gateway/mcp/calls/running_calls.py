@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from toolfleet_gateway.mcp.approvals.client_approvals import CallApproval
 from toolfleet_gateway.mcp.calls.call_results import CALL_ID
+from toolfleet_gateway.mcp.client_approvals import CallApproval
 from toolfleet_tasks.calls.begun_handle import BegunHandle
 from toolfleet_tasks.messages.following_tools import RUNNING, running_text
 

@@ -11,7 +11,6 @@ from mcp.shared.exceptions import MCPError
 
 from toolfleet_gateway.calls.attaching import owner_of
 from toolfleet_gateway.calls.outcomes import absence_for
-from toolfleet_gateway.mcp.approvals.client_approvals import CallApproval, ClientApprovals
 from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
 from toolfleet_gateway.mcp.calls.call_keys import WrongKey, call_key, client_key
 from toolfleet_gateway.mcp.calls.call_results import call_result
@@ -21,6 +20,7 @@ from toolfleet_gateway.mcp.calls.passed_failures import passed_failure
 from toolfleet_gateway.mcp.calls.progress_notes import PROGRESS, ProgressNotes
 from toolfleet_gateway.mcp.calls.repeat_window import RepeatWindow
 from toolfleet_gateway.mcp.calls.running_calls import running_result
+from toolfleet_gateway.mcp.client_approvals import CallApproval, ClientApprovals
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.contracts import Conversation, ErrorCode, ToolCall, ToolResult

@@ -4,7 +4,7 @@ import pytest
 from redis.asyncio import Redis
 
 from toolfleet_gateway.auth.fleet_codec import FleetCodec
-from toolfleet_gateway.console.session.sessions import COOKIE, LASTS_SECONDS, ConsoleSessions
+from toolfleet_gateway.console.sessions import COOKIE, LASTS_SECONDS, ConsoleSessions
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.time import fleet_clock

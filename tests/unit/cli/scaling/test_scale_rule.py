@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolfleet_cli.scaling.scale_rule import ScaleBounds, ScaleRule
+from toolfleet_cli.scaling import ScaleBounds, ScaleRule
 from toolfleet_tasks.metrics.fleet_facts import FleetFacts, QueueFacts
 from toolfleet_tasks.metrics.lane_load import LaneLoad, lane_load
 from toolfleet_tasks.queue_states.states import QueueState

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from toolfleet_gateway.console.live.fleet_readings import MOST_LINES, RecentCalls
-from toolfleet_gateway.console.rendering.schema_form import MOST_FIELDS, arguments_of, fields_of_schema, typed
-from toolfleet_gateway.console.rendering.templates import when
-from toolfleet_gateway.console.serving.static_files import FOLDER, StaticFiles
+from toolfleet_gateway.console.fleet_readings import MOST_LINES, RecentCalls
+from toolfleet_gateway.console.rendering import when
+from toolfleet_gateway.console.schema_form import MOST_FIELDS, arguments_of, fields_of_schema, typed
+from toolfleet_gateway.console.static_files import FOLDER, StaticFiles
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_registry.time import fleet_clock
 

@@ -3,8 +3,7 @@
 import pytest
 
 from support.gateways.keyed_gateway import identity_of
-from toolfleet_gateway.events.feed import changes_between
-from toolfleet_gateway.events.feed_events import EVENTS_LOST, FeedEvent, Listener, of_load_error, of_module
+from toolfleet_gateway.events import EVENTS_LOST, FeedEvent, Listener, changes_between, of_load_error, of_module
 from toolfleet_registry.contracts import ModuleStatus
 from toolfleet_registry.contracts.load_errors import ToolLoadError
 

@@ -1,0 +1,288 @@
+"""Lists what every module offers, how old that is, and the key of each: `toolfleet modules`."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import ValidationError
+
+from toolfleet_cli.console.output import (
+    add_row,
+    age,
+    coloured,
+    note,
+    progress,
+    say,
+    say_json,
+    show_table,
+    shown_url,
+    table,
+)
+from toolfleet_cli.console.replicas import refused_of, replicas_of, show_replicas
+from toolfleet_cli.processes.completion import complete_modules
+from toolfleet_cli.remote import modules as remote_modules
+from toolfleet_cli.remote.fleet_options import over_fleet
+from toolfleet_cli.remote.gateway import Gateway
+from toolfleet_cli.remote.modules import note_undeclared, show_modules
+from toolfleet_registry.contracts import NEVER_PROBED, ModuleStatus
+from toolfleet_registry.contracts.names import LOCAL, is_module_name
+from toolfleet_registry.directory.entries import AnnouncedModule, ModuleEntry
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from toolfleet_tasks.operations.module_overview import ModuleOverview
+
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="The module's name.", autocompletion=complete_modules)
+]
+
+app = typer.Typer(help="The modules: which there are, and whether they answer.", no_args_is_help=True)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Give the group the commands."""
+    for command in (add, remove):
+        app.command()(over_fleet(command))
+
+
+def add(  # noqa: PLR0913 - each is an option
+    name: NameArgument,
+    url: Annotated[str, typer.Argument(metavar="URL", help="Where the workers reach it.")],
+    *,
+    slow: Annotated[bool, typer.Option("--slow", help="Have the slow lane serve it.")] = False,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="The limit of its calls, instead of the lane's.")
+    ] = None,
+    scales_from_zero: Annotated[
+        bool, typer.Option("--scales-from-zero", help="Its lane may have no worker at times: its calls wait for one.")
+    ] = False,
+    gateway: Gateway | None = None,
+    by: str | None = None,
+) -> None:
+    """Add a module to the running fleet: workers serve it and agents list its tools within seconds.
+
+    Nothing is restarted. Agents need not reach it.
+    """
+    try:
+        entry = ModuleEntry(module=name, url=url, slow=slow, timeout_seconds=timeout, scales_from_zero=scales_from_zero)
+    except ValidationError as exc:
+        raise SettingsError(" ".join(f"{_sentence(error['msg'], error['loc'])}" for error in exc.errors())) from exc
+    stored = asyncio.run(_add(entry, by)) if gateway is None else entry
+    lane = stored.lane if gateway is None else remote_modules.added(gateway, entry)
+    say(f"Module {stored.module} is in the {lane} lane, at {shown_url(str(stored.url))}.")
+    note("`toolfleet modules list` shows what it offers, as soon as a worker has asked it.")
+
+
+def remove(
+    name: NameArgument,
+    *,
+    drain: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0, help="Run calls that wait for so long, before the rest are ended. [30]"),
+    ] = None,
+    gateway: Gateway | None = None,
+    by: str | None = None,
+) -> None:
+    """Remove a module from the running fleet: it takes no more calls, and what waits is run, or ended with a clear result."""
+    seconds = asyncio.run(_remove(name, drain, by)) if gateway is None else remote_modules.removed(gateway, name, drain)
+    say(
+        f"Module {name} takes no more calls. Those that still wait in {seconds:g} s are ended: nothing of them is executed."
+    )
+
+
+async def _add(entry: ModuleEntry, by: str | None) -> ModuleEntry:
+    from toolfleet_tasks.operations.change_trail import Actor  # noqa: PLC0415 - `--help` needs nothing of the tasks
+    from toolfleet_tasks.operations.module_changes import ModuleChanges  # noqa: PLC0415 - as above
+
+    async with ModuleChanges.of(load_settings(), by=Actor.at_command_line(by)) as changes:
+        return await changes.add(entry)
+
+
+async def _remove(name: str, drain: float | None, by: str | None) -> float:
+    from toolfleet_tasks.operations.change_trail import Actor  # noqa: PLC0415 - as above
+    from toolfleet_tasks.operations.module_changes import DRAIN_SECONDS, ModuleChanges  # noqa: PLC0415 - as above
+
+    seconds = DRAIN_SECONDS if drain is None else drain
+    async with ModuleChanges.of(load_settings(), by=Actor.at_command_line(by)) as changes:
+        return (await changes.remove(name, drain_seconds=seconds)).drain_seconds
+
+
+def _sentence(message: str, place: tuple[int | str, ...]) -> str:
+    words = message.removeprefix("Value error, ").rstrip(".")
+    return f"{place[0] if place else 'The module'}: {words}."
+
+
+register(app)
+
+
+@app.command("list")
+@over_fleet
+def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
+    """Show what is known of every module. Asks none of them."""
+    if gateway is not None:
+        show_modules(gateway, refreshed=False, as_json=as_json)
+        return
+    _show(*asyncio.run(_read_modules(ask=False)), as_json=as_json)
+
+
+@app.command()
+@over_fleet
+def refresh(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
+    """Ask every module now for what it offers, and show what came of it."""
+    if gateway is not None:
+        show_modules(gateway, refreshed=True, as_json=as_json)
+        return
+    _show(*asyncio.run(_read_modules(ask=True)), as_json=as_json)
+
+
+@app.command()
+def key(
+    module: Annotated[str, typer.Argument(metavar="NAME", help="The module's name.", autocompletion=complete_modules)],
+    *,
+    announce: Annotated[
+        bool, typer.Option("--announce", help="The key with which its hosts announce it: their TOOLFLEET_ANNOUNCE_KEY.")
+    ] = False,
+) -> None:
+    """Print the key with which a module verifies who calls it: its TOOLFLEET_MODULE_KEY. A secret of that module.
+
+    With TOOLFLEET_SIGNING_KEYS_OLD it is one for each of the fleet's keys, with commas between them.
+    """
+    from toolfleet_registry.directory.announcements import announce_keys  # noqa: PLC0415 - only this command needs it
+    from toolfleet_tasks.messages.signing import module_keys  # noqa: PLC0415 - as above
+
+    settings = load_settings()
+    if settings.signing_key is None:
+        raise SettingsError("There is no signing key: set TOOLFLEET_SIGNING_KEY to the one of the fleet's workers.")
+    if not is_module_name(module):
+        raise SettingsError(f"Module name {module!r} may have letters, digits, '_' and '-' only.")
+    if announce:
+        say(announce_keys(settings.signing_keys, module))
+        return
+    if module not in settings.module_services:
+        note(f"There is no module {module!r} in TOOLFLEET_MODULE_SERVICES here.")
+    say(module_keys(settings.signing_keys, module))
+
+
+async def _read_modules(*, ask: bool) -> tuple[Settings, dict[str, ModuleStatus], "ModuleOverview"]:
+    """What is known of each module: what it offers, and what the fleet knows of it beside that."""
+    from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
+    from toolfleet_tasks.operations.module_overview import read_overview  # noqa: PLC0415 - as above
+
+    settings = load_settings()
+    async with progress("Asking the modules"), ToolFleet(settings=settings) as fleet:
+        statuses = await (fleet.modules.refresh() if ask else fleet.modules.statuses())
+        return settings, statuses, await read_overview(settings)
+
+
+def _show(settings: Settings, statuses: dict[str, ModuleStatus], overview: "ModuleOverview", *, as_json: bool) -> None:
+    rows = [
+        _Row(status, _place(name, settings, overview), _state(status, overview), *_who(name, overview))
+        for name, status in statuses.items()
+    ]
+    if as_json:
+        say_json([row.shown(overview) for row in rows])
+    elif rows:
+        shown = table("MODULE", "URL", "STATE", "WORKERS", "TOOLS", "AGE", "LANE", "ERROR")
+        for row in rows:
+            status, old = row.status, age(row.status.age_seconds)
+            facts = coloured(row.state), str(row.workers), _tools(status), old, row.lane, row.error(overview)
+            add_row(shown, status.module, shown_url(row.url), *facts)
+        show_table(shown)
+        show_replicas(overview)
+        note_undeclared({name: status.undeclared for name, status in statuses.items()})
+        if any(row.status.withheld or row.status.drifted for row in rows):
+            note("`toolfleet tools diff` shows what is offered and not in effect.")
+    else:
+        note("There are no modules: `toolfleet modules add NAME URL` adds one, and so does a line in toolfleet.toml.")
+    if not rows or as_json:
+        for host in overview.refused:
+            note(f"A host of {host.module!r} is refused: {host.reason}")
+    for name, reason in overview.ignored.items():
+        note(f"Module {name!r} is ignored: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    status: ModuleStatus
+    url: str
+    state: str
+    lane: str
+    workers: int
+
+    def error(self, overview: "ModuleOverview") -> str:
+        """What is wrong with it: in its last look, in calls, or between processes."""
+        trouble, count = overview.troubles.get(self.status.module), overview.conflicts.get(self.status.module)
+        is_met = trouble is not None and trouble.trouble != "recovering" and (trouble.failures or not self.status.error)
+        reason = trouble.words if trouble is not None and is_met else ""
+        conflict = f"processes have {count} different settings for it" if count else ""
+        state = overview.queue_states.get(self.status.module)
+        queue = f"its queue is {state}: `toolfleet queues list`" if state else ""
+        return "; ".join(filter(None, (self.status.error, reason, conflict, queue)))
+
+    def shown(self, overview: "ModuleOverview") -> dict[str, object]:
+        """As programs read it."""
+        entry = overview.entries.get(self.status.module)
+        return {
+            **self.status.model_dump(mode="json", exclude={"sources"}),
+            "url": shown_url(self.url),
+            "state": self.state,
+            "lane": self.lane,
+            "workers": self.workers,
+            "queue": overview.queue_states.get(self.status.module, "open"),
+            "origin": None if entry is None else entry.origin,
+            "conflicts": overview.conflicts.get(self.status.module, 0),
+            "replicas": replicas_of(self.status.module, overview),
+            "refused_hosts": refused_of(self.status.module, overview),
+        }
+
+
+def _who(module: str, overview: "ModuleOverview") -> tuple[str, int]:
+    """The lane that serves a module, and how many workers do."""
+    return overview.lanes.get(module, "fast"), overview.workers.get(module, 0)
+
+
+def _place(module: str, settings: Settings, overview: "ModuleOverview") -> str:
+    """Its URL, or the import path of the functions that are the module; the scheduler has neither."""
+    own = settings.module_services.get(module) or (settings.local_tools if module == LOCAL else None)
+    entry = overview.entries.get(module)
+    return own or (entry.url if entry is not None and entry.url else "-")
+
+
+def _tools(status: ModuleStatus) -> str:
+    """How many there are, and how many of these are not in effect as they are offered."""
+    exceptions = {
+        "closed": len(status.closed_tools),
+        "disabled": status.disabled,
+        "withheld": status.withheld,
+        "drifted": status.drifted,
+    }
+    counts = ", ".join(f"{count} {what}" for what, count in exceptions.items() if count)
+    return f"{status.tools} ({counts})" if counts else f"{status.tools}"
+
+
+def _state(status: ModuleStatus, overview: "ModuleOverview") -> str:
+    """Return the state of a module: first what calls have met (`away`: it is left alone, `recovering`, `failing`), then what the last look has found.
+
+    A module whose hosts are all gone is `away`, too. `stale`: there are tools, but the last look has failed, or was too long ago; `unknown`: nobody has looked yet; `failed`: of
+    the workers' own functions some cannot be imported.
+    """
+    trouble, entry = overview.troubles.get(status.module), overview.entries.get(status.module)
+    if (
+        isinstance(entry, AnnouncedModule)
+        and not entry.replicas
+        and (trouble is None or trouble.trouble != "not ready")
+    ):
+        return "away"
+    if trouble is not None:
+        return trouble.trouble
+    from toolfleet_registry.directory.probe_failures import LOCAL_FAULT, state_without_manifest  # noqa: PLC0415 - loads Redis
+
+    if status.age_seconds is None and not status.ok and not status.tools:
+        return state_without_manifest(None if status.error == NEVER_PROBED else status.error)
+    if status.error is not None and status.error.startswith(LOCAL_FAULT):
+        return "failed"
+    return "stale" if status.is_stale or not status.ok else "ok"

@@ -1,1 +1,0 @@
-"""Answers the commands about queues: how each is, and what operators do to it."""

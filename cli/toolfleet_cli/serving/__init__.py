@@ -1,1 +1,0 @@
-"""Serves the fleet to others from this process."""

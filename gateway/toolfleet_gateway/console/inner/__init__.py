@@ -1,1 +1,0 @@
-"""Asks the gateway's own routes, as a client of it would."""

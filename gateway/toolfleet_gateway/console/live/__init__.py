@@ -1,1 +1,0 @@
-"""Reads how the fleet is doing, for all who watch."""

@@ -1,1 +1,0 @@
-"""Writes pages out of templates, and forms out of schemas."""

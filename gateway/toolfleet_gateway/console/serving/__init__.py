@@ -1,1 +1,0 @@
-"""Reads what browsers send, and sends files and headers."""

@@ -1,1 +1,0 @@
-"""Describes pages, and requests of who is signed in."""

@@ -1,1 +1,0 @@
-"""Takes the requests of outside systems that end jobs."""

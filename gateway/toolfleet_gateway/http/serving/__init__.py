@@ -1,1 +1,0 @@
-"""Serves an app by uvicorn, within limits of its connections."""

@@ -1,1 +1,0 @@
-"""Starts, shows and cancels jobs of those who come in over HTTP."""

@@ -1,1 +1,0 @@
-"""Asks MCP clients whether calls of their own may begin, where the rules let them say so."""

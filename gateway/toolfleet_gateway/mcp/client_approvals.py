@@ -1,0 +1,115 @@
+"""Finds the approval that a client's call waits for, asks the client where it may decide, and takes its vote.
+
+A vote is given in the name and with the rights of whoever answers, by the same service as any other: it is judged there.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from mcp.shared.exceptions import MCPError
+from redis.exceptions import ResponseError
+
+from toolfleet_gateway.approvals.deciding import approver_of
+from toolfleet_gateway.approvals.wording import waits_for
+from toolfleet_gateway.mcp.approval_forms import APPROVAL, form_of, vote_in
+from toolfleet_gateway.mcp.view import McpView
+from toolfleet_registry.contracts.inputs import InputRequest, PendingInput
+from toolfleet_registry.errors import ApprovalNotTaken, FleetError
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.approvals.approvers import refusal_of_approver
+from toolfleet_tasks.approvals.shown import shown
+from toolfleet_tasks.calls.begun_handle import BegunHandle
+from toolfleet_tasks.client.fleet import ToolFleet
+
+log = get_logger(__name__)
+
+AskOlder: TypeAlias = Callable[[PendingInput], Awaitable[dict[str, Any]]]
+_READ_SECONDS = 5.0
+_POLL_SECONDS = 1.0  # between two looks at whether others have decided
+
+
+@dataclass(frozen=True, slots=True)
+class CallApproval:
+    """An approval that a call waits for. `question`: what its client is asked, if it may decide."""
+
+    approval_id: str
+    binding: str
+    expires_at: float
+    sentence: str
+    question: InputRequest | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a program may go by; the time in seconds since the epoch."""
+        return {"approval_id": self.approval_id, "expires_at": self.expires_at}
+
+
+class ClientApprovals:
+    """Those of one gateway's clients. Whoever may not decide by the rules is never asked, and their vote is not taken."""
+
+    def __init__(self, fleet: ToolFleet) -> None:
+        self._fleet = fleet
+
+    async def waited_for(self, view: McpView, handle: BegunHandle) -> CallApproval | None:
+        """The approval, if the call waits for one now; `None` also where Redis does not answer: then nobody is asked."""
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                found = await self._fleet.approvals.show(handle.id)
+        except (FleetError, OSError, ResponseError):
+            return None
+        if not found.is_open:
+            return None
+        approver, sentence = approver_of(view.who), waits_for(found)
+        may = refusal_of_approver(found.request, approver, found.votes) is None
+        question = form_of(shown(found, approver), sentence) if may else None
+        return CallApproval(found.approval_id, found.request.binding, found.request.expires_at, sentence, question)
+
+    async def vote(self, view: McpView, call_id: str, binding: str, answer: Any) -> bool:
+        """Take what a person has answered who was shown the call of this `binding`. False: it was another one by then.
+
+        An answer that comes too late, again, or of somebody who may not decide, changes nothing. Raises `ValueError` for what is no
+        answer, and `FleetUnavailable`: then it may have been taken, and the same answer may be given again.
+        """
+        said, approver = vote_in(answer), approver_of(view.who)
+        if said.decision == "dismissed":
+            return True
+        decide = self._fleet.approvals.approve if said.decision == "approve" else self._fleet.approvals.reject
+        try:
+            await decide(call_id, approver, reason=said.reason, seen=binding)
+        except ApprovalNotTaken as exc:
+            log.info("approval_vote_not_taken", approval_id=call_id, by=approver.name, reason=exc.reason)
+            return exc.reason != "changed"
+        return True
+
+    async def ask_older(self, view: McpView, handle: BegunHandle, asked: CallApproval, ask: AskOlder) -> None:
+        """Have an older client decide, unless others do so first. One that does not answer leaves it to them. Raises `FleetUnavailable`."""
+        if asked.question is None:
+            return
+        question = PendingInput(round=1, requests={APPROVAL: asked.question})
+        asking = asyncio.create_task(_answered(ask, question), name="toolfleet-mcp-approval")
+        deciding = asyncio.create_task(_decided(handle), name="toolfleet-mcp-decided")
+        both: set[asyncio.Task[Any]] = {asking, deciding}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done() and (answer := asking.result()) is not None:
+                await self.vote(view, handle.id, asked.binding, answer)
+        except ValueError as exc:
+            log.info("approval_answer_ignored", approval_id=handle.id, reason=str(exc))
+        finally:
+            await end(both)
+
+
+async def _answered(ask: AskOlder, question: PendingInput) -> Any:
+    try:
+        return (await ask(question)).get(APPROVAL)
+    except MCPError as exc:
+        log.info("approval_not_answered", reason=exc.error.message)
+        return None
+
+
+async def _decided(handle: BegunHandle) -> None:
+    while await handle.status() in {"waiting_approval", "unknown"} and await handle.end_within(_POLL_SECONDS) is None:
+        pass

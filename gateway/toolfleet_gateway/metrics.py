@@ -1,0 +1,162 @@
+"""Answers for the metrics of the gateway and of the fleet, and says how many workers a lane needs."""
+
+import asyncio
+import concurrent.futures
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from pydantic import BaseModel
+from redis.asyncio import Redis
+from starlette.responses import Response
+
+from toolfleet_gateway.http.answers import json_answer
+from toolfleet_gateway.http.problem_answers import unavailable
+from toolfleet_gateway.http.problems import Problem
+from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
+from toolfleet_gateway.roles import needing
+from toolfleet_registry.metrics import process_recorder
+from toolfleet_registry.metrics.exposition import CONTENT_TYPE, Exposition
+from toolfleet_registry.metrics.recorder import Sample
+from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.urls import is_redis_url
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.metrics.endpoint import MetricsEndpoint
+from toolfleet_tasks.metrics.fleet_facts import LANES, FleetReader, Lane
+from toolfleet_tasks.metrics.fleet_metrics import READ_SECONDS, FleetMetrics
+from toolfleet_tasks.metrics.lane_load import LaneLoad, lane_load
+from toolfleet_tasks.metrics.sampler import ProcessSampler
+
+_REDIS_SECONDS = 2.0  # for one answer
+_LOOP_SECONDS = READ_SECONDS + 1.0  # for a loop that may stand still
+
+
+class GatewayMetrics:
+    """`fleet` has the facts of the fleet."""
+
+    def __init__(self, settings: Settings, fleet: FleetMetrics) -> None:
+        recorder = process_recorder.start(most_names=settings.metrics_tools)
+        self.fleet = fleet
+        self._exposition = Exposition(recorder)
+        self._loop = asyncio.get_running_loop()
+        self._sampler = ProcessSampler(recorder)
+
+    async def text(self) -> bytes:
+        """All of it, as Prometheus reads it. Takes some seconds at most, and raises nothing for a Redis that is away."""
+        return self._exposition.text(await self.fleet.samples())
+
+    def text_now(self) -> bytes:
+        """The same from another thread; where the loop stands still, without the fleet."""
+        samples: Iterable[Sample] = ()
+        asking = asyncio.run_coroutine_threadsafe(self.fleet.samples(), self._loop)
+        try:
+            samples = asking.result(_LOOP_SECONDS)
+        except (concurrent.futures.CancelledError, TimeoutError):
+            asking.cancel()
+        return self._exposition.text(samples)
+
+    async def sample(self) -> None:
+        """Measure the loop until cancelled."""
+        await self._sampler.keep()
+
+
+@asynccontextmanager
+async def gateway_metrics(settings: Settings) -> AsyncGenerator[GatewayMetrics]:
+    """Those of the running gateway; with the settings' port they are answered there as well. Raises `SettingsError`."""
+    async with AsyncExitStack() as stack:
+        redis = await _client(stack, settings, str(settings.redis_url))
+        is_elsewhere = settings.broker != settings.redis_url and is_redis_url(str(settings.broker))
+        broker = await _client(stack, settings, str(settings.broker)) if is_elsewhere else None
+        reader = FleetReader(redis, settings, broker=broker)
+        stack.callback(reader.close)
+        metrics = GatewayMetrics(settings, FleetMetrics(reader, settings))
+        endpoint = MetricsEndpoint(settings, metrics.text_now)
+        endpoint.start()
+        sampling = asyncio.create_task(metrics.sample(), name="toolfleet-metrics")
+        try:
+            yield metrics
+        finally:
+            await end([sampling])
+            await asyncio.to_thread(endpoint.close)
+            process_recorder.stop()
+
+
+async def _client(stack: AsyncExitStack, settings: Settings, url: str) -> Redis:
+    return await stack.enter_async_context(
+        async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS)
+    )
+
+
+class LaneScale(BaseModel):
+    """How many workers a lane needs, and why."""
+
+    lane: str
+    """`fast` or `slow`."""
+    workers_wanted: int
+    """`(running + waiting) / slots`, rounded up: so that each of its calls has a slot."""
+    running: int
+    """Calls that its workers run, as they said within the last second or two."""
+    waiting: int
+    """Calls that wait in the queues of its modules, those that are paused left out."""
+    paused: int = 0
+    """Calls that wait in queues which operators have paused: they need no worker."""
+    slots: int
+    """Calls that one of its workers runs at once."""
+    workers: int
+    """Its workers that live."""
+    oldest_seconds: float | None = None
+    """Since when the oldest of the waiting calls has waited. Left out where nobody knows it, as with RabbitMQ."""
+
+
+def metrics_routes(metrics: GatewayMetrics, settings: Settings) -> list[AnyRoute]:
+    """Both, for viewers."""
+
+    async def written(_: RouteRequest[None, None]) -> Response:
+        return Response(await metrics.text(), media_type=None, headers={"content-type": CONTENT_TYPE})
+
+    async def scale(request: RouteRequest[None, None]) -> Response:
+        lane: Lane | None = next((lane for lane in LANES if lane == request.path["lane"]), None)
+        if lane is None:
+            raise Problem(404, "unknown_lane", "There are the lanes fast and slow.")
+        facts = await metrics.fleet.facts()
+        if facts is None:  # no number: whoever scales by it must keep what there is
+            raise unavailable("Nobody knows what the lane needs: Redis does not answer.")
+        load = lane_load(facts, lane, usual_slots=settings.worker_concurrency)
+        if load is None:
+            raise unavailable("Nobody knows what the lane needs: the broker does not answer.")
+        return json_answer(_scale_of(load))
+
+    return [
+        Route(
+            method="GET",
+            path="/metrics",
+            name="getMetrics",
+            summary="Metrics of this gateway and of the fleet, for Prometheus; for viewers",
+            handle=needing("viewer", written),
+            answers={200: Answer("Metrics in Prometheus's text format.", media="text/plain")},
+            tag="operations",
+        ),
+        Route(
+            method="GET",
+            path="/scale/{lane}",
+            name="getLaneScale",
+            summary="How many workers a lane needs; for viewers",
+            handle=needing("viewer", scale),
+            answers={200: Answer("What runs and waits, and how many workers that needs.", LaneScale)},
+            problems=(404, 503),
+            tag="operations",
+        ),
+    ]
+
+
+def _scale_of(load: LaneLoad) -> LaneScale:
+    return LaneScale(
+        lane=load.lane,
+        workers_wanted=load.wanted,
+        running=load.running,
+        waiting=load.waiting,
+        paused=load.paused,
+        slots=load.slots,
+        workers=load.workers,
+        oldest_seconds=None if load.oldest_seconds is None else round(load.oldest_seconds, 3),
+    )

@@ -1,1 +1,0 @@
-"""Answers operators about queues."""

@@ -1,1 +1,0 @@
-"""Decides what the holder of a key may do as an operator."""

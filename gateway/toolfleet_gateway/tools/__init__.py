@@ -1,1 +1,0 @@
-"""Shows the tools that a caller may use, in the forms that clients and model providers take."""
