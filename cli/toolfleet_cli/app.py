@@ -50,7 +50,7 @@ _NAMES = [name for names in _COMMANDS.values() for name in names] + [*_GROUPS.va
 _COMPLETION = "_TOOLFLEET_COMPLETE"  # a shell asks for what could follow, by this variable
 
 # The help loads none of the modules that these sentences are from. A test compares them.
-SUMMARIES: Mapping[str, str] = {
+_SUMMARIES: Mapping[str, str] = {
     "up": "Run a whole fleet here, in the foreground: Redis, workers, beat, Flower, a gateway; in a clone the example modules, too.",
     "demo": "Play an agent's day on a fleet of its own, which is gone afterwards. Runs from a clone of the project.",
     "worker": "Run calls, until SIGTERM: then finish those that run. Prints `toolfleet worker ready lane=…` when it is.",
@@ -103,7 +103,7 @@ def outline() -> typer.Typer:
     """Make the command line with every command's name and sentence, and nothing behind them: for help, and for mistakes."""
     app = _bare_command_line()
     for name in _NAMES:
-        app.command(name, help=SUMMARIES.get(name))(_nothing)
+        app.command(name, help=_SUMMARIES.get(name))(_nothing)
     return app
 
 

@@ -31,7 +31,7 @@ from toolfleet_tasks.client.fleet import ToolFleet
 
 log = get_logger(__name__)
 
-FOLLOWING = "following"
+_FOLLOWING = "following"
 """The kind of the first event."""
 
 _EVERYBODY = Caller(permission="owner", allowed_modules="*")
@@ -70,7 +70,7 @@ class FeedEvent:
 EVENTS_LOST = FeedEvent("events_lost", {})
 """Events are gone that were not heard of: look at all tools anew."""
 
-KINDS = (
+_KINDS = (
     "state",
     *(f"tool_{kind}" for kind in EVENT_KINDS),
     "tool_load_error",
@@ -102,7 +102,7 @@ class Listener:
         return reaches(module, self._modules)
 
 
-def of_registry(event: RegistryEvent, needs: str | None) -> FeedEvent:
+def _of_registry(event: RegistryEvent, needs: str | None) -> FeedEvent:
     """What has happened to a tool."""
     data = event.model_dump(mode="json", exclude_none=True, exclude={"id", "kind"})
     module = event.tool_name.partition(".")[0]
@@ -146,7 +146,7 @@ class EventFeed:
         """
         with self._subscribed() as subscription:
             position = await self._position()
-            yield FeedEvent(FOLLOWING, {}, position or None if after is None else None)
+            yield FeedEvent(_FOLLOWING, {}, position or None if after is None else None)
             if after is not None:
                 async for event in self._missed(after, position):
                     yield event
@@ -196,13 +196,13 @@ class EventFeed:
                 yield EVENTS_LOST
                 return
             if event.id <= until:
-                yield of_registry(event, await self._needed(event))
+                yield _of_registry(event, await self._needed(event))
 
     async def _follow_registry(self, follower: RegistryEvents) -> None:
         while True:
             try:
                 async for event in follower:
-                    self._publish(of_registry(event, await self._needed(event)))
+                    self._publish(_of_registry(event, await self._needed(event)))
             except RegistryEventsLost:
                 self._publish(EVENTS_LOST)
             except FleetUnavailable as exc:
@@ -279,7 +279,7 @@ def event_routes(fleet: ToolFleet, settings: Settings, streams: OpenStreams) -> 
             summary="What happens to tools and modules: a stream that goes on",
             handle=about.stream,
             headers=(_LAST_ID,),
-            answers={200: Answer("First `state`, then what happens.", media=MEDIA_TYPE, events=dict.fromkeys(KINDS))},
+            answers={200: Answer("First `state`, then what happens.", media=MEDIA_TYPE, events=dict.fromkeys(_KINDS))},
             tag="tools",
         )
     ]
@@ -304,7 +304,7 @@ class _AboutEvents:
         try:
             async with aclosing(self._feed.events(last)) as events:
                 async for event in events:
-                    if event.kind == FOLLOWING:
+                    if event.kind == _FOLLOWING:
                         yield await self._state(listener, event.id)
                     elif listener.may_hear(event):
                         yield event.sent()

@@ -30,7 +30,7 @@ from toolfleet_registry.system.offload import aside
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.operations.tool_reload import reload_tools
 
-PROGRAMMATIC = "programmatic"
+_PROGRAMMATIC = "programmatic"
 """The source of a tool that stands in no file of a tool folder."""
 
 _LONGEST = 512  # characters of a cursor: a tool's name has 256 at most
@@ -119,7 +119,7 @@ class ReloadReport(BaseModel):
 
 def shown_tool(tool: ToolDefinition, place: ToolSource | None) -> ShownTool:
     """The tool with its place, if it has one."""
-    source = PROGRAMMATIC if place is None else place.file
+    source = _PROGRAMMATIC if place is None else place.file
     module = tool.name.partition(".")[0] if place is None else place.python_module
     # Judged already: to validate each again would be most of a listing's time.
     return ShownTool.model_construct(

@@ -24,7 +24,7 @@ _PARENT, _STATE = TRACEPARENT.encode(), TRACESTATE.encode()
 
 _BAD = 500
 
-TOOL_ERROR: Final = "tool_error"
+_TOOL_ERROR: Final = "tool_error"
 """The type of the error of a result that is one."""
 
 
@@ -107,7 +107,7 @@ async def _run(span: OpenSpan, number: str | int, run: Callable[[], Awaitable[di
     try:
         result = await run()
         if result.get("isError"):
-            span.fail(TOOL_ERROR)
+            span.fail(_TOOL_ERROR)
     except MCPError as exc:
         span.note({names.RPC_STATUS_CODE: str(exc.code)})
         span.fail(str(exc.code))

@@ -56,7 +56,7 @@ class TooMuch(Exception):
     """An evaluation has taken as many steps as it may."""
 
 
-UNANSWERED = (JMESPathError, ValueError, TypeError, RecursionError, ArithmeticError, TooMuch)
+_UNANSWERED = (JMESPathError, ValueError, TypeError, RecursionError, ArithmeticError, TooMuch)
 """What asking something of a value may raise, when that is not as it is expected, or too large."""
 
 
@@ -161,7 +161,7 @@ def _arity(name: Any) -> int:
     return len(Functions.FUNCTION_TABLE[name]["signature"])
 
 
-def is_scalar(value: Any) -> bool:
+def _is_scalar(value: Any) -> bool:
     """Whether it holds nothing else."""
     return value is None or isinstance(value, str | int | float | bool)
 
@@ -176,7 +176,7 @@ def _literal(value: Any) -> dict[str, Any]:
 
 
 def _is_literal(value: Any, *, is_searched: bool) -> bool:
-    return is_scalar(value) or (is_searched and isinstance(value, list) and all(is_scalar(one) for one in value))
+    return _is_scalar(value) or (is_searched and isinstance(value, list) and all(_is_scalar(one) for one in value))
 
 
 def check_condition(condition: Condition) -> None:
@@ -189,7 +189,7 @@ def check_condition(condition: Condition) -> None:
     for path, wanted in condition.items():
         parsed(path)
         values = wanted if isinstance(wanted, list) else [wanted]
-        if not 0 < len(values) <= _MOST_VALUES or not all(is_scalar(value) for value in values):
+        if not 0 < len(values) <= _MOST_VALUES or not all(_is_scalar(value) for value in values):
             raise ValueError(
                 f"The condition on {shown(path)} must have a text, a number, a truth value, null, or a list of 1 to "
                 f"{_MOST_VALUES} of these."
@@ -204,7 +204,7 @@ def fulfils(condition: Condition, value: Any) -> bool:
             found = walk.found(condition, value)
             return found not in ("", [], {}, None) and found is not False
         return bool(condition) and all(_is_among(walk.found(path, value), wanted) for path, wanted in condition.items())
-    except UNANSWERED:
+    except _UNANSWERED:
         return False
 
 
@@ -222,7 +222,7 @@ def missing_path(condition: Condition, value: Any) -> str | None:
             ),
             None,
         )
-    except UNANSWERED:
+    except _UNANSWERED:
         return None
 
 
@@ -275,7 +275,7 @@ def values_for(arguments: Mapping[str, Any], start_result: Any) -> Filling:
             if size > _MOST_CHARACTERS:
                 text = f"What the poll takes from the start's result has more than {_MOST_CHARACTERS:,} characters."
                 return Filling({}, text)
-    except UNANSWERED:
+    except _UNANSWERED:
         return Filling({}, "The poll's arguments cannot be taken from the start's result.")
     return Filling(values)
 

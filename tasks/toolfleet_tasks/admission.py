@@ -201,7 +201,7 @@ class AdmissionControl:
     def _intent_of(self, call: PublishedCall, now: float) -> tuple[str, int, str]:
         kept = kept_seconds(call.idempotency_key, self._settings)
         kept = max(kept, math.ceil(call.deadline_at - now) + _MARGIN_SECONDS)
-        return self._keys.intent(call.user_id, call.idempotency_key or ""), kept, f"{digest_asked(call)} {int(now)}"
+        return self._keys.intent(call.user_id, call.idempotency_key or ""), kept, f"{_digest_asked(call)} {int(now)}"
 
     def _limits_of(self, call: PublishedCall) -> dict[str, Any]:
         limits = limits_of_call(call, call.terms, self._settings)
@@ -281,7 +281,7 @@ def digest_of(call: PublishedCall) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def digest_asked(call: PublishedCall) -> str:
+def _digest_asked(call: PublishedCall) -> str:
     """The same of what its agent has asked for: whoever approved the call may have edited it, and a repeat joins it all the same."""
     edited = None if call.approval is None else call.approval.asked
     return edited or digest_of(call)

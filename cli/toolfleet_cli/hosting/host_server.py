@@ -80,7 +80,7 @@ class HostMetrics:
 
 
 @contextmanager
-def host_metrics(settings: Settings | None, module: str) -> Generator[HostMetrics | None]:
+def _host_metrics(settings: Settings | None, module: str) -> Generator[HostMetrics | None]:
     """Answer for them at the settings' port, if these name one; else there are none. Raises `SettingsError` without the library."""
     if settings is None or settings.metrics_port is None:
         yield None
@@ -198,7 +198,7 @@ def serve_host(
     for name in ("httpx", "watchfiles"):  # which tell of each request, and of each change
         logging.getLogger(name).setLevel(logging.WARNING)
     hide_process()  # its tools are this user's processes, too: they must not read its key from its environment
-    with listening_socket(address, port) as listener, host_metrics(metered_by, host.name) as metrics:
+    with listening_socket(address, port) as listener, _host_metrics(metered_by, host.name) as metrics:
         port = listener.getsockname()[1]
         announcer = None
         if announced_by is not None and announced_by.redis_url is not None:

@@ -43,8 +43,8 @@ def mcp_host(settings: Settings, spec: McpSpec, *, name: str, beside: Path, conf
     check_host_name(name)
     for logger in ("client", "mcp", "httpx2", "httpcore2"):  # they may say what a server has sent, secrets included
         logging.getLogger(logger).setLevel(logging.CRITICAL)
-    options = options_of(settings, spec, name, beside=beside, config=config)
-    return McpHost(options, listener=ChangeNotice(settings), watches=watches_of(settings, name))
+    options = _options_of(settings, spec, name, beside=beside, config=config)
+    return McpHost(options, listener=ChangeNotice(settings), watches=_watches_of(settings, name))
 
 
 def oauth_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path) -> tuple[OAuthOptions, dict[str, str]]:
@@ -53,11 +53,13 @@ def oauth_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path) -> t
     if spec.url is None or spec.oauth is None:
         raise SettingsError(f"Nobody logs in for {name!r}: it has no table `oauth`.")
     secrets = _secrets_of(spec, settings, beside)
-    options = oauth_options(settings, spec.oauth, spec.url, name, secrets, beside=beside)
+    options = _oauth_options(settings, spec.oauth, spec.url, name, secrets, beside=beside)
     return options, _filled(spec.headers, secrets)
 
 
-def options_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path, config: Path | None = None) -> McpOptions:
+def _options_of(
+    settings: Settings, spec: McpSpec, name: str, *, beside: Path, config: Path | None = None
+) -> McpOptions:
     """How a server is served by these settings. Raises `SettingsError` as `mcp_host` does."""
     secrets = _secrets_of(spec, settings, beside)
     _check_arguments(name, (*spec.command, spec.url or ""))
@@ -72,7 +74,7 @@ def options_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path, co
     else:
         server = HttpServer(spec.url, _filled(spec.headers, secrets))
         if spec.oauth is not None:
-            oauth = oauth_options(settings, spec.oauth, spec.url, name, secrets, beside=beside)
+            oauth = _oauth_options(settings, spec.oauth, spec.url, name, secrets, beside=beside)
             server = replace(server, authorizer=Authorizer(oauth.from_file(config), secrets=secrets))
     return McpOptions(
         name,
@@ -96,7 +98,7 @@ def options_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path, co
 
 def _secrets_of(spec: McpSpec, settings: Settings, beside: Path) -> Secrets:
     """Those that are named, those that stand in `env`, `headers` and `oauth`, and what is written there that looks like one."""
-    texts = {**spec.env, **spec.headers, **oauth_texts(spec.oauth)}
+    texts = {**spec.env, **spec.headers, **_oauth_texts(spec.oauth)}
     named = dict.fromkeys([*spec.secrets, *(place for text in texts.values() for place in _NAMED_SECRET.findall(text))])
     read = read_secrets(named, settings.secrets, folder=beside)
     written = {
@@ -129,17 +131,17 @@ def _filled(texts: Mapping[str, str], secrets: Secrets) -> dict[str, str]:
         raise SettingsError(str(exc)) from None
 
 
-def oauth_texts(spec: OAuthSpec | None) -> dict[str, str]:
+def _oauth_texts(spec: OAuthSpec | None) -> dict[str, str]:
     """What of it names secrets."""
     texts = {} if spec is None else {"client_secret": spec.client_secret, "private_key": spec.private_key}
     return {field: text for field, text in texts.items() if text is not None}
 
 
-def oauth_options(
+def _oauth_options(
     settings: Settings, spec: OAuthSpec, url: str, name: str, secrets: Secrets, *, beside: Path
 ) -> OAuthOptions:
     """The options for the server at `url`, which is the module `name`. Raises `SettingsError`, which shows no value."""
-    filled = {field: secrets.fill(text) for field, text in oauth_texts(spec).items()}
+    filled = {field: secrets.fill(text) for field, text in _oauth_texts(spec).items()}
     private_key = filled.get("private_key")
     if private_key is not None:
         try:
@@ -190,6 +192,6 @@ class RedisWatches:
         return self._redis
 
 
-def watches_of(settings: Settings, module: str) -> RedisWatches | None:
+def _watches_of(settings: Settings, module: str) -> RedisWatches | None:
     """Those of a module, where the settings name a Redis: without one nobody could be told."""
     return None if settings.redis_url is None else RedisWatches(settings, module)

@@ -67,7 +67,7 @@ def log_in(settings: Settings, spec: McpSpec, name: str, say: Say, *, beside: Pa
 async def _logged_in(options: OAuthOptions, spec: McpSpec, headers: Mapping[str, str], say: Say, seconds: float) -> int:
     """How many tools the server has for who has logged in. Raises `AuthorizationAway`, `AuthorizationRefused` and `ServerAway`."""
     assert spec.oauth is not None  # noqa: S101 - there are options
-    async with login_page(spec.oauth.redirect_port, seconds, say) as page:
+    async with _login_page(spec.oauth.redirect_port, seconds, say) as page:
         await log_in_person(options, headers, page)
     transport = partial(http_transport, HttpServer(options.url, headers, Authorizer(options)))
     session = await McpSession.open(transport, _unheard, _unheard, seconds=spec.handshake_seconds)
@@ -136,7 +136,7 @@ class LoginPage:
 
 
 @asynccontextmanager
-async def login_page(port: int, seconds: float, say: Callable[[str], None]) -> AsyncGenerator[LoginPage]:
+async def _login_page(port: int, seconds: float, say: Callable[[str], None]) -> AsyncGenerator[LoginPage]:
     """Serve one at this port, or at one that is free; `say` prints the address. Raises `SettingsError` if the port is taken."""
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -45,7 +45,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.control.server_check import faults_of
 from toolfleet_tasks.queues import Lane, lane_of
 
-READY_SECONDS = 60.0
+_READY_SECONDS = 60.0
 """For one group of processes to be ready: several Pythons start at once, perhaps on a small and busy machine."""
 
 _MODULES_SECONDS = 20.0
@@ -136,7 +136,7 @@ class LocalFleet:
         lanes = {child.name.removeprefix(_WORKER) for child in self._workers()} | {*_lanes(settings)}
         new = [worker_program(lane, settings, generation=self._generation) for lane in _LANES if lane in lanes]
         with self._signals.held():
-            until = time.monotonic() + READY_SECONDS
+            until = time.monotonic() + _READY_SECONDS
             self._change = _Change(settings, self._workers(), self._supervisor.start(new), until)
 
     @property
@@ -351,7 +351,7 @@ class _Start:
         self._run(watchers, workers)
         return _Found(flower_url, login_file, gateway_url, self._gateway_key)
 
-    def _run(self, *groups: list[Program], seconds: float = READY_SECONDS) -> None:
+    def _run(self, *groups: list[Program], seconds: float = _READY_SECONDS) -> None:
         children = [child for group in groups for child in self.supervisor.start(group)]
         self.supervisor.wait_ready(children, seconds=seconds, check=self.signals.check)
 

@@ -41,7 +41,7 @@ def redis_program(folder: Path, port: int, *, lock: int) -> Program:
     return Program(
         "redis",
         [*redis_command(folder, port), "--user", "default", *_DATA_ONLY.split()],
-        is_ready=is_redis(port),
+        is_ready=_is_redis(port),
         env=no_secrets(),
         pass_fds=(lock,),
         patience_seconds=STOP_SECONDS,
@@ -179,6 +179,6 @@ def serves(port: int, path: str) -> Callable[[Child], bool]:
     return is_ready
 
 
-def is_redis(port: int) -> Callable[[Child], bool]:
+def _is_redis(port: int) -> Callable[[Child], bool]:
     """It is the Redis server that answers on this port."""
     return lambda child: is_ours(port, child.pid)

@@ -47,7 +47,7 @@ def approval_routes(fleet: ToolFleet, streams: OpenStreams) -> list[AnyRoute]:
             answers={200: Answer("Those that expire next first.", ApprovalList)},
             tag="approvals",
         ),
-        approval_stream(fleet, streams),
+        _approval_stream(fleet, streams),
         Route(
             method="GET",
             path=_ONE,
@@ -112,7 +112,7 @@ def _absent() -> Problem:
     return not_found("There is no such approval, or not any more.")
 
 
-def approval_stream(fleet: ToolFleet, streams: OpenStreams) -> AnyRoute:
+def _approval_stream(fleet: ToolFleet, streams: OpenStreams) -> AnyRoute:
     """The stream. Any gateway goes on where another one has ended."""
     about = _Stream(fleet, streams)
     return Route(

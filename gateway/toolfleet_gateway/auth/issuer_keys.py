@@ -19,7 +19,7 @@ from toolfleet_registry.time import fleet_clock
 
 _log = get_logger(__name__)
 
-MOST_KEYS: Final = 100
+_MOST_KEYS: Final = 100
 """Of a set: more would be read with each refresh."""
 
 _RSA_BITS = 2048  # a shorter key can be broken
@@ -50,12 +50,12 @@ class IssuerKey:
     key: Any
 
 
-def read_key_set(document: Mapping[str, Any], allowed: Collection[str]) -> list[IssuerKey]:
+def _read_key_set(document: Mapping[str, Any], allowed: Collection[str]) -> list[IssuerKey]:
     """The keys for signatures by allowed algorithms; of others, of secrets and of what cannot be read there is none."""
     listed = document.get("keys")
     if not isinstance(listed, Sequence):
         return []
-    found = (_read(each, allowed) for each in listed[:MOST_KEYS] if isinstance(each, Mapping))
+    found = (_read(each, allowed) for each in listed[:_MOST_KEYS] if isinstance(each, Mapping))
     return [key for key in found if key is not None]
 
 
@@ -97,7 +97,7 @@ def _public_key(fields: Mapping[str, Any], key_id: str | None, algorithms: froze
     return IssuerKey(key_id, algorithms, key)
 
 
-async def find_jwks_url(issuer: str, get: GetDocument) -> str:
+async def _find_jwks_url(issuer: str, get: GetDocument) -> str:
     """The URL of its keys. Raises `NoDocument`."""
     last: NoDocument = DocumentNotFound(f"{issuer} has no metadata")
     for url in _metadata_urls(issuer):
@@ -216,8 +216,8 @@ class IssuerKeys:
             _log.warning("issuer_keys_unreadable", issuer=self._issuer, error=str(exc), known=len(self._keys))
 
     async def _get_keys(self) -> Sequence[IssuerKey]:
-        url = self._jwks_url or await find_jwks_url(self._issuer, self._get)
-        keys = read_key_set(await self._get(url), self._algorithms)
+        url = self._jwks_url or await _find_jwks_url(self._issuer, self._get)
+        keys = _read_key_set(await self._get(url), self._algorithms)
         if not keys:
             raise NoDocument(f"{url} has no key for {', '.join(sorted(self._algorithms))}")
         return keys

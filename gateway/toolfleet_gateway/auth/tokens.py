@@ -21,7 +21,7 @@ from toolfleet_registry.policy.identities import LONGEST
 from toolfleet_registry.system.http_bodies import loads_strict
 from toolfleet_registry.time import fleet_clock
 
-LEEWAY_SECONDS: Final = 30
+_LEEWAY_SECONDS: Final = 30
 """By how much clocks may differ: an issuer's, and ours."""
 
 MOST_GOOD: Final = 1000
@@ -73,7 +73,7 @@ class TokenVerifier:
     async def _verify(self, token: str, audiences: frozenset[str]) -> Identity:
         claims = await self._signed_claims(token)
         expires_at = self._check_claims(claims, audiences)
-        granted = {*words_of(claim_of(claims, "scope")), *words_of(claim_of(claims, "scp"))}
+        granted = {*_words_of(claim_of(claims, "scope")), *_words_of(claim_of(claims, "scp"))}
         if not granted >= {*self.scopes}:
             raise AuthRefused("insufficient-scope", "The token has not all scopes.", scopes=self.scopes)
         return identity_of(claims, self.claims, expires_at=expires_at)
@@ -121,11 +121,11 @@ class TokenVerifier:
         now, expires_at = self.now(), _moment(claims, "exp")
         if expires_at is None:
             raise _invalid("it has no end")
-        if now >= expires_at + LEEWAY_SECONDS:
+        if now >= expires_at + _LEEWAY_SECONDS:
             raise _invalid("it has expired")
-        if max(_moment(claims, "nbf") or 0, _moment(claims, "iat") or 0) > now + LEEWAY_SECONDS:
+        if max(_moment(claims, "nbf") or 0, _moment(claims, "iat") or 0) > now + _LEEWAY_SECONDS:
             raise _invalid("it is not valid yet")
-        return expires_at + LEEWAY_SECONDS
+        return expires_at + _LEEWAY_SECONDS
 
 
 def _moment(claims: Mapping[str, Any], name: str) -> float | None:
@@ -175,7 +175,7 @@ def claim_of(claims: Mapping[str, Any], name: str) -> Any:
     return at
 
 
-def words_of(value: Any) -> list[str]:
+def _words_of(value: Any) -> list[str]:
     """The words of a claim: a list of texts, or one text with spaces or commas between them. Others have none."""
     if isinstance(value, str):
         return value.replace(",", " ").split()
@@ -208,13 +208,13 @@ def _whole_limit(value: Any, name: str) -> int | None:
 
 def _level(value: Any) -> Level:
     """The highest of those that are named, and a guest without any."""
-    words = words_of(value)
+    words = _words_of(value)
     named: list[Level] = [level for level in _LEVELS if words.count(level)]
     return named[-1] if named else "guest"
 
 
 def _role(value: Any) -> Role:
-    words = words_of(value)
+    words = _words_of(value)
     named: list[Role] = [role for role in ROLES if words.count(role)]
     return named[-1] if named else "none"
 
@@ -223,7 +223,7 @@ def _modules(value: Any, name: str) -> frozenset[str] | Literal["*"] | None:
     """Those that are named; `None`, which means all that the permission allows, only where the claim is not there."""
     if value is None:
         return None
-    words = words_of(value)
+    words = _words_of(value)
     if isinstance(value, Sequence) and not isinstance(value, str) and len(words) != len(value):
         raise AuthRefused("invalid-token", f"The token's claim {name!r} must be a list of modules' names.")
     if not isinstance(value, str | Sequence) or len(words) > MOST_MODULES:

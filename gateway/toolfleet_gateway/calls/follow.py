@@ -151,7 +151,7 @@ async def _state_of(handle: BegunHandle) -> CallState:
 async def _events_of(
     handle: BegunHandle, last: str, approvals: AsyncGenerator[ShownApproval]
 ) -> AsyncGenerator[ServerSentEvent]:
-    async with aclosing(reports_of(handle, approvals)) as reports:
+    async with aclosing(_reports_of(handle, approvals)) as reports:
         async for report in reports:
             text = json_text(report, with_none=True)
             if isinstance(report, LogMessage):
@@ -166,7 +166,7 @@ async def _events_of(
         yield ServerSentEvent(_END, json_text(result, with_none=True), f"{handle.id}:{_END}")
 
 
-async def reports_of(handle: BegunHandle, approvals: AsyncGenerator[ShownApproval]) -> AsyncGenerator[Report]:
+async def _reports_of(handle: BegunHandle, approvals: AsyncGenerator[ShownApproval]) -> AsyncGenerator[Report]:
     """What the call says until it ends, and what becomes of its approval."""
     send, receive = anyio.create_memory_object_stream[Report](0)
     sources: list[_Source] = [approvals, handle.progress()]

@@ -1,6 +1,5 @@
 """Reads the forms that browsers send, and refuses what another site has had them send."""
 
-from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
@@ -42,8 +41,3 @@ def fields_of(text: str) -> FormFields:
     except ValueError:
         raise invalid_request(f"There are more than {_MOST_FIELDS} fields.") from None
     return FormFields(pairs)
-
-
-def plain_fields(fields: Mapping[str, str]) -> dict[str, str]:
-    """Without those of which nobody has said anything."""
-    return {name: value for name, value in fields.items() if value != ""}

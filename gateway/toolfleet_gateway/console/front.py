@@ -143,7 +143,7 @@ class ConsoleFront:
         theme = request.cookies.get(THEME, "auto")
         return {
             "visit": visit,
-            "entries": [] if visit is None else entries_for(visit.who),
+            "entries": [] if visit is None else _entries_for(visit.who),
             "below": below,
             "theme": theme if theme in _THEMES else "auto",
             "csrf": "" if visit is None else visit.session.csrf,
@@ -190,7 +190,7 @@ class NavigationEntry:
     role: Role = "viewer"
 
 
-ENTRIES: Final = (
+_ENTRIES: Final = (
     NavigationEntry("/", "Overview"),
     NavigationEntry("/calls", "Calls"),
     NavigationEntry("/approvals", "Approvals", "none"),
@@ -208,6 +208,6 @@ ENTRIES: Final = (
 )
 
 
-def entries_for(who: Identity) -> list[NavigationEntry]:
+def _entries_for(who: Identity) -> list[NavigationEntry]:
     """Those of pages that they may see."""
-    return [entry for entry in ENTRIES if who.has_role(entry.role)]
+    return [entry for entry in _ENTRIES if who.has_role(entry.role)]

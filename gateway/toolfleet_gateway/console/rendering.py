@@ -13,10 +13,10 @@ from markupsafe import Markup
 from toolfleet_registry.policy.module_troubles import TONES
 from toolfleet_registry.time import fleet_clock
 
-LONGEST_TEXT: Final = 20_000
+_LONGEST_TEXT: Final = 20_000
 """Characters of a value that a page shows."""
 
-NONE: Final = "\N{EN DASH}"
+_NONE: Final = "\N{EN DASH}"
 """In the place of what is not there."""
 
 _MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
@@ -59,7 +59,7 @@ class PageTemplates:
 def when(at: float | None) -> Markup | str:
     """A moment (seconds since the epoch) in UTC, with how far it is from now; a dash if there is none."""
     if not isinstance(at, int | float) or not 0 <= at <= _YEARS:
-        return NONE
+        return _NONE
     moment = datetime.fromtimestamp(at, UTC)
     away = at - fleet_clock.now()
     is_near = moment.year == datetime.fromtimestamp(fleet_clock.now(), UTC).year
@@ -75,7 +75,7 @@ def when(at: float | None) -> Markup | str:
 def span(seconds: float | None) -> str:
     """A duration in one or two units."""
     if not isinstance(seconds, int | float):
-        return NONE
+        return _NONE
     if seconds < _MINUTE:
         return f"{seconds:.0f} s" if seconds >= 1 or seconds == 0 else f"{seconds * 1000:.0f} ms"
     if seconds < _HOUR:
@@ -88,14 +88,16 @@ def span(seconds: float | None) -> str:
 def millis(value: float | None) -> str:
     """Milliseconds, in seconds where they are many."""
     if not isinstance(value, int | float):
-        return NONE
+        return _NONE
     return f"{value / 1000:.2f} s" if value >= 1_000 else f"{value:.0f} ms"  # noqa: PLR2004 - a second
 
 
 def pretty(value: Any) -> str:
     """A value as JSON over several lines; its beginning, if it is long."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
-    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}\n… {len(text) - LONGEST_TEXT} characters more"
+    return (
+        text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}\n… {len(text) - _LONGEST_TEXT} characters more"
+    )
 
 
 def brief(value: Any, most: int = 120) -> str:

@@ -35,7 +35,7 @@ from toolfleet_gateway.tracing import TracedPath
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.tracing.port import Tracing
 
-DOCUMENT = "/openapi.json"
+_DOCUMENT = "/openapi.json"
 
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -115,7 +115,7 @@ def _document_route(write: Callable[[], Json]) -> AnyRoute:
 
     return Route(
         method="GET",
-        path=DOCUMENT,
+        path=_DOCUMENT,
         name="openapi",
         summary="This document",
         handle=document,

@@ -36,7 +36,7 @@ _ACCEPTED: Final = (b"application/json", b"text/event-stream")
 _PROGRESS: Final = "progressToken"
 _OTHERS: Final = b"mcp-param-"  # arguments that travel as headers, too
 
-PING: Final = b": still here\r\n\r\n"
+_PING: Final = b": still here\r\n\r\n"
 
 _OK = 200
 _JSON: Final = [(b"content-type", b"application/json")]
@@ -46,7 +46,7 @@ _STREAM: Final = [
     (b"x-accel-buffering", b"no"),
 ]
 
-KEEP_ALIVE_SECONDS: Final = 15.0
+_KEEP_ALIVE_SECONDS: Final = 15.0
 """After so long without a word a client is told that its answer is still to come: proxies cut silent connections."""
 
 
@@ -131,7 +131,7 @@ class LaneAnswer:
         """Say that the answer is still to come."""
         async with self._sending:
             await self._begin()
-            await self._part(PING)
+            await self._part(_PING)
 
     async def result(self, result: Mapping[str, Any]) -> None:
         """End with a result."""
@@ -186,7 +186,7 @@ class ToolCallLane:
         both: set[asyncio.Task[Any]] = {running, gone}
         try:
             while not running.done() and not gone.done():
-                done, _ = await asyncio.wait(both, timeout=KEEP_ALIVE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(both, timeout=_KEEP_ALIVE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     await answer.ping()
             if running.done():

@@ -154,7 +154,7 @@ class Catalog:
         if not manifests and self.modules:
             return False
         noted = {} if self._directory is None else await self._directory.failures.read()
-        failures = newer_failures({**self._state.failures, **noted}, manifests)
+        failures = _newer_failures({**self._state.failures, **noted}, manifests)
         await self._take_over(read, manifests, failures)
         return True
 
@@ -170,7 +170,7 @@ class Catalog:
         return self.statuses()
 
     async def _probe(self) -> None:
-        probes = await probe_modules(self._known, self._settings, imports_local=not self._asks_fleet)
+        probes = await _probe_modules(self._known, self._settings, imports_local=not self._asks_fleet)
         errors = {module: probe.error for module, probe in probes.items() if isinstance(probe, ManifestFailure)}
         found = {module: offered for module, probe in probes.items() if (offered := offered_by(probe)) is not None}
         try:
@@ -188,7 +188,7 @@ class Catalog:
         failures = {module: ProbeFailure(error, now) for module, error in errors.items()}
         if self._directory is not None:
             await self._directory.failures.note(failures, probes.keys() - errors.keys())
-            failures = newer_failures(await self._directory.failures.read() | failures, manifests)
+            failures = _newer_failures(await self._directory.failures.read() | failures, manifests)
         await self._take_over(next(self._reads), manifests, failures)
 
     async def _fleet_has_probed(self) -> bool:
@@ -237,7 +237,7 @@ class Catalog:
         if fault := fault_in_call(call, caller, most_bytes=most, are_small=are_small):
             return refused(call, "invalid_arguments", fault)
         numbers = ToolName.parse(tool.name).module in self._settings.coerce_numbers_modules
-        result = checked_with(context, tool, call.arguments, coerces_numbers=numbers, are_small=are_small)
+        result = _checked_with(context, tool, call.arguments, coerces_numbers=numbers, are_small=are_small)
         if result.arguments is None:
             return refused(call, "invalid_arguments", str(result.fault))
         if result.arguments is not call.arguments and (fault := size_fault(result.arguments, most=most)):
@@ -365,7 +365,7 @@ class Catalog:
             self._shown, self._state = read, CatalogState(manifests, failures, made)
 
 
-def checked_with(
+def _checked_with(
     context: Mapping[str, Any] | None,
     tool: ToolDefinition,
     arguments: dict[str, Any],
@@ -390,7 +390,7 @@ def checked_with(
     return part if part.arguments is None else Checked({**part.arguments, **rest})
 
 
-async def probe_modules(known: KnownModules, settings: Settings, *, imports_local: bool) -> dict[str, DiscoveryResult]:
+async def _probe_modules(known: KnownModules, settings: Settings, *, imports_local: bool) -> dict[str, DiscoveryResult]:
     """What each module offers now. Local tools are left out unless `imports_local`: only workers run their program."""
     probes = await discover(
         known.settings.module_services,
@@ -442,7 +442,7 @@ class CatalogState:
         )
 
 
-def newer_failures(
+def _newer_failures(
     failures: Mapping[str, ProbeFailure], manifests: Mapping[str, CachedManifest]
 ) -> dict[str, ProbeFailure]:
     """Those that came after the manifests which are there."""

@@ -119,9 +119,9 @@ class LocalFunction:
         name = f"{LOCAL}.{facts.get('name', function.__name__)}"
         words = words_of(function.__doc__)
         facts = {"description": words.description, **facts}
-        given = call_context_of(function)
+        given = _call_context_of(function)
         names, texts = [each for each in _parameters_of(function) if each != given], (_GROUP_NAME,)
-        if len(names) == 1 and is_context(names[0], hints_of(function).get(names[0])):
+        if len(names) == 1 and _is_context(names[0], _hints_of(function).get(names[0])):
             definition = _definition(name, _schema(texts, texts), facts, names[0])
             return cls(definition, function, None, names[0], texts, call_context=given)
         try:
@@ -138,7 +138,7 @@ class LocalFunction:
 
         It asks for no more than `guest`: whoever can write to an agent can call its tags, and is a guest of the fleet.
         """
-        given, texts = call_context_of(function), tuple(tool.arg_groups)
+        given, texts = _call_context_of(function), tuple(tool.arg_groups)
         parameters = {name: each for name, each in _parameters_of(function).items() if name != given}
         context = context_of(function, parameters, texts)
         groups = {
@@ -187,7 +187,7 @@ class LocalFunction:
 
 
 def _is_any_context(name: str, hint: Any) -> bool:
-    return is_context(name, hint) or is_call_context(hint)
+    return _is_context(name, hint) or _is_call_context(hint)
 
 
 def _context_of(call: Asked, texts: Mapping[str, str]) -> ToolContext:
@@ -310,27 +310,27 @@ def _is_of(source: bytes, code: CodeType) -> bool:
     return False
 
 
-def is_context(name: str, hint: Any) -> bool:
+def _is_context(name: str, hint: Any) -> bool:
     """Whether a parameter with this annotation gets a `ToolContext`: also as one that may be `None`, or as text.
 
     Another may get the call's: the `Context` that functions of modules have, too.
     """
-    if is_call_context(hint):
+    if _is_call_context(hint):
         return False
     if isinstance(hint, str):
         return name == _CONTEXT_NAME or _CONTEXT_ANNOTATION.search(hint) is not None
     return name == _CONTEXT_NAME or ToolContext in (hint, *typing.get_args(hint))
 
 
-def is_call_context(hint: Any) -> bool:
+def _is_call_context(hint: Any) -> bool:
     """Whether a parameter with this annotation gets the call's `Context`: also as one that may be `None`."""
     bare = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
     return Context in (bare, *typing.get_args(bare))
 
 
-def call_context_of(function: Callable[..., Any]) -> str | None:
+def _call_context_of(function: Callable[..., Any]) -> str | None:
     """The name of the parameter that gets the call's context, `None` if there is none. Raises `ValueError` if there are two."""
-    found = [name for name, hint in hints_of(function).items() if name != "return" and is_call_context(hint)]
+    found = [name for name, hint in _hints_of(function).items() if name != "return" and _is_call_context(hint)]
     if len(found) > 1:
         raise ValueError(f"{function.__name__!r} has two contexts, {found[0]!r} and {found[1]!r}")
     return found[0] if found else None
@@ -343,8 +343,8 @@ def context_of(
 
     One that is alone, has no annotation and no name of the `arguments` is it, whatever it is called.
     """
-    hints = hints_of(function)
-    found = [name for name in parameters if name not in arguments and is_context(name, hints.get(name))]
+    hints = _hints_of(function)
+    found = [name for name in parameters if name not in arguments and _is_context(name, hints.get(name))]
     if len(found) > 1:
         raise ValueError(f"{function.__name__!r} has two contexts, {found[0]!r} and {found[1]!r}")
     if found:
@@ -353,7 +353,7 @@ def context_of(
     return names[0] if len(names) == 1 and names[0] not in arguments and names[0] not in hints else None
 
 
-def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+def _hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     """The annotations; as they are written, where their names are known to type checkers only."""
     behind = function_behind(function)
     try:

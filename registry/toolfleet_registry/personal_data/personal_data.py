@@ -38,7 +38,7 @@ _LONGEST_NUMBER_BITS = 4000 * 3  # bits: Python writes no longer number as a tex
 DEFAULT_REGIONS = ("US", "GB", "DE", "FR", "ES", "PL", "RU", "JP", "CN")
 """Where phone numbers are looked for as one writes them at home."""
 
-LARGE = 32 * 1024
+_LARGE = 32 * 1024
 """Bytes of a JSON value from which on it is searched in a thread: some 3 ms."""
 
 _MOST_ROUNDS = 4
@@ -264,7 +264,7 @@ class PersonalData:
 
     async def hide_aside(self, value: Any, *, size: int) -> HiddenValue:
         """The same without holding the event loop: a value of `size` bytes of JSON is searched in a thread if it is large."""
-        return await aside(partial(self.hide, value), is_large=size > LARGE)
+        return await aside(partial(self.hide, value), is_large=size > _LARGE)
 
     def _hidden(self, leaves: JsonLeaves, found: dict[int, list[FoundData]]) -> dict[int, str]:
         """The texts with something in them, hidden: until nothing is found any more, as where a new edge shows something."""

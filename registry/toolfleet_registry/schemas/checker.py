@@ -130,7 +130,7 @@ class Checker:
         price = self.price(value, values=_MOST_EXPLAINED)
         if price is None or price * _ASKED > MOST_UNITS:
             return ()
-        part = narrowed(value, self.fits)
+        part = _narrowed(value, self.fits)
         if self._can_explain(part.value, part.sketch):
             return [error for error in self._all_errors(part.value) if error.instance_path not in part.cut]
         return () if self._has_alternatives else self._first_error(value)
@@ -257,7 +257,7 @@ class Narrowed:
     cut: tuple[list[str | int], ...]
 
 
-def narrowed(value: Any, fits: Callable[[Any], bool]) -> Narrowed:
+def _narrowed(value: Any, fits: Callable[[Any], bool]) -> Narrowed:
     """Cut the long lists in a value, or the value itself, down to an item that is wrong.
 
     What it asks `fits` takes as long in all as asking for the whole value some five times.

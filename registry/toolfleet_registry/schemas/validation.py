@@ -75,7 +75,7 @@ def checked(
         return Checked(None, _TOO_MUCH)
     if coerces_numbers and checker.outline and not checker.fits(arguments):
         arguments = _with_numbers(checker, arguments)
-    if checker.has_defaults and checker.outline and (filling := filling_for(checker.outline, arguments)):
+    if checker.has_defaults and checker.outline and (filling := _filling_for(checker.outline, arguments)):
         full = filled(arguments, filling, checker.fits, partial(_tries, checker))
         if full is not None:
             return Checked(full)
@@ -128,7 +128,7 @@ def _tries(checker: Checker, arguments: dict[str, Any]) -> int:
 
 def _with_numbers(checker: Checker, arguments: dict[str, Any]) -> dict[str, Any]:
     """With defaults to come, so that it need not fit yet; where it does not fit then, it is what the fault is about."""
-    changed = coerced(checker.outline, arguments) if checker.outline else None
+    changed = _coerced(checker.outline, arguments) if checker.outline else None
     return arguments if changed is None else changed
 
 
@@ -254,7 +254,7 @@ _inputs = _Side("input", input_schema)
 _outputs = _Side("output", lambda tool: {} if tool.output_schema is None else tool.output_schema)
 
 
-def coerced(outline: Outline, arguments: dict[str, Any]) -> dict[str, Any] | None:
+def _coerced(outline: Outline, arguments: dict[str, Any]) -> dict[str, Any] | None:
     """A copy with numbers for texts that are clearly numbers, where a number is wanted and no text is allowed.
 
     `None` if there are none, or more than 10,000 values to look at. "5", "-0.5" and "1e3" are clearly numbers; " 5", "05", "1,000", "+1" and "0x10" are not.
@@ -309,7 +309,7 @@ def _types(schema: Any) -> frozenset[str]:
     return frozenset(map(str, types)) if isinstance(types, list) else frozenset()
 
 
-def filling_for(outline: Outline, arguments: dict[str, Any]) -> Filling:
+def _filling_for(outline: Outline, arguments: dict[str, Any]) -> Filling:
     """What these arguments lack, and has a default; nothing for those with more than 5,000 objects and arrays.
 
     Only into objects that are there: an object that is missing is made by its own default or not at all. A default

@@ -53,42 +53,42 @@ T = TypeVar("T")
 _EVENTS_AT_ONCE = 100
 _BYTES_AT_ONCE = 256 * 1024  # of specifications: Redis is at them for about a millisecond, and its other clients wait
 
-KNOWN = script("store/known")
+_KNOWN = script("store/known")
 
-VERSIONS = script("store/versions")
+_VERSIONS = script("store/versions")
 
-SNAPSHOT = script("store/snapshot")
+_SNAPSHOT = script("store/snapshot")
 
-MANIFEST_DIGESTS = script("store/manifest_digests")
+_MANIFEST_DIGESTS = script("store/manifest_digests")
 
-KEEP_MODULES = script("store/keep_modules")
+_KEEP_MODULES = script("store/keep_modules")
 
-IDENTITY = script("store/identity")
+_IDENTITY = script("store/identity")
 
-REGISTER = script("store/register")
+_REGISTER = script("store/register")
 """Returns for each: `drift`, `unreadable`; or four lines: `taken`, whether it is enabled, when it was registered, the mark of its
 rollback; or, of one that was rolled back from this version, `stays` and all that is stored.
 """
 
-REPLACE = script("store/replace")
+_REPLACE = script("store/replace")
 """Returns as REGISTER, or `unexpected`."""
 
-SWITCH = script("store/switch")
+_SWITCH = script("store/switch")
 """Returns what is stored then, `unreadable`, or nothing if there is no such tool."""
 
-ROLLBACK = script("store/rollback")
+_ROLLBACK = script("store/rollback")
 """Returns what is stored then, `unknown`, or nothing if there is no such tool."""
 
-NOTE = script("store/note")
+_NOTE = script("store/note")
 
-REMOVE = script("store/remove")
+_REMOVE = script("store/remove")
 
-PIN = script("store/pin")
+_PIN = script("store/pin")
 
-APPROVE = script("store/approve")
+_APPROVE = script("store/approve")
 """Returns 0 if the module is not pinned."""
 
-RESTORE = script("store/restore")
+_RESTORE = script("store/restore")
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Written:
     @property
     def arguments(self) -> tuple[str, str, str, str]:
         """Name, digest, version, specification."""
-        return self.spec.tool_name, self.digest, version_text(self.spec.version), self.text
+        return self.spec.tool_name, self.digest, _version_text(self.spec.version), self.text
 
     @property
     def named(self) -> dict[str, str]:
@@ -121,15 +121,15 @@ class Written:
 
     def unchanged(self, head: bytes) -> ToolRegistration | None:
         """The stored registration, if it has this specification. `head`: as KNOWN returns it."""
-        match text_of(head).split("\n"):
-            case [enabled, self.digest, created, version, mark] if version == version_text(self.spec.version):
+        match _text_of(head).split("\n"):
+            case [enabled, self.digest, created, version, mark] if version == _version_text(self.spec.version):
                 return self._registration(enabled, created, mark)
             case _:
                 return None
 
     def outcome(self, reply: bytes) -> ToolRegistration | ValueError:
         """What REGISTER or REPLACE has said."""
-        match text_of(reply).split("\n"):
+        match _text_of(reply).split("\n"):
             case ["taken", enabled, created, mark]:
                 return self._registration(enabled, created, mark) or rules.unreadable(self.spec.tool_name)
             case ["stays", *_]:
@@ -144,7 +144,7 @@ class Written:
     def _registration(self, enabled: str, created: str, mark: str) -> ToolRegistration | None:
         try:
             since = json.loads(mark or "null")
-            created_at = read_created(created)
+            created_at = _read_created(created)
             return ToolRegistration(
                 spec=self.spec, enabled=enabled == "1", created_at=created_at, rolled_back_from=since
             )
@@ -152,22 +152,22 @@ class Written:
             return None
 
 
-def text_of(value: bytes) -> str:
+def _text_of(value: bytes) -> str:
     """Whatever bytes there are: those that are no text are found wrong later, and are equal to nothing of ours."""
     return value.decode("utf-8", "backslashreplace")
 
 
-def bytes_of(name: str) -> bytes:
+def _bytes_of(name: str) -> bytes:
     """Also of what no tool can be called, so that none is found."""
     return name.encode("utf-8", "surrogatepass")
 
 
-def version_text(version: str | None) -> str:
+def _version_text(version: str | None) -> str:
     """As JSON, so that no version differs from every version."""
     return json.dumps(version)
 
 
-def created_text(created_at: str | None) -> str:
+def _created_text(created_at: str | None) -> str:
     """As JSON: a number of seconds, where that says the same."""
     try:
         at = datetime.strptime(created_at or "", "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
@@ -176,7 +176,7 @@ def created_text(created_at: str | None) -> str:
     return str(int(at.timestamp())) if rules.iso(at) == created_at else json.dumps(created_at)
 
 
-def read_created(text: str) -> str | None:
+def _read_created(text: str) -> str | None:
     """Raises `ValueError`."""
     value = json.loads(text)
     if isinstance(value, int):
@@ -189,15 +189,15 @@ def read_created(text: str) -> str | None:
     raise ValueError("no time")
 
 
-def read_registration(name: str, value: bytes) -> ToolRegistration:
+def _read_registration(name: str, value: bytes) -> ToolRegistration:
     """What is stored for a tool. Raises `ValueError` if it is no registration of that tool."""
     try:
-        enabled, _, created, _, spec_text = text_of(value).split("\n", 4)
+        enabled, _, created, _, spec_text = _text_of(value).split("\n", 4)
         spec = rules.read_spec(spec_text)
         registration = ToolRegistration(
             spec=spec,
             enabled={"0": False, "1": True}[enabled],
-            created_at=read_created(created),
+            created_at=_read_created(created),
             rolled_back_from=rules.mark_of(spec_text),
         )
     except (KeyError, ValueError, RecursionError) as exc:
@@ -207,7 +207,7 @@ def read_registration(name: str, value: bytes) -> ToolRegistration:
     return registration
 
 
-def versions_of(reply: Sequence[bytes | None]) -> list[bytes]:
+def _versions_of(reply: Sequence[bytes | None]) -> list[bytes]:
     """What VERSIONS has returned, as registrations that can be read: the one in force, then the earlier ones, as enabled as it."""
     present, earlier = reply
     if present is None:
@@ -222,17 +222,17 @@ def module_field(module: str) -> str:
     return json.dumps([module], separators=(",", ":"))
 
 
-def pin_field(module: str, tool_name: str) -> str:
+def _pin_field(module: str, tool_name: str) -> str:
     """What holds the digest of a module's tool."""
     return json.dumps([module, tool_name], separators=(",", ":"))
 
 
-def pin_fields(module: str, digests: Mapping[str, str]) -> list[Field]:
+def _pin_fields(module: str, digests: Mapping[str, str]) -> list[Field]:
     """All of a module's pins."""
-    return [(module_field(module), ""), *((pin_field(module, name), digest) for name, digest in digests.items())]
+    return [(module_field(module), ""), *((_pin_field(module, name), digest) for name, digest in digests.items())]
 
 
-def read_pins(stored: Mapping[bytes, bytes]) -> dict[str, dict[str, str]]:
+def _read_pins(stored: Mapping[bytes, bytes]) -> dict[str, dict[str, str]]:
     """By module and tool. What is no pin of ours is left out: its tool is approved by nothing then."""
     pins = dict[str, dict[str, str]]()
     for field, digest in sorted(stored.items()):
@@ -240,22 +240,22 @@ def read_pins(stored: Mapping[bytes, bytes]) -> dict[str, dict[str, str]]:
             case [str(module)]:
                 pins.setdefault(module, {})
             case [str(module), str(tool_name)]:
-                pins.setdefault(module, {})[tool_name] = text_of(digest)
+                pins.setdefault(module, {})[tool_name] = _text_of(digest)
             case _:
                 continue
     return {module: pins[module] for module in sorted(pins)}
 
 
-def read_event(entry_id: bytes, fields: Mapping[bytes, bytes]) -> RegistryEvent:
+def _read_event(entry_id: bytes, fields: Mapping[bytes, bytes]) -> RegistryEvent:
     """Raises `ValueError` if it is none."""
     try:
         return RegistryEvent.model_validate(
             {
-                "id": rules.event_id(*rules.read_event_id(text_of(entry_id))),
-                "kind": text_of(fields[b"kind"]),
-                "tool_name": text_of(fields[b"tool"]),
+                "id": rules.event_id(*rules.read_event_id(_text_of(entry_id))),
+                "kind": _text_of(fields[b"kind"]),
+                "tool_name": _text_of(fields[b"tool"]),
                 "version": json.loads(fields[b"version"] or "null"),
-                "digest": text_of(fields[b"digest"]) or None,
+                "digest": _text_of(fields[b"digest"]) or None,
                 "at": datetime.fromtimestamp(float(fields[b"at"]), UTC),
             }
         )
@@ -265,13 +265,13 @@ def read_event(entry_id: bytes, fields: Mapping[bytes, bytes]) -> RegistryEvent:
 
 def _read_or_error(name: str, value: bytes) -> ToolRegistration | ValueError:
     try:
-        return read_registration(name, value)
+        return _read_registration(name, value)
     except ValueError as exc:
         return exc
 
 
 def _unmarked(spec: bytes) -> bytes:
-    return rules.marked(text_of(spec), None).encode()
+    return rules.marked(_text_of(spec), None).encode()
 
 
 def _json(text: bytes) -> Any:
@@ -326,7 +326,7 @@ class RedisToolRegistry(ToolRegistry):
 
     def replace(self, spec: ToolSpec, *, expected: str | None) -> ToolRegistration:
         written = Written.of(spec)
-        result = written.outcome(self._write(REPLACE, expected=expected or "", **written.named))
+        result = written.outcome(self._write(_REPLACE, expected=expected or "", **written.named))
         if isinstance(result, ValueError):
             raise result
         return result
@@ -337,11 +337,11 @@ class RedisToolRegistry(ToolRegistry):
     def get(self, tool_name: str, version: str | None = None) -> ToolRegistration | None:
         if version is not None:
             return next((each for each in self.versions(tool_name) if each.spec.version == version), None)
-        value = self._commands.ask("HGET", self._tools, bytes_of(tool_name))
+        value = self._commands.ask("HGET", self._tools, _bytes_of(tool_name))
         return None if value is None else _read_or_warn(tool_name, value)
 
     def get_many(self, tool_names: Sequence[str]) -> dict[str, ToolRegistration]:
-        stored = self._commands.ask_many(self._tools, [bytes_of(name) for name in tool_names])
+        stored = self._commands.ask_many(self._tools, [_bytes_of(name) for name in tool_names])
         there = {name: value for name, value in zip(tool_names, stored, strict=True) if value is not None}
         read = {name: _read_or_warn(name, value) for name, value in there.items()}
         return {name: registration for name, registration in read.items() if registration is not None}
@@ -353,45 +353,45 @@ class RedisToolRegistry(ToolRegistry):
         return self._search.find(text, tags, include_disabled=include_disabled, limit=limit)
 
     def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:  # noqa: FBT001 - the seed's
-        value = self._write(SWITCH, name=bytes_of(tool_name), enabled="01"[enabled])
+        value = self._write(_SWITCH, name=_bytes_of(tool_name), enabled="01"[enabled])
         if value is None:
             raise rules.not_registered(tool_name)
-        return read_registration(tool_name, value)
+        return _read_registration(tool_name, value)
 
     def versions(self, tool_name: str) -> list[ToolRegistration]:
-        name, names = bytes_of(tool_name), {"tools": self._tools, "earlier": self._earlier}
-        found = versions_of(self._commands.ask_script(VERSIONS, **names, name=name))
+        name, names = _bytes_of(tool_name), {"tools": self._tools, "earlier": self._earlier}
+        found = _versions_of(self._commands.ask_script(_VERSIONS, **names, name=name))
         read = (_read_or_warn(tool_name, value) for value in found)
         return rules.sorted_versions(each for each in read if each is not None)
 
     def rollback(self, tool_name: str, version: str | None) -> ToolRegistration:
         kept = any(each.spec.version == version for each in self.versions(tool_name))  # what cannot be read is none
-        name, wanted = bytes_of(tool_name), version_text(version)
-        reply = self._write(ROLLBACK, name=name, version=wanted, is_readable="01"[kept])
+        name, wanted = _bytes_of(tool_name), _version_text(version)
+        reply = self._write(_ROLLBACK, name=name, version=wanted, is_readable="01"[kept])
         if reply is None:
             raise rules.not_registered(tool_name)
         if reply == b"unknown":
             raise rules.no_such_version(tool_name, version)
-        return read_registration(tool_name, reply)
+        return _read_registration(tool_name, reply)
 
     def remove(self, tool_name: str, *, unless_disabled: bool = False) -> None:
         spared = "1" if unless_disabled else "0"
-        self._write(REMOVE, name=bytes_of(tool_name), spares_disabled=spared)
+        self._write(_REMOVE, name=_bytes_of(tool_name), spares_disabled=spared)
 
     def pins(self) -> dict[str, dict[str, str]]:
-        return read_pins(self._commands.ask("HGETALL", self._pins))
+        return _read_pins(self._commands.ask("HGETALL", self._pins))
 
     def pin(self, module: str, digests: Mapping[str, str]) -> None:
-        fields = pin_fields(module, digests)
-        self._change(PIN, module_field=module_field(module), fields=fields)
+        fields = _pin_fields(module, digests)
+        self._change(_PIN, module_field=module_field(module), fields=fields)
 
     def approve(self, module: str, tool_name: str, digest: str) -> None:
-        own, field = module_field(module), pin_field(module, tool_name)
-        if not self._change(APPROVE, module_field=own, tool_field=field, digest=digest):
+        own, field = module_field(module), _pin_field(module, tool_name)
+        if not self._change(_APPROVE, module_field=own, tool_field=field, digest=digest):
             raise rules.not_pinned(module)
 
     def unpin(self, module: str) -> None:
-        self._change(PIN, module_field=module_field(module))
+        self._change(_PIN, module_field=module_field(module))
 
     def keep_manifests(self, manifests: Mapping[str, str]) -> None:
         digests = {module: rules.digest_of_manifest(text) for module, text in manifests.items()}
@@ -407,20 +407,20 @@ class RedisToolRegistry(ToolRegistry):
     def kept_manifests(self, modules: Sequence[str]) -> dict[str, str]:
         stored = self._commands.ask_many(self._manifests, modules)
         there = {module: value for module, value in zip(modules, stored, strict=True) if value is not None}
-        return {module: text_of(value).partition("\n")[2] for module, value in there.items()}
+        return {module: _text_of(value).partition("\n")[2] for module, value in there.items()}
 
     def keep_modules(self, entries: Mapping[str, str]) -> None:
-        self._commands.ask_script(KEEP_MODULES, copy=self._modules, modules=entries.items())
+        self._commands.ask_script(_KEEP_MODULES, copy=self._modules, modules=entries.items())
 
     def kept_modules(self) -> dict[str, str]:
         stored: Mapping[bytes, bytes] = self._commands.ask("HGETALL", self._modules)
-        return {text_of(name): text_of(text) for name, text in stored.items()}
+        return {_text_of(name): _text_of(text) for name, text in stored.items()}
 
     def snapshot(self) -> ToolRegistrySnapshot:
-        both = self._commands.ask_script(SNAPSHOT, tools=self._tools, pins=self._pins)
+        both = self._commands.ask_script(_SNAPSHOT, tools=self._tools, pins=self._pins)
         tools, pins = (dict(zip(flat[::2], flat[1::2], strict=True)) for flat in both)
         read = self._read_tools(tools, include_disabled=True)
-        return ToolRegistrySnapshot(tools=read, pins=read_pins(pins))
+        return ToolRegistrySnapshot(tools=read, pins=_read_pins(pins))
 
     def restore(self, snapshot: ToolRegistrySnapshot) -> None:
         rules.check_snapshot(snapshot)
@@ -428,24 +428,24 @@ class RedisToolRegistry(ToolRegistry):
             (
                 *Written.of(each.spec, each.rolled_back_from).arguments,
                 "01"[each.enabled],
-                created_text(each.created_at),
+                _created_text(each.created_at),
             )
             for each in snapshot.tools
         ]
-        pins = _flat(pin_fields(*each) for each in snapshot.pins.items())
-        self._write(RESTORE, kept=tools, fields=pins)
+        pins = _flat(_pin_fields(*each) for each in snapshot.pins.items())
+        self._write(_RESTORE, kept=tools, fields=pins)
 
     def note(self, findings: Sequence[ToolFinding]) -> None:
         for some in parts(findings):
-            rows = [(one.kind, one.tool_name, version_text(one.version), one.digest or "") for one in some]
-            self._change(NOTE, findings=rows)
+            rows = [(one.kind, one.tool_name, _version_text(one.version), one.digest or "") for one in some]
+            self._change(_NOTE, findings=rows)
 
     def last_event(self) -> str:
         epoch, number = self._commands.ask("HMGET", self._revision, "epoch", "events")
         if epoch is not None:
             return rules.event_id(int(epoch), int(number or 0)) if number else ""
         last = self._commands.ask("XREVRANGE", self._events, "+", "-", "COUNT", 1)
-        return rules.event_id(*rules.read_event_id(text_of(last[0][0]))) if last else ""
+        return rules.event_id(*rules.read_event_id(_text_of(last[0][0]))) if last else ""
 
     def events(self, after: str = "", limit: int = 1000) -> list[RegistryEvent]:
         rules.check_limit(limit)
@@ -455,12 +455,12 @@ class RedisToolRegistry(ToolRegistry):
             entries = self._commands.ask("XRANGE", self._events, start, "+", "COUNT", most)
             for entry_id, fields in entries:
                 try:
-                    found.append(read_event(entry_id, fields))
+                    found.append(_read_event(entry_id, fields))
                 except ValueError:
-                    self._note_unreadable(text_of(entry_id))
+                    self._note_unreadable(_text_of(entry_id))
             if len(entries) < most:
                 break
-            start = f"({text_of(entries[-1][0])}"
+            start = f"({_text_of(entries[-1][0])}"
         return found[:limit]
 
     def revision(self) -> str:
@@ -469,8 +469,8 @@ class RedisToolRegistry(ToolRegistry):
 
     def identity(self) -> str:
         name = randomness.uuid4().hex
-        found = self._commands.ask_script(IDENTITY, revision=self._revision, identity=name)
-        return text_of(found)
+        found = self._commands.ask_script(_IDENTITY, revision=self._revision, identity=name)
+        return _text_of(found)
 
     def close(self) -> None:
         if self._is_ours:
@@ -483,7 +483,7 @@ class RedisToolRegistry(ToolRegistry):
         found = dict[int, ToolRegistration]()
         for batch in parts(places if len(places) > 1 else []):
             names = [written[place].spec.tool_name for place in batch]
-            heads = self._commands.ask_script(KNOWN, tools=self._tools, names=names)
+            heads = self._commands.ask_script(_KNOWN, tools=self._tools, names=names)
             for place, head in zip(batch, heads, strict=True):
                 if (registration := written[place].unchanged(head)) is not None:
                     found[place] = registration
@@ -491,12 +491,12 @@ class RedisToolRegistry(ToolRegistry):
 
     def _register(self, batch: Sequence[Written], *, keep_enabled: bool) -> list[ToolRegistration | ValueError]:
         specs = [each.arguments for each in batch]
-        replies = self._write(REGISTER, keeps_enabled="01"[keep_enabled], specs=specs)
+        replies = self._write(_REGISTER, keeps_enabled="01"[keep_enabled], specs=specs)
         return [each.outcome(reply) for each, reply in zip(batch, replies, strict=True)]
 
     def _read_tools(self, stored: Mapping[bytes, bytes], *, include_disabled: bool) -> list[ToolRegistration]:
         found = (
-            _read_or_warn(text_of(name), value)
+            _read_or_warn(_text_of(name), value)
             for name, value in stored.items()
             if include_disabled or not value.startswith(b"0")
         )
@@ -506,7 +506,7 @@ class RedisToolRegistry(ToolRegistry):
         """The digests of the manifests that are kept of these modules; an empty one where there is none."""
         heads = list[bytes]()
         for batch in parts(modules):
-            heads += self._commands.ask_script(MANIFEST_DIGESTS, manifests=self._manifests, modules=batch)
+            heads += self._commands.ask_script(_MANIFEST_DIGESTS, manifests=self._manifests, modules=batch)
         return heads
 
     def _note_unreadable(self, entry_id: str) -> None:
@@ -525,7 +525,7 @@ class RedisToolRegistry(ToolRegistry):
 
 def _read_or_warn(name: str, value: bytes) -> ToolRegistration | None:
     try:
-        return read_registration(name, value)
+        return _read_registration(name, value)
     except ValueError as exc:
         _log.warning("registration_unreadable", tool=name, error=str(exc))
         return None

@@ -142,7 +142,7 @@ class FleetSession:
         if params.name in self._own and params.name not in listed:
             return await answer(self._following.run(params.name, params.arguments or {}))
         if params.name not in listed:
-            return result_shown(no_such_tool(params.name, [tool for tool, _ in listed.values()]))
+            return _result_shown(no_such_tool(params.name, [tool for tool, _ in listed.values()]))
         call_id: object = {**ctx.meta}.get(_CALL_ID) if ctx.meta else None
         asked = FrameworkCall(
             listed[params.name][0],
@@ -152,10 +152,10 @@ class FleetSession:
             self._run_id,
             call_id if isinstance(call_id, str) else None,
             self._conversation,
-            on_progress=reporter(ctx),
+            on_progress=_reporter(ctx),
         )
         result = self._ended.pop(asked.key, None)
-        return await answer(self._calls.call(asked)) if result is None else result_shown(result)
+        return await answer(self._calls.call(asked)) if result is None else _result_shown(result)
 
 
 def fleet_server(  # noqa: PLR0913 - what may be said of an agent's calls
@@ -203,7 +203,7 @@ def offered(tool: ToolDefinition, most_characters: int | None) -> types.Tool:
     return types.Tool.model_validate({**offer, **meta})
 
 
-def reporter(ctx: ServerRequestContext[Any, Any]) -> Callable[[Progress], Awaitable[None]]:
+def _reporter(ctx: ServerRequestContext[Any, Any]) -> Callable[[Progress], Awaitable[None]]:
     """What tells a session how far its call is."""
     last = 0.0
 
@@ -222,13 +222,13 @@ async def answer(asked: Awaitable[ToolResult | str]) -> types.CallToolResult:
     except StillRunning as running:
         return _still_running(running.step)
     except WaitsForApproval as waits:
-        return result_shown(waits.result())
+        return _result_shown(waits.result())
     if isinstance(said, str):
         return types.CallToolResult(content=[types.TextContent(text=said)])
-    return result_shown(said)
+    return _result_shown(said)
 
 
-def result_shown(result: ToolResult) -> types.CallToolResult:
+def _result_shown(result: ToolResult) -> types.CallToolResult:
     """The end of a call."""
     if not result.success:
         return types.CallToolResult(content=[types.TextContent(text=result_text(result))], is_error=True)

@@ -106,9 +106,9 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             name,
             request.tool_call["args"],
             caller,
-            origin_of(request),
+            _origin_of(request),
             request.tool_call["id"],
-            in_run(conversation_of(self._conversation, runtime.context), run_id_of(request)),
+            in_run(conversation_of(self._conversation, runtime.context), _run_id_of(request)),
             on_progress=_writer(request),
         )
         result = await self._end_of(request, asked)
@@ -121,7 +121,7 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
         What it was resumed with before comes again: so a decision names who has made it, and the end is waited for once.
         """
-        step = await interrupted_before(request) if self._calls.is_deferring else None
+        step = await _interrupted_before(request) if self._calls.is_deferring else None
         patience, decision, approver = self._calls.patience(asked.tool.name), None, None
         while True:
             try:
@@ -130,10 +130,10 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
                 return await self._calls.resumed(step, asked, decision, approver, patience=patience)
             except StillRunning as running:
                 step, patience = running.step, 0.0
-                interrupt(interrupt_value(request, running.step.to_json()))
+                interrupt(_interrupt_value(request, running.step.to_json()))
             except WaitsForApproval as waits:
                 step = waits.step
-                value = interrupt(interrupt_value(request, waits.to_json()))
+                value = interrupt(_interrupt_value(request, waits.to_json()))
                 decision = Decision.of(value)
                 approver = self._approver_of(value) if decision is not None else None
 
@@ -173,7 +173,7 @@ def _block(file: ResultFile) -> dict[str, Any]:
     return {**block, "filename": file.name} if file.name else block
 
 
-def origin_of(request: ToolCallRequest) -> str | None:
+def _origin_of(request: ToolCallRequest) -> str | None:
     """The thread, and the model's message that asks for the call: the same whenever and from wherever its step runs again.
 
     A graph without such a message in its state has the checkpoint in its place.
@@ -187,18 +187,18 @@ def origin_of(request: ToolCallRequest) -> str | None:
     return None if origin is None else f"{thread_id}/{origin}"
 
 
-def run_id_of(request: ToolCallRequest) -> str | None:
+def _run_id_of(request: ToolCallRequest) -> str | None:
     """The run's id, where its caller has given it one."""
     info = request.runtime.execution_info
     return None if info is None else info.run_id
 
 
-def interrupt_value(request: ToolCallRequest, known: Mapping[str, Any]) -> dict[str, Any]:
+def _interrupt_value(request: ToolCallRequest, known: Mapping[str, Any]) -> dict[str, Any]:
     """What the graph is interrupted with for this call, `known` being what is kept of it."""
     return {**known, _TOOL_CALL: request.tool_call["id"]}
 
 
-async def interrupted_before(request: ToolCallRequest) -> DeferredStep | None:
+async def _interrupted_before(request: ToolCallRequest) -> DeferredStep | None:
     """The call for which this very step was interrupted last, by its checkpoint; `None` if it was not.
 
     A step that is begun anew from an earlier checkpoint is another step.

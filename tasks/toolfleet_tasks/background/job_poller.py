@@ -191,7 +191,7 @@ class _Bench:
         self._opening = asyncio.Lock()
         self._sending = set[asyncio.Task[int]]()
         self.records = JobRecords(connection, settings)
-        around = around_tries(owner._app.tracing, self.records)  # noqa: SLF001 - as above
+        around = _around_tries(owner._app.tracing, self.records)  # noqa: SLF001 - as above
         self.wakes = WakeupOutbox(connection, settings, around=around)
         self._approvals = ApprovalRecords(connection, settings)
         self._notices = ApprovalNotices(connection, self._approvals, settings)
@@ -307,7 +307,7 @@ async def _is_set(event: asyncio.Event, *, within: float) -> bool:
         return False
 
 
-def around_tries(tracing: Tracing | None, records: JobRecords) -> Around | None:
+def _around_tries(tracing: Tracing | None, records: JobRecords) -> Around | None:
     """What the outbox has around each try; `None` where nothing is traced."""
     if tracing is None:
         return None

@@ -59,20 +59,20 @@ MOST_ENDED = 1_000
 CREATE = script("jobs/create")
 """Returns `made`; `exists` with the fields of the one that has this id; or `full` with how many there are."""
 
-READ = script("jobs/read")
+_READ = script("jobs/read")
 """Returns the server's time (ms), then id, spec, at, told, `done`, `begun` or '' for the call, what is stored of it, when it was confirmed
 to be in its queue (ms, or ''), and which job has stopped this one (or ''); or nothing.
 """
 
-CLAIM = script("jobs/claim")
-"""Returns the server's time (ms) and, the longest due first, each as `READ` has it, but without what is stored of calls: a hundred results
+_CLAIM = script("jobs/claim")
+"""Returns the server's time (ms) and, the longest due first, each as `_READ` has it, but without what is stored of calls: a hundred results
 could be more than Redis sends in a second.
 """
 
-MOVE = script("jobs/move")
+_MOVE = script("jobs/move")
 """Returns 1, or 0 with nothing changed: others have moved it, or one of its workflow has failed."""
 
-PUT_OFF = script("jobs/put_off")
+_PUT_OFF = script("jobs/put_off")
 """Returns 1 if nobody looks any more."""
 
 _ASKED_AT_ONCE = 500  # records, for one field
@@ -150,7 +150,7 @@ class JobRecords:
 
     async def read(self, job_id: str) -> Found | None:
         """A job that can be read, with what its call came to."""
-        now_ms, *rest = await run(self._connection, READ, READ.parameters(**self._prefixes, id=job_id))
+        now_ms, *rest = await run(self._connection, _READ, _READ.parameters(**self._prefixes, id=job_id))
         found = await self._viewed(rest[0], now_ms / 1000) if rest and rest[0] else None
         if found is None or not rest[0][5]:
             return found
@@ -164,14 +164,14 @@ class JobRecords:
 
         Results of calls that have ended are not among it: `read` has one.
         """
-        parameters = CLAIM.parameters(
+        parameters = _CLAIM.parameters(
             due_jobs=self._keys.jobs_due,
             **self._prefixes,
             count=count,
             lease_ms=round(lease_seconds * 1000),
             fleet_ms=round(fleet_clock.now() * 1000),
         )
-        now_ms, *views = await run(self._connection, CLAIM, parameters)
+        now_ms, *views = await run(self._connection, _CLAIM, parameters)
         found = [(view, await self._viewed(view, now_ms / 1000)) for view in views]
         for view, job in found:
             if job is None:
@@ -193,9 +193,9 @@ class JobRecords:
         if place != job.place:  # no two changes are alike, so that one that was sent twice is known
             place = place.model_copy(update={"by": randomness.uuid4().hex[:_BY]})
         at = job.at if place is job.place else self._bound("at", spec.job_id, json_text.dump(place))
-        is_moved = await run(self._connection, MOVE, self._move_parameters(job, change, place, at))
+        is_moved = await run(self._connection, _MOVE, self._move_parameters(job, change, place, at))
         if is_moved and job.result is not None:
-            confirm(self._connection, receipt_of(job.spec, job.place, keys))
+            confirm(self._connection, _receipt_of(job.spec, job.place, keys))
         return replace(job, place=place, at=at) if is_moved else None
 
     def _move_parameters(self, job: Found, change: JobChange, place: JobPosition, at: str) -> Parameters:
@@ -203,7 +203,7 @@ class JobRecords:
         end_text = "" if end is None else json_text.dump(end)
         is_failure = spec.workflow_id is not None and place.state in {"failed", "timed_out"}
         values = "" if change.poll_values is None else self._bound("told", spec.job_id, _compact(change.poll_values))
-        return MOVE.parameters_of(
+        return _MOVE.parameters_of(
             (
                 keys.job(spec.job_id),
                 keys.jobs_due,
@@ -285,7 +285,7 @@ class JobRecords:
     async def _put_off(self, job_id: str, at: bytes) -> None:
         rest = _UNREAD_REST * randomness.uniform(0.5, 1)  # spreads load, guards nothing
         seconds = math.ceil(self._settings.job_kept_seconds)
-        parameters = PUT_OFF.parameters(
+        parameters = _PUT_OFF.parameters(
             job=self._keys.job(job_id),
             due_jobs=self._keys.jobs_due,
             id=job_id,
@@ -293,7 +293,7 @@ class JobRecords:
             due_ms=_ms(fleet_clock.now() + rest),
             seconds=seconds,
         )
-        if await run(self._connection, PUT_OFF, parameters):
+        if await run(self._connection, _PUT_OFF, parameters):
             log.error("job_taken_out", job_id=job_id, unread_days=round(seconds / 86_400, 1))
 
     def _bound(self, kind: str, job_id: str, text: str) -> str:
@@ -344,7 +344,7 @@ def confirm(connection: PipelinedConnection, receipt: tuple[Part, ...]) -> None:
     connection.send(*receipt).add_done_callback(lambda reply: reply.cancelled() or reply.exception())
 
 
-def receipt_of(spec: JobSpec, place: JobPosition, keys: Keys) -> tuple[Part, ...]:
+def _receipt_of(spec: JobSpec, place: JobPosition, keys: Keys) -> tuple[Part, ...]:
     """The command of Redis that confirms it. A result under a user's key stays: it may be asked for again."""
     step = step_call_id(spec.job_id, place.step)
     call_id = place.call_id or step

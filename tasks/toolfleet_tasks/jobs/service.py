@@ -73,7 +73,7 @@ class JobService:
             raise _refused(spec, "invalid_arguments", fault)
         digest = request_digest(spec) if by_key else None
         caller = as_sent(spec.caller, self._settings.default_guest_modules)
-        spec = await without_personal_data(spec.model_copy(update={"caller": caller}), self._preparation)
+        spec = await _without_personal_data(spec.model_copy(update={"caller": caller}), self._preparation)
         spec = (await self._judged(spec)).model_copy(update={"wish": digest})
         spec = with_trace(spec, is_traced=self._settings.traces is not False)
         now = fleet_clock.now()
@@ -227,7 +227,7 @@ def _bounded(limit: int) -> int:
     return min(max(limit, 1), _MOST_LISTED)
 
 
-async def without_personal_data(spec: JobSpec, preparation: CallPreparation) -> JobSpec:
+async def _without_personal_data(spec: JobSpec, preparation: CallPreparation) -> JobSpec:
     """The job with what its tools may be told. Raises `JobRefused` where the profile blocks such data."""
     if not preparation.has_profile(spec.caller):
         return spec

@@ -27,7 +27,7 @@ from toolfleet_tasks.results.verifier import Verifier
 
 log = get_logger(__name__)
 
-READY = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
+_READY = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
 """Celery's states that nothing follows."""
 
 _SWEEP_SECONDS = 5.0  # how often old calls are looked up
@@ -41,7 +41,7 @@ class Waiter(Protocol):
     """Who waits for a call's end."""
 
     def ended(self, meta: Meta) -> None:
-        """The call has ended: `meta["status"]` is one of `READY`. The listener has forgotten it."""
+        """The call has ended: `meta["status"]` is one of `_READY`. The listener has forgotten it."""
         ...
 
     def left(self) -> None:
@@ -220,7 +220,7 @@ class ResultListener:
         if channel not in self._expected or meta is None:
             return
         status = meta["status"]
-        if status in READY and (self._check is None or self._check.passes(channel, meta)):
+        if status in _READY and (self._check is None or self._check.passes(channel, meta)):
             self._end(channel, meta)
         elif status == STORED:
             self._reader.fetch(channel)

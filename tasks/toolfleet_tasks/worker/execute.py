@@ -87,7 +87,7 @@ async def turn_away(task: RunningTask, ledger: Ledger, why: MessageRefused | jso
     """End a call whose message this worker cannot open, or leave it to others."""
     if isinstance(why, MessageRefused):
         return await refuse(task, ledger, why)
-    return await leave_to_newer(task, ledger, why)
+    return await _leave_to_newer(task, ledger, why)
 
 
 async def unclaimed(
@@ -111,7 +111,7 @@ async def refuse(task: RunningTask, ledger: Ledger, why: MessageRefused) -> str:
     return ended
 
 
-async def end_at_deadline(task: RunningTask, ledger: Ledger, call: PublishedCall) -> str:
+async def _end_at_deadline(task: RunningTask, ledger: Ledger, call: PublishedCall) -> str:
     """End a call that has come too late. One that was delivered, or tried, before may have had a record, which Redis has lost."""
     is_first = not (task.request.retries or (task.request.delivery_info or {}).get("redelivered"))
     data_id = ANY_DATA if is_first else ""
@@ -135,7 +135,7 @@ async def bury(ledger: Ledger, call: PublishedCall, stored: str) -> None:
         await ledger.bury(call, fleet_results.workers_died(call.tool_name, result.effect_state))
 
 
-async def leave_to_newer(task: RunningTask, ledger: Ledger, newer: json_text.NewerMessage) -> str:
+async def _leave_to_newer(task: RunningTask, ledger: Ledger, newer: json_text.NewerMessage) -> str:
     """Have a call come back for a worker of a newer version, or end it, and keep its message, if there is none."""
     settings, call_id, queue = task.app.settings, task.request.id, task.request.delivery_info["routing_key"]
     lane = lane_of(queue.removeprefix(queue_of("")), task.app.modules.settings)
@@ -306,13 +306,13 @@ async def _run(task: RunningTask, message: str, ledger: Ledger) -> str:
         call = opened(message, task.app, task_id=task.request.id)
     except (MessageRefused, NewerMessage) as exc:
         early.give_back()
-        return stored_end(task, await turn_away(task, ledger, exc))
+        return _stored_end(task, await turn_away(task, ledger, exc))
     deaths = len(deaths_of(task.request)) if task.app.settings.is_fast else None
     early.keep_if_plain(task, ledger, call, deaths=deaths)
     is_deadly = deaths is not None and deaths >= MOST_DEATHS
     if call.deadline_at <= fleet_clock.now() and not is_deadly:
         early.give_back()
-        text = stored_end(task, await end_at_deadline(task, ledger, call))
+        text = _stored_end(task, await _end_at_deadline(task, ledger, call))
     else:
         with early:
             known: Known = None
@@ -323,7 +323,7 @@ async def _run(task: RunningTask, message: str, ledger: Ledger) -> str:
         if isinstance(claim, Claim):
             text = await _claimed(task, ledger, claim, known)
         else:
-            text = stored_end(task, await unclaimed(task, ledger, call, claim, deaths=deaths))
+            text = _stored_end(task, await unclaimed(task, ledger, call, claim, deaths=deaths))
     if call.job_id is not None:
         await evaluate_soon(task, call.job_id)
     return text
@@ -375,7 +375,7 @@ class _Execution:
         if happened is not None and happened.result.success:
             return await self._finish(as_said(happened, self._call))
         if happened is not None and happened.outcome is Outcome.NOT_SENT:
-            so_far = asked_so_far(self._call)
+            so_far = _asked_so_far(self._call)
         log.error("call_killed_workers", call_id=self._call.call_id, tool=self._call.tool_name, effect_state=so_far)
         return await self._finish(fleet_results.workers_died(self._call.tool_name, so_far))
 
@@ -586,7 +586,7 @@ def _queue_of(request: Any) -> str:
     return str((request.delivery_info or {}).get("routing_key"))
 
 
-def stored_end(task: RunningTask, stored: str) -> str:
+def _stored_end(task: RunningTask, stored: str) -> str:
     """The result of a call that has ended, for Celery."""
     if not stored:  # its result has expired
         raise Ignore
@@ -643,7 +643,7 @@ def seconds_to_ask(call: PublishedCall, attempt: Attempt | None, *, now: float) 
     return min(_RECONCILE_SECONDS_AFTER_SILENCE if is_silent else _RECONCILE_SECONDS, call.deadline_at - now)
 
 
-def asked_so_far(call: PublishedCall) -> EffectState:
+def _asked_so_far(call: PublishedCall) -> EffectState:
     """What the call may have done before its module asked for the answer that it brings; nothing, without one."""
     return "none" if call.inputs is None else call.inputs.so_far
 
@@ -654,7 +654,7 @@ def as_said(happened: Attempt, call: PublishedCall) -> ToolResult:
     So its word counts for all attempts since it was answered last, also for a request that is still on its way; and no further one
     is made.
     """
-    effect, so_far = call.effect, asked_so_far(call)
+    effect, so_far = call.effect, _asked_so_far(call)
     if happened.outcome is not Outcome.NOT_SENT:
         return settled(happened, effect, "none")
     if so_far != "none":

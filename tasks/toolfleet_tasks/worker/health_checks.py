@@ -38,8 +38,8 @@ from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
 
-PROBE_SECONDS = 2.0
-_LOCK_SECONDS = PROBE_SECONDS + 1  # that nobody else looks: who has died meanwhile is replaced then
+_PROBE_SECONDS = 2.0
+_LOCK_SECONDS = _PROBE_SECONDS + 1  # that nobody else looks: who has died meanwhile is replaced then
 
 UNREADY_SECONDS = 30.0
 """A module that says for so long that it cannot serve now is tried nevertheless: its `/health` may mean something else."""
@@ -145,7 +145,7 @@ class Prober:
         return [worker.name for worker in read_notes(notes) if worker.name != self._worker]
 
     async def _probe_for_all(self, module: str) -> ProbeResult:
-        health = await self._runner.probe(module, seconds=PROBE_SECONDS)
+        health = await self._runner.probe(module, seconds=_PROBE_SECONDS)
         log.info("module_probed", module=module, health=health)
         verdict, bearable_ms = _VERDICTS.get(health, "away"), round(self._unready_seconds * 1000)
         longest_ms = self._longest_ms
@@ -171,7 +171,7 @@ class Prober:
 
     async def _health(self, module: str) -> Health:
         """What this worker finds; it remembers for itself since when a module is not ready, as the breaker does for all."""
-        health = await self._runner.probe(module, seconds=PROBE_SECONDS)
+        health = await self._runner.probe(module, seconds=_PROBE_SECONDS)
         if health is not Health.NOT_READY:
             self._unready_since.pop(module, None)
             return health
@@ -371,7 +371,7 @@ class HealthChecks:
         queue = queue_of(watch.module)
         if result.finding is Finding.OPEN:
             watch.pause = max(result.seconds, _FIRST_SECONDS)
-            ends_at = self._here.loop.time() + result.seconds + PROBE_SECONDS
+            ends_at = self._here.loop.time() + result.seconds + _PROBE_SECONDS
             if result.seconds <= _SHORT_SECONDS and ends_at <= watch.since + PATIENCE_MS / 1000:
                 self._here.resting.rest(queue)  # its calls wait where it costs nothing
             else:

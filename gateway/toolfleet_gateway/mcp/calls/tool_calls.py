@@ -199,7 +199,7 @@ class ToolCalls:
             takes_input=bool(asked.kinds),
             log_level=asked.log_level,
         )
-        where = conversation_in(asked.meta, who.conversation_id)
+        where = _conversation_in(asked.meta, who.conversation_id)
         return await self._fleet.begun_calls.begin(call, who.caller, owner_of(who), conversation=where)
 
     async def _refused(self, view: McpView, shown: str, call_id: str, refusal: ToolResult) -> dict[str, Any]:
@@ -301,7 +301,7 @@ def _unconfirmed(handle: BegunHandle, *, has_key: bool) -> ToolResult:
     return ToolResult.failed(handle.tool_name, code, error, effect_state="unknown", retryable=has_key)
 
 
-def conversation_in(meta: Mapping[str, Any] | None, own: str | None) -> Conversation | None:
+def _conversation_in(meta: Mapping[str, Any] | None, own: str | None) -> Conversation | None:
     """What a client says; `own` is its token's conversation. Raises `WrongKey` for what is no name."""
     run_id, said = _name_in(meta, RUN_ID), _name_in(meta, CONVERSATION_ID)
     conversation_id = own or said

@@ -31,7 +31,7 @@ from toolfleet_registry.system.loggers import get_logger
 
 log = get_logger(__name__)
 
-SESSION_HEADER: Final = "mcp-session-id"
+_SESSION_HEADER: Final = "mcp-session-id"
 
 _NO_SESSION = "Session not found"
 _LONGEST_SESSION_ID = 256  # characters of a session's id
@@ -61,7 +61,7 @@ class OldEndpoint:
     async def serve(self, view: McpView, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. Raises `FleetUnavailable`."""
         request = Request(scope, receive)
-        session_id = request.headers.get(SESSION_HEADER)
+        session_id = request.headers.get(_SESSION_HEADER)
         session = None
         if session_id is not None:
             session = await self._sessions.find(session_id, view) if len(session_id) <= _LONGEST_SESSION_ID else None
@@ -140,7 +140,7 @@ def _naming(session: ClientSession | None, send: Send) -> Send:
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] < 400:  # noqa: PLR2004 - an error
-            named = (SESSION_HEADER.encode(), session.id.encode())
+            named = (_SESSION_HEADER.encode(), session.id.encode())
             message = {**message, "headers": [*message.get("headers", ()), named]}
         await send(message)
 

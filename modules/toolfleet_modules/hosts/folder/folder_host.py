@@ -296,7 +296,7 @@ class FolderHost(Host[HostedTool]):
     async def _watch(self) -> None:
         if self._options.folder is None:
             return
-        async for _ in file_changes(self._options.folder, debounce_ms=self._options.debounce_ms):
+        async for _ in _file_changes(self._options.folder, debounce_ms=self._options.debounce_ms):
             await self._reload_safely()
 
     @asynccontextmanager
@@ -326,7 +326,7 @@ def _offers(tools: Mapping[str, HostedTool]) -> dict[str, Any]:
     return {name: tool.definition for name, tool in tools.items()}
 
 
-async def file_changes(folder: Path, *, debounce_ms: int) -> AsyncGenerator[None]:
+async def _file_changes(folder: Path, *, debounce_ms: int) -> AsyncGenerator[None]:
     """Yield after changes, gathered for `debounce_ms` at most, and after every 5 s without."""
     while True:
         try:

@@ -58,7 +58,7 @@ _MOST_FAULTS = 1000  # in a manifest
 _LONGEST_REASON = 500  # characters of why there is no session
 _LONGEST_MESSAGE = 1000
 
-PREFIX = "/mcp/"
+_PREFIX = "/mcp/"
 _REQUEST_BYTES = 2**20
 _ANSWER_SECONDS = 60.0  # for a server to answer
 _BUSY_SECONDS = "1"
@@ -353,7 +353,7 @@ class Passthrough:
     @property
     def route(self) -> Route:
         """`POST /mcp/{method}`."""
-        return Route(f"{PREFIX}{{method:path}}", self._answer, methods=["POST"])
+        return Route(f"{_PREFIX}{{method:path}}", self._answer, methods=["POST"])
 
     async def _answer(self, request: Request) -> Response:
         try:

@@ -50,13 +50,13 @@ OpenTransport = Callable[[], AbstractAsyncContextManager[MessageStreams]]
 OnChanged = Callable[[types.ServerNotification], None]
 """Is told each notification."""
 
-TASKS = "io.modelcontextprotocol/tasks"
+_TASKS = "io.modelcontextprotocol/tasks"
 """The extension by which a server may go on with a call by itself."""
 
 CLIENT = types.Implementation(name="toolfleet", version="1")
 """Who asks."""
 
-EXTENSIONS: dict[str, dict[str, Any]] = {TASKS: {}, APPS: {"mimeTypes": ["text/html;profile=mcp-app"]}}
+_EXTENSIONS: dict[str, dict[str, Any]] = {_TASKS: {}, APPS: {"mimeTypes": ["text/html;profile=mcp-app"]}}
 """The extensions that the client understands. Clients of a gateway show apps; a server offers none to a client that does not say so."""
 
 
@@ -340,7 +340,7 @@ async def _held(
             lane = streams.calls
             try:
                 if lane is not None:
-                    lane.meta, lane.version = meta_of(session), session.protocol_version
+                    lane.meta, lane.version = _meta_of(session), session.protocol_version
                 if not ready.done():
                     ready.set_result(McpSession(session, dispatcher, streams, client.log))
                 await _first(asyncio.ensure_future(dispatcher.ended.wait()), stop.wait())
@@ -367,7 +367,7 @@ class _Client:
             message_handler=notified,
             logging_callback=self.log.take,
             client_info=CLIENT,
-            extensions=EXTENSIONS,
+            extensions=_EXTENSIONS,
             **(ASKED if self.may_ask else {}),
         )
 
@@ -415,11 +415,11 @@ async def agree(session: ClientSession, *, is_legacy: bool) -> None:
     await session.initialize()
 
 
-def meta_of(session: ClientSession) -> dict[str, Any]:
+def _meta_of(session: ClientSession) -> dict[str, Any]:
     """What goes with each request: newer versions of the protocol have no handshake that both sides remember."""
     if session.discover_result is None:
         return {}
-    capabilities = types.ClientCapabilities(extensions=EXTENSIONS)
+    capabilities = types.ClientCapabilities(extensions=_EXTENSIONS)
     return {
         types.PROTOCOL_VERSION_META_KEY: session.protocol_version,
         types.CLIENT_INFO_META_KEY: CLIENT.model_dump(by_alias=True, mode="json", exclude_none=True),

@@ -21,7 +21,7 @@ _SHOWN_REFERENCE = 50  # characters
 _OLDEST = 4  # its addresses are called `id`
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
-PRESENT = 2020
+_PRESENT = 2020
 _DRAFTS: Mapping[Any, int] = {
     "http://json-schema.org/draft-04/schema": 4,
     "http://json-schema.org/draft-06/schema": 6,
@@ -34,7 +34,7 @@ _SINCE: Mapping[str, int] = {
     **dict.fromkeys(("if", "then", "else"), 7),
     **dict.fromkeys(("dependentRequired", "dependentSchemas", "minContains", "maxContains"), 2019),
     **dict.fromkeys(("unevaluatedProperties", "unevaluatedItems"), 2019),
-    "prefixItems": PRESENT,
+    "prefixItems": _PRESENT,
 }
 
 _REF_ALONE = 7  # up to this draft nothing beside a reference counts
@@ -54,7 +54,7 @@ def definition(ref: Any, definitions: JsonObject) -> Any:
 class _Localizing:
     def __init__(self, root: JsonObject) -> None:
         self._root = root
-        self._draft = draft_of(root)
+        self._draft = _draft_of(root)
         self._names: dict[int, str] = {}  # identity of what is referred to, however that is spelled -> name
         self._taken = set[str]()
         self._candidates: dict[str, Iterator[str]] = {}  # for each plain name those that were not tried yet
@@ -147,15 +147,15 @@ def _measure(value: Any, sizes: dict[int, int]) -> int:
     return size
 
 
-def draft_of(schema: JsonObject) -> int:
+def _draft_of(schema: JsonObject) -> int:
     """The draft that a document says it is written in: 4, 6, 7, 2019 or 2020, which is also that of all others."""
     name = schema.get("$schema")
-    return _DRAFTS.get(name.rstrip("#"), PRESENT) if isinstance(name, str) else PRESENT
+    return _DRAFTS.get(name.rstrip("#"), _PRESENT) if isinstance(name, str) else _PRESENT
 
 
 def modern(schema: JsonObject, draft: int) -> JsonObject:
     """One schema, without those inside, in the present draft: the same values, or more."""
-    if draft == PRESENT:
+    if draft == _PRESENT:
         return schema
     if draft <= _REF_ALONE and "$ref" in schema:
         return {keyword: value for keyword, value in schema.items() if keyword in ANNOTATIONS | {"$ref", "$id", "id"}}

@@ -67,12 +67,12 @@ _LEFT = "another process is there by now"
 _BEST_FIRST = (Health.WELL, Health.NOT_READY, Health.UNKNOWN, Health.AWAY)
 
 
-async def judge_error(call: PublishedCall, response: ModuleResponse, own: ModuleHeaders) -> Attempt:
+async def _judge_error(call: PublishedCall, response: ModuleResponse, own: ModuleHeaders) -> Attempt:
     """The attempt's end, by an error whose body is still to be read; `own` was sent with the request, and is not shown."""
     body = await start_of_error(response)
     if response.status == HTTPStatus.ACCEPTED and (attempt := judge_reply(call, body)).goes_on:
         return attempt
-    attempt = judge_status(call, response, own.hide(body))
+    attempt = _judge_status(call, response, own.hide(body))
     if response.status != HTTPStatus.UNAUTHORIZED:
         return attempt
     advice = own.advice(response.status)
@@ -83,7 +83,7 @@ async def judge_error(call: PublishedCall, response: ModuleResponse, own: Module
     return replace(attempt, result=result)
 
 
-def judge_status(call: PublishedCall, response: ModuleResponse, body: bytes) -> Attempt:
+def _judge_status(call: PublishedCall, response: ModuleResponse, body: bytes) -> Attempt:
     """The attempt's end. `body` is the start of the response's body."""
     status = response.status
     outcome, code = _BY_STATUS.get(status) or _BY_CLASS.get(status // 100, _NO_ANSWER)
@@ -316,7 +316,7 @@ class HttpExecutor:
 
     async def _judge(self, call: PublishedCall, response: ModuleResponse) -> Attempt:
         if response.status != HTTPStatus.OK:
-            return await judge_error(call, response, self._headers_of(call))
+            return await _judge_error(call, response, self._headers_of(call))
         try:
             read = read_last_line if is_stream(response) else read_reply
             return self._judged(judge_reply, call, await read(response, self._max_reply_bytes))

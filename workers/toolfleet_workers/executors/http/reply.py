@@ -28,7 +28,7 @@ _PLAIN = frozenset({"tool_name", "success", "result", "error"})
 _SHOWN_NAME = 100  # bytes of a foreign name in a reason
 
 
-def files_of(call: PublishedCall, sent: object) -> tuple[ResultFile, ...]:
+def _files_of(call: PublishedCall, sent: object) -> tuple[ResultFile, ...]:
     """What a reply has as `files`. Other modules may mean something else by that: what cannot be ours is none.
 
     The call has succeeded all the same, and its result says in words which files there were.
@@ -133,7 +133,7 @@ def judge_reply(call: PublishedCall, body: bytes) -> Attempt:
 def attempt_of(call: PublishedCall, reply: ModuleReply) -> Attempt:
     """How the call ended of which its module says this."""
     if reply.success:
-        files = files_of(call, reply.files) if reply.files else ()
+        files = _files_of(call, reply.files) if reply.files else ()
         result = ToolResult.ok(call.tool_name, reply.result, files=files)
         if reply.note:
             result = result.model_copy(update={"hint": reply.note})
