@@ -11,7 +11,6 @@ import uvicorn
 from celery import beat, signals
 from celery.signals import beat_init
 from celery.worker import state
-from kombu.asynchronous import set_event_loop
 from starlette.types import ASGIApp
 
 from bed import clock
@@ -105,7 +104,6 @@ class Worker:
             await Bridge(self._work)
 
     def _work(self) -> None:
-        set_event_loop(None)  # each has a hub of its own
         app = make_worker_app(self._settings)
         app.steps["worker"] -= {LoopWatchdog, AnsweredProbes}  # they watch a process, from threads
         self._worker = _Worker(app=app, hostname=self.site.host, loglevel="CRITICAL", quiet=True)

@@ -182,7 +182,9 @@ import celery.app.base
 import celery.app.trace
 import celery.apps.worker
 import celery.worker
+import celery.worker.components
 import celery.worker.request
+import kombu.asynchronous
 import kombu.asynchronous.hub
 import kombu.asynchronous.timer
 import kombu.common
@@ -219,6 +221,20 @@ class _OrderedSet(dict[Any, None]):
         return list(self)
 
 
+_hubs: Any = _of_site("hubs", dict)
+
+
+def _get_event_loop() -> Any:
+    """Implements kombu's: a worker that starts while another one does would find the other one's hub, and fire its timers only."""
+    return _hubs.get("current")
+
+
+def _set_event_loop(hub: Any) -> Any:
+    """Implements kombu's."""
+    _hubs["current"] = hub
+    return hub
+
+
 _oids = WeakKeyDictionary[Any, str]()
 
 
@@ -232,6 +248,9 @@ def _generate_oid(node: int, process: int, thread: int, instance: Any) -> str:
 
 kombu.asynchronous.timer.Timer.Entry = _Entry
 kombu.asynchronous.hub.set = _OrderedSet  # type: ignore[attr-defined] # its own `set`
+for _module in (kombu.asynchronous.hub, kombu.asynchronous, celery.worker.components):
+    for _name, _of_a_site in {"get_event_loop": _get_event_loop, "set_event_loop": _set_event_loop}.items():
+        setattr(_module, _name, _of_a_site)
 kombu.common.generate_oid = _generate_oid
 celery.worker.state = _state
 celery.app.base.datetime = celery.worker.request.datetime = _Datetime

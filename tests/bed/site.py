@@ -104,8 +104,9 @@ class Site(Process):
         return paused
 
     def pause(self) -> None:
-        """Stop it as SIGSTOP does: none of its code runs, and its connections stay."""
-        self._held = _Held.taken(asyncio.get_running_loop(), self)
+        """Stop it as SIGSTOP does: none of its code runs, and its connections stay. One that is stopped stays so."""
+        if self._held is None:
+            self._held = _Held.taken(asyncio.get_running_loop(), self)
 
     def resume(self) -> None:
         """Let it go on, as SIGCONT does. What fell due meanwhile is late."""

@@ -49,6 +49,30 @@ async def test_a_killed_worker_says_nothing_more(bed: Bed, owls: ModuleServer, o
     assert len(owls.requests) == 1
 
 
+async def test_workers_that_start_at_once_each_fire_their_own_timers(
+    bed: Bed, owls: ModuleServer, owner: Caller
+) -> None:
+    """What their module turns away comes again by them."""
+    await bed.serve(owls)
+    workers = await asyncio.gather(*(bed.worker(worker_concurrency=4) for _ in range(2)))
+    fleet = await bed.agent()
+    calls = [ToolCall(tool_name="owls.turn_away")] * 16
+    results = await asyncio.wait_for(fleet.call_many(calls, owner, timeout=600), timeout=60)
+    assert {result.error_code for result in results} == {"busy"}
+    assert {result.audit.worker for result in results} == {f"celery@{worker.site.host}" for worker in workers}
+
+
+async def test_who_is_stopped_twice_goes_on_when_told_once(bed: Bed, owls: ModuleServer, owner: Caller) -> None:
+    """As SIGSTOP has it: one that stands still cannot be stopped again."""
+    await bed.serve(owls)
+    worker = await bed.worker()
+    fleet = await bed.agent()
+    worker.site.pause()
+    worker.site.pause()
+    worker.site.resume()
+    assert (await fleet.call(ECHO, owner)).success
+
+
 @pytest.mark.parametrize("which", range(1, 8))
 @pytest.mark.parametrize("part", [0.0, 0.5, 1.0])
 async def test_a_worker_that_dies_at_a_write(
