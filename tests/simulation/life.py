@@ -165,7 +165,7 @@ class Jobs(Part):
 
     async def strike(self, fault: Fault) -> bool:
         """Implements `Part.strike`."""
-        if fault.kind != "kill_core" or self._core.is_dead:
+        if fault.kind != "kill_core" or self._core.is_dead or self._core.dies_at is not None:
             return False
         await die(self._core, fault)
         await asyncio.sleep(fault.seconds / 4)

@@ -129,10 +129,16 @@ class _Scene:
             await asyncio.sleep(max(began_at + fault.at - clock.monotonic(), 0))
             task = asyncio.create_task(self._happen(fault))
             self._faults.add(task)
-            task.add_done_callback(self._faults.discard)
+            task.add_done_callback(self._on_over)
         await asyncio.sleep(max(began_at + self._plan.seconds - clock.monotonic(), 0))
         if self._faults:
             await asyncio.wait(self._faults)
+
+    def _on_over(self, fault: asyncio.Task[None]) -> None:
+        self._faults.discard(fault)
+        exc = None if fault.cancelled() else fault.exception()
+        if exc is not None:  # such as that of a member that could not be started again
+            self._verdict.violations.append(f"All faults happen: {exc!r}")
 
     async def _happen(self, fault: Fault) -> None:
         self._verdict.faults[fault.kind] += 1
@@ -141,10 +147,7 @@ class _Scene:
             case "kill_worker":
                 await self._kill_worker(fault)
             case "kill_beat":
-                self._verdict.kills += 1
-                self._beat.kill()
-                await asyncio.sleep(fault.seconds)
-                self._beat = await self._bed.beat()
+                await self._kill_beat(fault)
             case "kill_module":
                 name = MODULES[fault.member % len(MODULES)]
                 if not self._modules[name].is_dead:
@@ -170,6 +173,14 @@ class _Scene:
                 self._verdict.kills += await self._strike(fault)
             case _:
                 pass
+
+    async def _kill_beat(self, fault: Fault) -> None:
+        """Kill beat, unless it is dead already: then two would come in its place, and one of them would never end."""
+        if not self._beat.is_dead:
+            self._verdict.kills += 1
+            self._beat.kill()
+            await asyncio.sleep(fault.seconds)
+            self._beat = await self._bed.beat()
 
     async def _strike(self, fault: Fault) -> bool:
         """Have the first part that has such a member lose it. Which is the first, the fault says."""
