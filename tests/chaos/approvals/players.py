@@ -71,12 +71,12 @@ class Players:
         decide: dict[Kind, Sequence[Callable[[], Awaitable[object]]]] = {
             "approved": [lambda: self._approve(case, bob)],
             "raced": [lambda: self._approve(case, bob), lambda: self._approve(case, eve)],
-            "rejected": [lambda: self._reject(case, bob)],
+            "rejected": [lambda: self._reject(case.approval_id, bob)],
             "edited": [lambda: self._approve(case, bob, {"ref": case.edited})],
-            "contested": [lambda: self._approve(case, bob), lambda: self._reject(case, eve)],
+            "contested": [lambda: self._approve(case, bob), lambda: self._reject(case.approval_id, eve)],
             "expired": [],
             "cancelled": [lambda: self._cancel(case), lambda: self._approve(case, bob)],
-            "forged": [lambda: self._forge(case), lambda: self._reject(case, bob)],
+            "forged": [lambda: self._forge(case), lambda: self._reject(case.approval_id, bob)],
         }
         await asyncio.sleep(self._dice.uniform(0, 0.5))
         await asyncio.gather(*(one() for one in decide[case.kind]))
@@ -84,8 +84,8 @@ class Players:
     async def _approve(self, case: Case, by: Approver, arguments: dict[str, Any] | None = None) -> None:
         await self._until_taken(lambda fleet: fleet.approvals.approve(case.approval_id, by, arguments=arguments))
 
-    async def _reject(self, case: Case, by: Approver) -> None:
-        await self._until_taken(lambda fleet: fleet.approvals.reject(case.approval_id, by))
+    async def _reject(self, approval_id: str, by: Approver) -> None:
+        await self._until_taken(lambda fleet: fleet.approvals.reject(approval_id, by))
 
     async def _until_taken(self, decide: Callable[[ToolFleet], Awaitable[object]]) -> None:
         """Again and again, as one does who has had no answer; until it is taken, or somebody else's was."""
@@ -136,9 +136,9 @@ class Players:
             result = await self._fleet().call(case.call, case.caller, timeout=_TIMEOUT_SECONDS)
             if result.audit.call_id == case.approval_id and "first call with its" not in str(result.error):
                 return result
-            if (
-                result.error_code == "approval_required"
-            ):  # the first one has ended with nothing done, and its key is free
+            if result.error_code == "approval_required":
+                # The first one has ended with nothing done, and its key is free: this is another one, which nobody wants.
+                await self._reject(result.audit.call_id, _PEOPLE[0])
                 return None
             await pauses.rest()
 
