@@ -18,7 +18,7 @@ from toolfleet_registry.redis.urls import is_redis_url, is_sentinel_url, read_se
 from toolfleet_registry.settings import Settings, load_environment, load_settings
 from toolfleet_registry.system.private_process import hide_process
 from toolfleet_registry.tracing.port import Tracing
-from toolfleet_tasks.broker.kombu_queues import make_queue
+from toolfleet_tasks.broker import make_queue
 from toolfleet_tasks.control import canary_task, jobs_tick, refresh, startup_checks
 from toolfleet_tasks.messages.signing import Seal, seal_of
 from toolfleet_tasks.ports import JobPoller, Runner, ServedModulesPort

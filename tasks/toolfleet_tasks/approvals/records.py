@@ -1,4 +1,10 @@
-"""Stores approvals in Redis, sealed where the fleet signs. What nobody of the fleet has written counts for nothing."""
+"""Stores approvals in Redis, sealed where the fleet signs. What nobody of the fleet has written counts for nothing.
+
+An approval is a hash: `state`, `revision` (another one after each decision), `request` and `call` (sealed), `expires_ms`, `votes`,
+`journal`, and `trace` of a call that was made in one. Lists read `summary` (sealed, without large arguments, of the revision `summarised`)
+and find it by `words`; `stored_key` and `stored_member` say where it counts, `trimmed` that large arguments are gone. The ledger's record of a call that waits has the token `approval`; of one that was approved `approved`, sealed, which the claim of
+its first attempt consumes, and `may_begin` until then. Every script may be sent again, when its answer was lost.
+"""
 
 import asyncio
 import json
@@ -32,20 +38,14 @@ from toolfleet_tasks.approvals.request import (
     JournalLine,
 )
 from toolfleet_tasks.ledger.approved import approval_seal
-from toolfleet_tasks.lua.approvals import (
-    DECIDE,
-    DUE,
-    LIST_APPROVALS,
-    READ_APPROVAL,
-    REQUEST,
-    SETTLE,
-    SUMMARISE,
-)
+from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.redis.script_runner import run
 from toolfleet_tasks.tracing.message_trace import trace_in, trace_text
+
+log = get_logger(__name__)
 
 M = TypeVar("M", bound=Message)
 
@@ -64,7 +64,28 @@ _SUMMARISED_AT_ONCE = 8  # each is read whole, over one connection
 Place = Literal["", "published", "begun", "done"]
 """Where the call is: it waits, may begin, was begun, or has ended."""
 
-log = get_logger(__name__)
+_REQUEST = script("approvals/request")
+"""Returns `waiting`; `joined` or `conflict` with the call that its idempotency key stands for; `ended`; `crowd` with how many wait; or
+`stored` with the bytes of its user's share.
+"""
+
+_DECIDE = script("approvals/decide")
+"""Returns `taken`; `raced` if somebody has decided meanwhile; what the approval is, if it waits no longer; `expired`, or `waiting` if it is not
+yet; `ended` if its call was taken back; `lost` if Redis has lost its record; or `unknown`.
+"""
+
+_READ_APPROVAL = script("approvals/read")
+"""Returns the fields of the approval, and `done`, `published`, `begun` or '' for its call; nothing if there is none."""
+
+_LIST_APPROVALS = script("approvals/list")
+"""Returns the next rank, how many are still to be left out, what has no summary of its revision, and summaries with what belongs to them."""
+
+_SUMMARISE = script("approvals/summarise")
+
+_DUE = script("approvals/due")
+"""Returns their ids."""
+
+_SETTLE = script("approvals/settle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +164,7 @@ class ApprovalRecords:
         """Have the call wait; `None`, or why it does not. `intention`: of an idempotency key, as admission has it."""
         intent, intent_seconds, digest = intention or (self._keys.call(call.call_id), 0, "")
         left = request.expires_at - fleet_clock.now()
-        parameters = REQUEST.parameters(
+        parameters = _REQUEST.parameters(
             record=self._keys.call(call.call_id),
             intent=intent,
             approval=self.keys.approval(call.call_id),
@@ -164,7 +185,7 @@ class ApprovalRecords:
             stored_bytes_most=self._stored_bytes_most,
             **self._index_fields(request, call),
         )
-        kind, *rest = await run(self._connection, REQUEST, parameters)
+        kind, *rest = await run(self._connection, _REQUEST, parameters)
         if kind == b"waiting":
             return None
         if kind == b"crowd":
@@ -175,10 +196,10 @@ class ApprovalRecords:
 
     async def read(self, approval_id: str) -> StoredApproval | None:
         """The approval; `None` if there is none, or nobody of the fleet has written it."""
-        parameters = READ_APPROVAL.parameters(
+        parameters = _READ_APPROVAL.parameters(
             approval=self.keys.approval(approval_id), record=self._keys.call(approval_id)
         )
-        found = await run(self._connection, READ_APPROVAL, parameters, reads=True)
+        found = await run(self._connection, _READ_APPROVAL, parameters, reads=True)
         if not found:
             return None
         state, revision, request, text, _, votes, journal, trace, trimmed, place = map(_text, found)
@@ -205,11 +226,11 @@ class ApprovalRecords:
         return read
 
     async def decide(self, found: StoredApproval, decision: ApprovalChange) -> str:
-        """Write what becomes of an approval that was read. Returns what `DECIDE` says."""
+        """Write what becomes of an approval that was read. Returns what `_DECIDE` says."""
         approval_id, now = found.approval_id, fleet_clock.now()
         left = max(decision.call.deadline_at, decision.request.expires_at) - now
         approved = decision.approved
-        parameters = DECIDE.parameters(
+        parameters = _DECIDE.parameters(
             approval=self.keys.approval(approval_id),
             record=self._keys.call(approval_id),
             waiting=self.keys.waiting,
@@ -228,7 +249,7 @@ class ApprovalRecords:
             kinds=" ".join(_kinds(decision, len(found.journal))),
             **self._index_fields(decision.request, decision.call),
         )
-        answer = await run(self._connection, DECIDE, parameters)
+        answer = await run(self._connection, _DECIDE, parameters)
         return str(answer.decode())
 
     async def due_count(self) -> int:
@@ -238,10 +259,10 @@ class ApprovalRecords:
 
     async def due(self, *, count: int, lease_seconds: float) -> list[str]:
         """Take the ids about which something is to be done now."""
-        parameters = DUE.parameters(
+        parameters = _DUE.parameters(
             waiting=self.keys.waiting, fleet_ms=_ms(fleet_clock.now()), lease_ms=_ms(lease_seconds), count=count
         )
-        return [found.decode() for found in await run(self._connection, DUE, parameters)]
+        return [found.decode() for found in await run(self._connection, _DUE, parameters)]
 
     async def put_off(self, approval_id: str, until: float) -> None:
         """Look at it again then, in seconds since the epoch."""
@@ -254,7 +275,7 @@ class ApprovalRecords:
         if found is not None and summary is not None and summary.arguments_left_out:
             small: dict[str, Any] = {"arguments": {}, "context": None}
             request, call = self._sealed(summary.request), self._calls.seal(found.call.model_copy(update=small))
-        parameters = SETTLE.parameters(
+        parameters = _SETTLE.parameters(
             waiting=self.keys.waiting,
             settled=self.keys.settled,
             approval=self.keys.approval(approval_id),
@@ -265,7 +286,7 @@ class ApprovalRecords:
             kept=SETTLED_KEPT,
             seconds=KEPT_SECONDS,
         )
-        await run(self._connection, SETTLE, parameters)
+        await run(self._connection, _SETTLE, parameters)
 
     async def keep_asked(self, user_id: str | None, idempotency_key: str, request: AskedApproval) -> None:
         """Keep which call the user's key has stood for, also after its end, which opens the key again."""
@@ -331,8 +352,8 @@ class ApprovalRecords:
         viewer: Sequence[str] = (),
         ids: Sequence[str] = (),
     ) -> tuple[int, int, list[ListedApproval]]:
-        """Ask for one answer of `LIST_APPROVALS`, and add the summaries that are missing: then it is to be asked again."""
-        parameters = LIST_APPROVALS.parameters(
+        """Ask for one answer of `_LIST_APPROVALS`, and add the summaries that are missing: then it is to be asked again."""
+        parameters = _LIST_APPROVALS.parameters(
             index=index or self.keys.waiting,
             start=start,
             descending=descending,
@@ -345,7 +366,7 @@ class ApprovalRecords:
             viewer=viewer,
             ids=ids,
         )
-        start, skip, stale, found = await run(self._connection, LIST_APPROVALS, parameters, reads=True)
+        start, skip, stale, found = await run(self._connection, _LIST_APPROVALS, parameters, reads=True)
         for k in range(0, len(stale), _SUMMARISED_AT_ONCE):
             some = stale[k : k + _SUMMARISED_AT_ONCE]
             await asyncio.gather(*(self._summarise(name.decode(), revision.decode()) for name, revision in some))
@@ -359,8 +380,8 @@ class ApprovalRecords:
             revision, words = str(found.revision), words_of_request(found.request)
             summary = self._sealed(ApprovalSummary.of(found.request, found.effect))
         key = self.keys.approval(approval_id)
-        parameters = SUMMARISE.parameters(approval=key, revision=revision, summary=summary, words=words)
-        await run(self._connection, SUMMARISE, parameters)
+        parameters = _SUMMARISE.parameters(approval=key, revision=revision, summary=summary, words=words)
+        await run(self._connection, _SUMMARISE, parameters)
 
     def _index_fields(self, request: AskedApproval, call: PublishedCall) -> dict[str, str]:
         """Return by what an approval is listed, and where it counts."""

@@ -15,7 +15,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.aio.loop_thread import LoopThread
-from toolfleet_tasks.broker.kombu_connections import confirming
+from toolfleet_tasks.broker import confirming
 from toolfleet_tasks.control.probes import STILL_SECONDS, Probes
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.wakeups.webhook_feed import WebhookFeed

@@ -5,13 +5,20 @@ import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.errors import BrokerUnavailable, NotPublished
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission import AdmissionControl
-from toolfleet_tasks.publish.admitted_publisher import AdmittedPublisher
-from toolfleet_tasks.publish.publisher import Publisher
+from toolfleet_tasks.admission import AdmissionControl, Refusal
+from toolfleet_tasks.publish.publisher import Delivered, Publisher
 from toolfleet_tasks.publish.redis_publisher import RedisPublisher, database_of
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.queues import queue_for
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.redis.refusals import unavailable
+
+_RETRACT_SECONDS = 2.0  # that its caller waits for a call to be taken back; that goes on
 
 
 def agent_publisher(
@@ -38,3 +45,130 @@ def agent_publisher(
     if has_queues:  # calls leave where their results arrive, so that Redis hears of who listens before it has the call
         return publisher_to(connection, admission=admission)
     return behind(publisher_to(broker_connection()), admission)
+
+
+class AdmittedPublisher:
+    """A publisher behind admission control, where the broker cannot judge calls itself: a call is let in at the Redis of `connection`, which costs a round trip, then published.
+
+    `listening` waits until a call's end is heard, whichever way it was published. `has_queues`: whether the queues lie in
+    that Redis, too, so that their lengths are known there. `spawn` runs something in the background.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        admission: AdmissionControl,
+        connection: PipelinedConnection,
+        *,
+        listening: Callable[[str], Awaitable[None]],
+        has_queues: bool,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._publisher = publisher
+        self._admission = admission
+        self._connection = connection
+        self._listening = listening
+        self._has_queues = has_queues
+        self._spawn = spawn
+        self._loop = asyncio.get_running_loop()
+        self._retracting = dict[str, asyncio.Task[None]]()  # by call id
+        self.most_in_flight = publisher.most_in_flight
+
+    @property
+    def is_ready(self) -> bool:
+        """As `Publisher`."""
+        return self._connection.is_connected and self._publisher.is_ready
+
+    async def ready(self) -> None:
+        """As `Publisher`."""
+        while not self.is_ready:
+            try:
+                await self._connection.connected()
+            except RedisConnectionLost as exc:  # closed for good
+                raise NotPublished("the fleet was left") from exc
+            await self._publisher.ready()
+
+    async def publish(
+        self,
+        call: PublishedCall,
+        *,
+        seconds: float,
+        limit: int,
+        needs_worker: bool = False,
+        again: bool = False,
+    ) -> Refusal | None:
+        """As `Publisher`. What is surely not published counts for nobody."""
+        give_up_at = self._loop.time() + seconds
+        await self._retracted(call, seconds)
+        here, there = (limit, 0) if self._has_queues else (0, limit)
+        ask = functools.partial(self._admission.ask, limit=here, needs_worker=needs_worker, again=again)
+        refusal = await self._ask(ask, call, give_up_at=give_up_at, again=again)
+        if refusal is not None:
+            return refusal
+        left = give_up_at - self._loop.time()
+        try:
+            refusal = await self._publisher.publish(call, seconds=left, limit=there, again=again)
+        except NotPublished:
+            if not again:  # else an earlier message may be in the queue
+                await self._retract(call)
+            raise
+        if refusal is not None and not again:
+            await self._retract(call)
+        return refusal
+
+    async def revoke(self, call_id: str) -> None:
+        """As `Publisher`."""
+        await self._publisher.revoke(call_id)
+
+    async def republish(self, delivered: Delivered, *, delay: float, retries: int) -> None:
+        """As `Publisher`."""
+        await self._publisher.republish(delivered, delay=delay, retries=retries)
+
+    async def control(self, task: str, *args: str) -> None:
+        """As `Publisher`."""
+        await self._publisher.control(task, *args)
+
+    def close(self) -> None:
+        """As `Publisher`."""
+        self._publisher.close()
+
+    async def _ask(
+        self,
+        ask: Callable[[PipelinedConnection, PublishedCall, str], Awaitable[Refusal | None]],
+        call: PublishedCall,
+        *,
+        give_up_at: float,
+        again: bool,
+    ) -> Refusal | None:
+        try:
+            async with asyncio.timeout_at(give_up_at):
+                await self._listening(call.call_id)
+                return await ask(self._connection, call, queue_for(call))
+        except TimeoutError as exc:
+            if not again:
+                self._retract_soon(call)
+            raise BrokerUnavailable("Redis does not answer", passes=True) from exc
+        except RedisConnectionLost as exc:  # closed for good
+            raise NotPublished("the fleet was left") from exc
+        except ResponseError as exc:  # memory is full, a replica, …: nothing was written
+            raise unavailable(exc) or NotPublished(str(exc)) from exc
+        except asyncio.CancelledError:  # it may have been let in just now
+            if not again:
+                self._retract_soon(call)
+            raise
+
+    async def _retract(self, call: PublishedCall) -> None:
+        await asyncio.wait([self._retract_soon(call)], timeout=_RETRACT_SECONDS)
+
+    def _retract_soon(self, call: PublishedCall) -> asyncio.Task[None]:
+        task = self._retracting[call.call_id] = self._spawn(self._admission.retract(self._connection, call))
+        task.add_done_callback(lambda _: self._retracting.pop(call.call_id, None))
+        return task
+
+    async def _retracted(self, call: PublishedCall, seconds: float) -> None:
+        """Wait until an earlier try is taken back: else that could take back this one."""
+        retracting = self._retracting.get(call.call_id)
+        if retracting is not None:
+            await asyncio.wait([retracting], timeout=seconds)
+            if not retracting.done():
+                raise BrokerUnavailable("Redis does not answer", passes=True)

@@ -14,7 +14,7 @@ from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.app import make_app
-from toolfleet_tasks.broker.kombu_connections import KombuConnections
+from toolfleet_tasks.broker import KombuConnections
 from toolfleet_tasks.operations.broker_question import ask_broker
 from toolfleet_tasks.queues import CONTROL
 

@@ -1,9 +1,11 @@
 """Publishes through kombu, which blocks, without blocking the event loop."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 from celery import Celery
@@ -20,9 +22,7 @@ from toolfleet_registry.time import machine_clock
 from toolfleet_registry.tracing.trace_context import TraceContext, carried
 from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.aio.cancellation import is_wanted
-from toolfleet_tasks.broker.kombu_backlog import Backlogs
-from toolfleet_tasks.broker.kombu_connections import KombuConnections
-from toolfleet_tasks.broker.kombu_errors import was_refused
+from toolfleet_tasks.broker import KombuConnections
 from toolfleet_tasks.messages.envelope import TASK, args_shown, revocation, seconds_kept, time_after
 from toolfleet_tasks.messages.links import Links
 from toolfleet_tasks.messages.signing import Seal
@@ -36,6 +36,9 @@ _THREADS = 4  # kombu spends its time in Python: more threads only wait for each
 # Seconds for the broker's answer. The first where hardly any are left; py-amqp takes 0 for "for ever". After the second the
 # call is published again, over a new connection.
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.1, 5.0
+
+_POLL_SECONDS = 1.0  # between two questions for the same queue
+_SURE_SECONDS = 0.1  # the same, while it seems to be full: what was published here may have been taken long ago
 
 
 class KombuPublisher:
@@ -230,7 +233,7 @@ def _place_of(links: Links) -> dict[str, Any]:
 
 
 def _surely_not_sent(exc: Exception) -> BrokerUnavailable | None:
-    if was_refused(exc):
+    if _was_refused(exc):
         return BrokerUnavailable(reason_of(exc, "no connection"), passes=True)
     return unavailable(exc) if isinstance(exc, RedisError) else None
 
@@ -241,3 +244,58 @@ class _OneTry(Producer):
     def publish(self, *args: Any, **options: Any) -> Any:
         """As kombu's, once."""
         return super().publish(*args, **{**options, "retry": False})  # type: ignore[no-untyped-call] # as above
+
+
+def _was_refused(exc: BaseException | None) -> bool:
+    """Whether no connection came about, by what kombu raised: then nothing can have been sent."""
+    while exc is not None:
+        if isinstance(exc, ConnectionRefusedError | socket.gaierror):
+            return True
+        exc = exc.__cause__ or exc.__context__
+    return False
+
+
+@dataclass(slots=True)
+class _Backlog:
+    """`waiting` as the broker said at `read_at`, and with what was published here since."""
+
+    waiting: int = 0
+    read_at: float = -_POLL_SECONDS
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Backlogs:
+    """What is known of the queues. For several threads: one of them asks, and the others take what is known."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Backlog] = {}
+
+    def of(self, queue: str, connection: Connection, *, limit: int) -> int:
+        """How many wait now, as far as is known; at `limit` it is asked again. Raises `BrokerUnavailable` without an answer."""
+        backlog = self._known.setdefault(queue, _Backlog())
+        age = machine_clock.monotonic() - backlog.read_at
+        is_old = age >= (_SURE_SECONDS if backlog.waiting >= limit else _POLL_SECONDS)
+        if is_old and backlog.lock.acquire(blocking=False):
+            try:
+                backlog.waiting = _asked(queue, connection)
+                backlog.read_at = machine_clock.monotonic()
+            finally:
+                backlog.lock.release()
+        return backlog.waiting
+
+    def add(self, queue: str) -> None:
+        """One more was published here."""
+        if queue in self._known:
+            self._known[queue].waiting += 1
+
+
+def _asked(queue: str, connection: Connection) -> int:
+    try:
+        # A channel of its own: RabbitMQ closes the one on which it is asked for a queue that is not there.
+        with connection.channel() as channel:
+            found = channel.queue_declare(queue=queue, passive=True)
+    except connection.channel_errors:  # there is no such queue: with Redis that is an empty one
+        return 0
+    except Exception as exc:  # whatever kombu and its transports raise
+        raise BrokerUnavailable(reason_of(exc, "no answer"), passes=True) from exc
+    return int(found.message_count)

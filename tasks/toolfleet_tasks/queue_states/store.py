@@ -1,4 +1,8 @@
-"""Reads and changes the states of queues in the fleet's Redis."""
+"""Reads and changes the states of queues in the fleet's Redis.
+
+What is stored is a hash of JSON texts, by module, and by lane as `lane:<lane>`. Scripts that admit and claim calls read it where it is
+there at all: they include `queue_states/holds`.
+"""
 
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final, NamedTuple, cast
@@ -10,11 +14,14 @@ from toolfleet_registry.redis.queue_keys import QueueKeys
 from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.servers import sync_client
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.lua.queue_states import CHANGE
+from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.queue_states.states import QueueState, QueueStates, states_of
 
 _PATIENCE_SECONDS = 5
 _AS_BYTES: Final[dict[str, Any]] = {NEVER_DECODE: True}
+
+CHANGE = script("queue_states/change")
+"""Returns 1 if another state holds now than before, else 0, and the text that was there, '' for none."""
 
 
 class StateChange(NamedTuple):

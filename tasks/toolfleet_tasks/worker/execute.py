@@ -49,7 +49,6 @@ from toolfleet_tasks.worker import accepted, ledgers
 from toolfleet_tasks.worker.accepted import recall
 from toolfleet_tasks.worker.attempt_reports import AttemptReports
 from toolfleet_tasks.worker.attempt_span import processed
-from toolfleet_tasks.worker.audits import audit_of
 from toolfleet_tasks.worker.health_checks import checks_of
 from toolfleet_tasks.worker.republish import publish_again
 from toolfleet_tasks.worker.running_task import RunningTask, Superseded
@@ -536,7 +535,7 @@ class _Execution:
         return Reject(requeue=True) if self._task.is_followed else Ignore()
 
     def _audit(self) -> Audit:
-        return audit_of(self._task, self._call, attempts=self._attempts, started_at=self._started_at)
+        return _audit_of(self._task, self._call, attempts=self._attempts, started_at=self._started_at)
 
 
 class EarlyClaim:
@@ -661,3 +660,17 @@ def as_said(happened: Attempt, call: PublishedCall) -> ToolResult:
         return settled(happened, effect, so_far)
     result = happened.result.model_copy(update={"effect_state": "none", "retryable": True})
     return result.model_copy(update={"hint": hint_for(result, effect)})
+
+
+def _audit_of(task: RunningTask, call: PublishedCall, *, attempts: int, started_at: float) -> Audit:
+    """Of a call that ends now; `attempts` have met the runner, and the last one began at `started_at`."""
+    now = fleet_clock.now()
+    return Audit(
+        call_id=call.call_id,
+        tool=call.tool_name,
+        ts=now,
+        attempts=attempts,
+        queued_ms=round(max(started_at - call.published_at, 0) * 1000, 1),  # an agent's clock may be ahead
+        duration_ms=round((now - started_at) * 1000, 1),
+        worker=task.request.hostname,
+    )

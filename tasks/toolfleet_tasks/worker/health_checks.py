@@ -2,6 +2,19 @@
 
 A worker's own trouble is its own: descriptors, ports, routes and names that it lacks say nothing of a module, and that it cannot
 connect counts for the fleet only when no other worker can. Where nobody else takes the calls, it goes on.
+
+The breaker is a hash:
+
+- `failures`: calls in a row that were sent and not answered; `by:<worker>`: when a worker last found that it cannot connect
+- `open_until` (ms): nobody begins a call before; when it is over, one process looks whether the module is there: `probe`, which
+  has until `probe_until` for that; `failed_by`: who has looked last, in vain; `pause` (ms): how long it was left alone the last time
+- `why`: for which reason it was opened by workers that cannot connect, as `policy.module_troubles` has them
+- `unready_since`: since when it says, whenever it is looked at, that it cannot serve now
+- `half_at`: since when it is half-open; `tokens`: how many calls may begin now; `let_in_at`: when the last one did; `passed`: how
+  many were answered since; `relapsed`: that one was not, and had it open again
+
+Times are the server's, in ms, and handed in. Where its clock was set back, a time lies further ahead than it can: nothing is
+waited for then. The hash expires when its failures are long ago.
 """
 
 import asyncio
@@ -25,8 +38,8 @@ from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.ledger.claims import Claim, NotClaimed
 from toolfleet_tasks.ledger.ledger import Ledger
-from toolfleet_tasks.lua.breaker import ASK, PROBED, REACHED, UNREACHED
 from toolfleet_tasks.lua.constants import PATIENCE_MS, SLOTS_COUNT_SECONDS
+from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.messages.ids import kept_seconds
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.presence.fleet_versions import read_notes
@@ -59,6 +72,17 @@ _STUCK_SECONDS = 5.0  # that nobody takes anything from a queue: until then the 
 _GO_ON_SECONDS = 30.0  # that a worker goes on that nobody stands in for
 # From its publishing on, a call is put off for others no longer: perhaps no other worker gets it.
 _REST_SECONDS = 30.0
+
+_UNREACHED = script("breaker/unreached")
+"""Returns for how many ms the breaker is open, or 0."""
+
+_REACHED = script("breaker/reached")
+
+_ASK = script("breaker/ask")
+"""Returns what to do (`probe`, `open`, `closed` or `half`), and for how many ms."""
+
+_PROBED = script("breaker/probed")
+"""Returns as `_UNREACHED`."""
 
 
 class Finding(Enum):
@@ -116,7 +140,7 @@ class Prober:
         Takes a few seconds at most while Redis answers. Raises `RedisConnectionClosed` and `ResponseError`.
         """
         others = await self._others(module)
-        answer = await self._run(ASK, module, probe_ms=round(_LOCK_SECONDS * 1000), has_others=int(bool(others)))
+        answer = await self._run(_ASK, module, probe_ms=round(_LOCK_SECONDS * 1000), has_others=int(bool(others)))
         what = answer[0].decode()
         if what == "open":
             return ProbeResult(Finding.OPEN, answer[1] / 1000)
@@ -149,7 +173,7 @@ class Prober:
         log.info("module_probed", module=module, health=health)
         verdict, bearable_ms = _VERDICTS.get(health, "away"), round(self._unready_seconds * 1000)
         longest_ms = self._longest_ms
-        open_ms = await self._run(PROBED, module, verdict=verdict, longest_ms=longest_ms, bearable_ms=bearable_ms)
+        open_ms = await self._run(_PROBED, module, verdict=verdict, longest_ms=longest_ms, bearable_ms=bearable_ms)
         if health is Health.WELL:
             return ProbeResult(Finding.WELL)
         # Of one that is tried though it is not ready, the next look finds that the breaker lets calls in.
@@ -160,13 +184,13 @@ class Prober:
         if health is Health.UNKNOWN:
             return ProbeResult(Finding.BLOCKED)
         if health is Health.WELL:
-            await self._run(REACHED, module)
+            await self._run(_REACHED, module)
             return ProbeResult(Finding.WELL)
         return await self._unreached(module, others)
 
     async def _unreached(self, module: str, others: list[str]) -> ProbeResult:
         live, why = [self._worker, *others], self.reasons.get(module, "")
-        open_ms = await self._run(UNREACHED, module, longest_ms=self._longest_ms, why=why, live=live)
+        open_ms = await self._run(_UNREACHED, module, longest_ms=self._longest_ms, why=why, live=live)
         return ProbeResult(Finding.OPEN, open_ms / 1000) if open_ms else ProbeResult(Finding.AWAY)
 
     async def _health(self, module: str) -> Health:

@@ -27,7 +27,7 @@ from toolfleet_registry.system.process import this_process
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.greenlet_bridge import run_here
-from toolfleet_tasks.broker.kombu_queues import make_queue
+from toolfleet_tasks.broker import make_queue
 from toolfleet_tasks.clock import ClockWatch
 from toolfleet_tasks.control.probes import Probes
 from toolfleet_tasks.control.server_check import insist_on_fit

@@ -73,7 +73,7 @@ def _foreign_queues(settings: Settings) -> dict[str, str]:
     from amqp.exceptions import NotFound, PreconditionFailed  # noqa: PLC0415 - as above
 
     from toolfleet_tasks.app import make_app  # noqa: PLC0415 - as above
-    from toolfleet_tasks.broker.kombu_queues import make_queue  # noqa: PLC0415 - as above
+    from toolfleet_tasks.broker import make_queue  # noqa: PLC0415 - as above
     from toolfleet_tasks.queues import queues_of  # noqa: PLC0415 - as above
 
     found, app = dict[str, str](), make_app(settings, stores_results=False)

@@ -1,15 +1,205 @@
 """Tells what happened to one call, for an operator: when it waited, was claimed and ran, each attempt, and what was decided on its way."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
 from toolfleet_tasks.ledger.audit import AuditLine
 from toolfleet_tasks.ledger.contents import CallContents
-from toolfleet_tasks.operations.calls.call_spans import LineTimes, StorySpan, spans_of
-from toolfleet_tasks.operations.calls.call_trail import holder_of, parts_of
+from toolfleet_tasks.operations.calls.call_trail import TrailPart, holder_of, parts_of
+
+CallPhase: TypeAlias = Literal[
+    "queued", "claimed", "attempt", "module", "lost", "retry", "reclaim", "accepted", "input", "approval", "stored"
+]
+"""It waited in its queue; a worker asked the ledger for it; an attempt ran, and its module had it; an attempt's worker was heard of no more; it waited for its next attempt, or until its lease had run out; its module went on with it; it waited for an answer, or for people; its result was stored."""
+
+_ROUNDED = 2.0  # ms, that moments which are written in different ways may differ by
+_HOUR = 3_600_000.0  # ms that two clocks may differ by at most, or a span is none
+
+_PHASES: dict[str, CallPhase] = {
+    "queued": "queued",
+    "retry": "retry",
+    "reclaim": "reclaim",
+    "accepted": "accepted",
+    "input": "input",
+    "approval": "approval",
+}
 
 _MOST_ATTEMPTS = 100  # of a log that anybody may have written
+
+RECORD_FIELDS = ("state", "token", "begun", "log", "by", "trail", "polls", "replica")
+"""Of the ledger's record: what a story is made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorySpan:
+    """A part of a call's time. Milliseconds since the epoch, by the fleet's clock; `ends` is `None` of what goes on."""
+
+    phase: CallPhase
+    begins: float
+    ends: float | None = None
+    attempt: int | None = None
+    """The attempt's number, or that of the question."""
+    worker: str | None = None
+    """Which worker had it."""
+    replica: str | None = None
+    """Which process of the module had it, of a module with several."""
+    outcome: str | None = None
+    """How the attempt has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineTimes:
+    """What an audit line and the record say of a call's last attempt: ms, and ms since the epoch. `None`: it does not say."""
+
+    ended: float | None = None
+    queued: float | None = None
+    ran: float | None = None
+    own: tuple[float, float] | None = None
+    worker: str | None = None
+    replica: str | None = None
+    outcome: str | None = None
+    attempts: int | None = None
+    claimed: float | None = None
+    stored: float | None = None
+
+
+def spans_of(
+    parts: Sequence[TrailPart], times: LineTimes, *, waits_for: str | None = None, running: int | None = None
+) -> list[StorySpan]:
+    """The parts of a call's time, in their order. `waits_for`: what it waits for now; `running`: the attempt that runs now."""
+    timeline = _Timeline(_published(times))
+    parts, times = _without_last(parts, times) if waits_for is None and running is None else (parts, times)
+    for part in parts:
+        timeline.take(part)
+    if waits_for is not None:
+        timeline.go_on(waits_for)
+    elif running is not None:
+        timeline.run_on(running, times)
+    elif times.ended is not None:
+        timeline.end(times, is_last_known=bool(parts) and parts[-1].kind == "cut")
+    return timeline.spans
+
+
+def _without_last(parts: Sequence[TrailPart], times: LineTimes) -> tuple[Sequence[TrailPart], LineTimes]:
+    """The last attempt as its line has it, who knows better when it began: its module may have been asked once more before it ended."""
+    if not parts or parts[-1].kind != "attempt" or times.ended is None or times.ran is None or not times.attempts:
+        return parts, times
+    last = parts[-1]
+    claimed = times.claimed if last.claimed is None else last.claimed
+    known = replace(times, claimed=claimed, worker=last.worker or times.worker, replica=last.replica or times.replica)
+    return parts[:-1], replace(known, outcome=last.outcome)
+
+
+def _published(times: LineTimes) -> float | None:
+    if times.ended is None or times.queued is None:
+        return None
+    return times.ended - (times.ran or 0) - times.queued
+
+
+class _Timeline:
+    """`at`: until when all is said; `next_wait`: what the call waits for from then on."""
+
+    def __init__(self, published: float | None) -> None:
+        self.spans: list[StorySpan] = []
+        self._at, self._next_wait = published, "queued"
+
+    def take(self, part: TrailPart) -> None:
+        match part.kind:
+            case "approved":
+                self._wait(part.at, "approval")
+                self._next_wait = "queued"
+            case "answered":
+                self._wait(part.at, "input", part.number)
+                self._next_wait = "queued"
+            case "lost" | "cut":
+                self._wait(part.begun)
+                ends = max(part.seen or part.at, part.begun)
+                self._add("lost" if part.kind == "lost" else "attempt", part.begun, ends, part)
+                if part.kind == "lost":
+                    self._at, self._next_wait = ends, "reclaim"
+            case _:
+                self._attempt(part)
+
+    def _attempt(self, part: TrailPart) -> None:
+        if part.kind == "attempt" and self._next_wait == "accepted":  # its module went on with it until then
+            self._add("accepted", self._at or part.begun, part.at, part)
+        else:
+            self._claim(part.claimed, part.begun, part.worker)
+            self._add("attempt", part.begun, part.at, part)
+        waits = {"attempt": "retry", "accepted": "accepted", "asked": "input"}
+        self._next_wait = waits[part.kind]
+
+    def go_on(self, waits_for: str) -> None:
+        """It waits now."""
+        if self._at is not None:
+            self.spans.append(StorySpan(_phase(waits_for), self._at))
+
+    def run_on(self, attempt: int, times: LineTimes) -> None:
+        """An attempt runs now, or its module goes on with it and is asked."""
+        begun = self._at if times.claimed is None else times.claimed
+        if self._next_wait == "accepted":
+            self.go_on("accepted")
+        elif begun is not None:
+            self._wait(begun)
+            self.spans.append(StorySpan("attempt", begun, None, attempt, times.worker, times.replica))
+
+    def end(self, times: LineTimes, *, is_last_known: bool) -> None:
+        """The last attempt, where no part of the trail has it, and the result."""
+        ended = times.ended or 0.0
+        if not is_last_known and times.ran is not None and times.attempts:
+            begun = ended - times.ran
+            if self._next_wait == "accepted":
+                self._add_last("accepted", self._at or begun, ended, times)
+            else:
+                self._claim(times.claimed, begun, times.worker)
+                self._add_last("attempt", begun, ended, times)
+                self._module(begun, ended, times)
+        elif times.queued is not None and self._at is not None:
+            self._wait(ended)
+        stored, at = times.stored, max(self._at or ended, ended)
+        if stored is not None and times.outcome is not None and abs(stored - at) < _HOUR and self.spans:
+            self.spans.append(StorySpan("stored", at, max(stored, at), worker=times.worker))
+
+    def _module(self, begun: float, ended: float, times: LineTimes) -> None:
+        """Of the last attempt, the part that its module had: all of it but what the worker has noted as its own."""
+        if not self.spans or self.spans[-1].phase != "attempt":
+            return
+        before, after = times.own or (0.0, 0.0)
+        first = min(begun + before, ended)
+        self.spans.append(
+            StorySpan("module", first, max(ended - after, first), self.spans[-1].attempt, None, times.replica)
+        )
+
+    def _claim(self, claimed: float | None, begun: float, worker: str | None) -> None:
+        """The wait until a worker asked for the call, and that it asked."""
+        asked = begun
+        if claimed is not None and (self._at or 0.0) - _ROUNDED <= claimed <= begun:
+            asked = min(max(claimed, self._at or 0.0), begun)
+        self._wait(asked)
+        if asked < begun:
+            self.spans.append(StorySpan("claimed", asked, begun, worker=worker))
+            self._at = begun
+
+    def _wait(self, until: float, phase: str | None = None, number: int | None = None) -> None:
+        if self._at is not None and until >= self._at:
+            self.spans.append(StorySpan(_phase(phase or self._next_wait), self._at, until, number))
+        self._at = until if self._at is None else max(self._at, until)
+
+    def _add(self, phase: CallPhase, begins: float, ends: float, part: TrailPart) -> None:
+        span = StorySpan(phase, begins, max(ends, begins), part.number, part.worker, part.replica, part.outcome)
+        self.spans.append(replace(span, outcome="ended meanwhile") if part.kind == "cut" else span)
+        self._at = max(ends, begins)
+
+    def _add_last(self, phase: CallPhase, begins: float, ends: float, times: LineTimes) -> None:
+        ends = max(ends, begins)
+        span = StorySpan(phase, begins, ends, times.attempts, times.worker, times.replica, times.outcome)
+        self.spans.append(span)
+        self._at = ends
+
+
+def _phase(name: str) -> CallPhase:
+    return _PHASES[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +227,6 @@ class CallStory:
     state: str | None = None
     polls: int | None = None
     contents: CallContents | None = None
-
-
-RECORD_FIELDS = ("state", "token", "begun", "log", "by", "trail", "polls", "replica")
-"""Of the ledger's record: what a story is made of."""
 
 
 def story_of(

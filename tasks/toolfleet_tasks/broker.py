@@ -1,4 +1,4 @@
-"""Pools an agent's connections to the broker, each in one thread's hands at a time and known to work when it gets there."""
+"""Reaches a broker through kombu: its connections, queues and errors."""
 
 import contextlib
 from collections.abc import Generator
@@ -7,15 +7,19 @@ from contextlib import contextmanager
 from celery import Celery
 from kombu.common import maybe_declare
 from kombu.connection import Connection
-from kombu.entity import Queue
+from kombu.entity import Exchange, Queue
 
 from toolfleet_registry.errors import BrokerUnavailable
 from toolfleet_registry.redis.redis_errors import reason_of
-from toolfleet_tasks.broker.kombu_queues import make_queue
 
 # What py-amqp is told, and other transports ignore. Without the first, "sent" means "lies in a buffer of this machine";
 # without the others a broker that is frozen holds a thread for ever, and the process with it at its end.
 _OPTIONS = {"confirm_publish": True, "read_timeout": 2, "write_timeout": 2}  # seconds
+
+
+def make_queue(name: str) -> Queue:
+    """The queue of that name."""
+    return Queue(name, Exchange("toolfleet", type="direct"), routing_key=name)
 
 
 class KombuConnections:

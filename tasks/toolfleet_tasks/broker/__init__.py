@@ -1,1 +1,0 @@
-"""Reaches a broker through kombu: its connections, queues and errors."""
