@@ -1,21 +1,32 @@
 """Runs the calls of the module `scheduler`: what a model wants of its jobs, by the service that makes them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import Any, Protocol
 
-from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
-from toolfleet_registry.contracts.jobs import Job, JobRefused, JobSpec
+from pydantic import ValidationError
+
+from toolfleet_registry.contracts import Conversation, ErrorCode, PublishedCall, ToolCall, ToolResult
+from toolfleet_registry.contracts.jobs import Job, JobRefused, JobSpec, Poll, Schedule, WakeupRequest
 from toolfleet_registry.contracts.names import SCHEDULER
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
+from toolfleet_registry.contracts.tool_context import CONVERSATION_FIELDS
 from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.local.url_polls import url_poll
+from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver, require_live
-from toolfleet_workers.executors.job_requests import description_of, job_wanted
 from toolfleet_workers.runner import too_late, unsuccessful
 
 _ADD = f"{SCHEDULER}.add_job"
 _LISTED = 20
+
+_DAY = 86_400.0  # seconds: what a job has that does not say
+_POLL = ("arguments", "interval_seconds", "backoff", "until", "failed_when", "max_seconds")
+_EXPECTED = {"expected_status": "status", "expected_field": "field", "expected_value": "value"}
+_WATCHES = {"interval_seconds", "backoff", "until", "failed_when"}  # whoever says one of these wants more than one call
 
 
 class JobPort(Protocol):
@@ -155,3 +166,148 @@ def _refused(call: PublishedCall, result: ToolResult) -> Attempt:
     """The service's refusal as this call's result: it is about the tool that the job would call."""
     answer = result.model_copy(update={"tool_name": call.tool_name, "effect_state": "none"})
     return Attempt(Outcome.PERMANENT, answer)
+
+
+def job_wanted(call: PublishedCall, *, longest_seconds: float) -> JobSpec:
+    """The job that a call of `add_job` asks for; a second attempt of that call asks for the same one.
+
+    Who asks, and in which conversation, is never for the model to say: both come from the call. Raises `ValueError`, in
+    one sentence, for what is no job.
+    """
+    try:
+        return _job(call.arguments, call, longest_seconds=longest_seconds)
+    except ValidationError as exc:
+        fault = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, fault["loc"]))
+        raise ValueError(f"{where}: {fault['msg']}." if where else f"{fault['msg']}.") from None
+
+
+def description_of(job: Job, *, with_result: bool = False) -> dict[str, Any]:
+    """A job as a model sees it: without the arguments of its tool, and with times that can be read."""
+    schedule = job.schedule
+    answer = {
+        "job_id": job.job_id,
+        "state": job.state,
+        "name": job.name or None,
+        "workflow_id": job.workflow_id,
+        "tool_name": job.tool_name,
+        "cron": schedule and schedule.cron,
+        "timezone": schedule.timezone if schedule and schedule.cron else None,
+        "created_at": _written(job.created_at),
+        "due_at": _written(job.due_at),
+        "deadline_at": _written(job.deadline_at),
+        "ended_at": _written(job.ended_at),
+        "calls": job.polls,
+        "runs": job.runs,
+        "max_runs": schedule and schedule.max_runs,
+        "result": job.result if with_result else None,
+        "error": job.error,
+        "error_code": job.error_code,
+    }
+    return {name: value for name, value in answer.items() if value is not None}
+
+
+def _job(wanted: Mapping[str, Any], call: PublishedCall, *, longest_seconds: float) -> JobSpec:
+    now = call.published_at
+    schedule = _schedule_in(wanted, now)
+    if "tool_name" not in wanted and "poll_url" not in wanted and schedule is None:
+        raise ValueError("Give `tool_name`, for a tool to call, or `at` or `cron` or `delay_seconds`, for a reminder.")
+    start, poll = _steps_in(wanted, schedule)
+    return JobSpec(
+        job_id=call.call_id,
+        caller=call.caller,
+        user_id=call.user_id,
+        conversation=Conversation(**{name: wanted.get(name) for name in CONVERSATION_FIELDS}, run_id=call.run_id),
+        name=wanted.get("name", ""),
+        message=wanted.get("message"),
+        on_failure_message=wanted.get("on_failure_message"),
+        workflow_id=wanted.get("workflow_id"),
+        start=start,
+        poll=poll,
+        schedule=schedule,
+        on_complete=_requests_in(wanted.get("on_complete", "resume_conversation")),
+        created_at=now,
+        deadline_at=_deadline(wanted, schedule, now=now, longest_seconds=longest_seconds),
+        asked_by=call.asked_by,
+    )
+
+
+def _steps_in(wanted: Mapping[str, Any], schedule: Schedule | None) -> tuple[ToolCall | None, Poll | None]:
+    """What the job calls: a tool that is polled, or, at a time that was given, one call."""
+    said: dict[str, Any] = {name: wanted[name] for name in _POLL if name in wanted}
+    if "poll_url" in wanted:
+        return None, _url_poll_in(wanted, said)
+    if extra := _EXPECTED.keys() & wanted.keys():
+        raise ValueError(f"`{min(extra)}` is for `poll_url`, and there is none.")
+    if "tool_name" not in wanted:
+        if extra := said.keys() - {"max_seconds"}:
+            raise ValueError(f"`{min(extra)}` needs `tool_name`, the tool that is to be called.")
+        return None, None
+    tool_name = wanted["tool_name"]
+    if schedule is None or _WATCHES & said.keys():
+        return None, Poll(tool_name=tool_name, **said)
+    if schedule.cron is None:
+        return ToolCall(tool_name=tool_name, arguments=said.get("arguments", {})), None
+    return None, Poll(tool_name=tool_name, **said, until=None)
+
+
+def _url_poll_in(wanted: Mapping[str, Any], said: dict[str, Any]) -> Poll:
+    if extra := {"tool_name", "arguments", "until", "failed_when"} & wanted.keys():
+        raise ValueError(
+            f"Give `poll_url` or `{max(extra)}`, not both: `expected_status`, `expected_field` and `expected_value` say when it is over."
+        )
+    expected = {name: wanted[key] for key, name in _EXPECTED.items() if key in wanted}
+    return url_poll(wanted["poll_url"], **expected, **said)
+
+
+def _requests_in(said: Any) -> tuple[WakeupRequest | ToolCall, ...]:
+    requests: list[Any] = said if isinstance(said, list) else [said]
+    return tuple(ToolCall(**request) if isinstance(request, dict) else request for request in requests)
+
+
+def _schedule_in(wanted: Mapping[str, Any], now: float) -> Schedule | None:
+    """`now`: when the job was asked for, from which a delay counts; a second attempt of that call means the same time."""
+    said = [name for name in ("at", "delay_seconds", "cron") if wanted.get(name) is not None]
+    if len(said) > 1:
+        raise ValueError(f"Give `{said[0]}` or `{said[1]}`, not both.")
+    if "cron" in said:
+        rounds = {name: wanted[name] for name in ("timezone", "max_runs") if name in wanted}
+        return Schedule(cron=wanted["cron"], **rounds)
+    if "timezone" in wanted:
+        raise ValueError("`timezone` is that of `cron`; `at` has an offset of its own.")
+    if "max_runs" in wanted:
+        raise ValueError("`max_runs` counts the rounds of `cron`: give `cron`, too.")
+    if "delay_seconds" in said:
+        due = Schedule(delay_seconds=wanted["delay_seconds"]).counted_from(now)
+        # It may have waited in its queue for longer than that.
+        return due if due.at is None else Schedule(at=max(due.at, fleet_clock.now()))
+    return Schedule(at=_moment(wanted["at"])) if "at" in said else None
+
+
+def _moment(text: str) -> float:
+    form = "`at` must be a time with an offset, such as 2027-03-01T09:00:00+01:00"
+    try:
+        at = datetime.fromisoformat(text)
+        seconds = at.timestamp()
+    except (ValueError, OverflowError):
+        raise ValueError(f"{form}, not {text[:60]!r}.") from None
+    if at.tzinfo is None:
+        now = fleet_clock.utc_now().isoformat(timespec="seconds")
+        raise ValueError(f"{form}: {text[:60]!r} has none, and it is {now} now.")
+    return seconds
+
+
+def _deadline(wanted: Mapping[str, Any], schedule: Schedule | None, *, now: float, longest_seconds: float) -> float:
+    if schedule is not None and schedule.cron is not None:
+        return now + longest_seconds
+    begins_at = now if schedule is None else max(schedule.at or now, now)
+    return begins_at + float(wanted.get("max_seconds", _DAY))
+
+
+def _written(at: float | None) -> str | None:
+    if at is None:
+        return None
+    try:
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+    except (ValueError, OverflowError, OSError):  # no time that a calendar has
+        return None

@@ -17,7 +17,7 @@ from support.published_call import published
 from support.workers.finite_lease import FiniteLease
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, StatusMissing, StillAtWork
 from toolfleet_registry.directory.replicas import Replica
-from toolfleet_workers.executors import departures
+from toolfleet_workers.executors.http import address_book
 from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.http_client.client import HttpClient
 
@@ -333,7 +333,7 @@ async def test_a_process_that_does_not_come_back_is_gone(monkeypatch: pytest.Mon
             here.serve(*gone)
             assert await asked() == StatusMissing(is_leaving=True)
             with monkeypatch.context() as patch:
-                patch.setattr(departures, "ABSENT_SECONDS", 0.0)
+                patch.setattr(address_book, "ABSENT_SECONDS", 0.0)
                 assert await asked() == StatusMissing(is_gone=True)
                 assert await asked(lease=FiniteLease(99, replica="a shared")) == StatusMissing()
 

@@ -4,8 +4,8 @@ import pytest
 
 from support.clocks import HandClock
 from toolfleet_registry.time import machine_clock
-from toolfleet_workers.executors import departures
-from toolfleet_workers.executors.departures import ABSENT_SECONDS, Departures
+from toolfleet_workers.executors.http import address_book
+from toolfleet_workers.executors.http.address_book import ABSENT_SECONDS, Departures
 
 A, B = ("owls", "a"), ("owls", "b")
 
@@ -47,7 +47,7 @@ def test_one_that_comes_back_has_never_left(clock: HandClock) -> None:
 
 def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch, clock: HandClock) -> None:
     """The one before is found anew, a while later."""
-    monkeypatch.setattr(departures, "_MOST", 1)
+    monkeypatch.setattr(address_book, "_MOST_DEPARTURES", 1)
     left = Departures()
     left.serve([], before=[A])
     left.serve([], before=[B])

@@ -10,7 +10,7 @@ from support.published_call import published
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall
 from toolfleet_registry.contracts.jobs import Job, JobSpec, Poll, Schedule
 from toolfleet_tasks.jobs.schedule import check_schedule
-from toolfleet_workers.executors.job_requests import description_of, job_wanted
+from toolfleet_workers.executors.scheduler import description_of, job_wanted
 
 YEAR = 366 * 86_400.0
 SOON = (datetime.now(UTC) + timedelta(hours=1)).isoformat()

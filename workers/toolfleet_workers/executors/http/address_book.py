@@ -1,19 +1,25 @@
 """Knows where modules are, and which of a module's processes has what."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.outcomes import StatusMissing
 from toolfleet_registry.directory.replicas import Replica
 from toolfleet_registry.headers import NO_HEADERS, ModuleHeaders
-from toolfleet_workers.executors.departures import Departures
+from toolfleet_registry.time import machine_clock
 from toolfleet_workers.executors.http.module_client import REPLICA_HEADER, ModuleResponse, is_left_by
 from toolfleet_workers.executors.http.reconcile import QUESTION_HEADERS
 from toolfleet_workers.executors.http.request import COMMON_HEADERS, PROBE_HEADERS
 from toolfleet_workers.executors.http.status import StatusTarget
 from toolfleet_workers.executors.http.target import Target
 from toolfleet_workers.executors.replicas import Replicas, id_in, is_shared
+
+ABSENT_SECONDS = 5.0
+_MOST_DEPARTURES = 10_000  # that are remembered: of those before, somebody asks again
+
+Process = tuple[str, str]
+"""A module's name, and the id of one of its processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +153,32 @@ class AddressBook:
             id_: Address.at(state.replica.url, self.headers_of(module), known=known.get(id_), replica=id_)
             for id_, state in replicas.states.items()
         }
+
+
+class Departures:
+    """Notes since when processes of modules are not there any more, and says which of them are gone for good.
+
+    Those that one worker process knows of. A process that comes back has never left. Redis that has lost its data hears
+    of all hosts again within less than `ABSENT_SECONDS`: what is missing for so long has left.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[Process, float] = {}
+
+    def serve(self, there: Collection[Process], *, before: Collection[Process]) -> None:
+        """Have these from now on; those that were there `before` may have left."""
+        for process in there:
+            self._since.pop(process, None)
+        for process in before:
+            if process not in there:
+                self._note(process)
+
+    def is_gone(self, module: str, replica_id: str) -> bool:
+        """Whether a process that is not there has left for good. One of which nobody has heard has left just now."""
+        return machine_clock.monotonic() - self._note((module, replica_id)) >= ABSENT_SECONDS
+
+    def _note(self, process: Process) -> float:
+        since = self._since.setdefault(process, machine_clock.monotonic())
+        if len(self._since) > _MOST_DEPARTURES:
+            del self._since[next(iter(self._since))]
+        return since

@@ -5,7 +5,7 @@ Nothing is sent twice. Whether the module can have seen the request is observed,
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from http import HTTPStatus
 from types import MappingProxyType
@@ -23,7 +23,6 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver
 from toolfleet_registry.time.shared_timers import SharedTimeout
 from toolfleet_workers.executors.error_text import readable
-from toolfleet_workers.executors.failover import send_to_one
 from toolfleet_workers.executors.http.address_book import Address, AddressBook
 from toolfleet_workers.executors.http.module_client import HttpClientPort, ModuleResponse, SendProgress
 from toolfleet_workers.executors.http.ndjson import is_stream, read_last_line
@@ -33,10 +32,14 @@ from toolfleet_workers.executors.http.reply import judge_reply, reason_of, too_l
 from toolfleet_workers.executors.http.reply_body import read_reply, start_of_error
 from toolfleet_workers.executors.http.request import CallerToken, ModuleRequest, build_request
 from toolfleet_workers.executors.http.status import HttpStatuses
-from toolfleet_workers.executors.replicas import Replicas, ReplicaState
+from toolfleet_workers.executors.replicas import Replicas, ReplicaState, id_in
 from toolfleet_workers.runner import error_text, no_time_left, too_late, unsuccessful
 
 log = get_logger(__name__)
+
+SendTo = Callable[[ReplicaState, int], Awaitable[Attempt]]
+"""Sends the attempt to this process, with how many others are left. `Attempt.unreached` is `AWAY` only where that process has
+surely not begun it."""
 
 _Meaning = tuple[Outcome, ErrorCode]
 _BROKEN: _Meaning = (Outcome.SERVER_ERROR, "module_error")
@@ -65,6 +68,36 @@ _NOT_READY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, 
 _NEXT_SECONDS = 1.5  # a packet that is lost is sent again after 1 s
 _LEFT = "another process is there by now"
 _BEST_FIRST = (Health.WELL, Health.NOT_READY, Health.UNKNOWN, Health.AWAY)
+
+
+async def send_to_one(replicas: Replicas, lease: Lease, send: SendTo) -> Attempt | None:
+    """One attempt, at the process that the lease names if that is still there; `None` if there is none at all.
+
+    Another process is noted on the lease before anything is sent to it. Raises `LeaseOver`, and what `send` raises.
+    """
+    tried = set[str]()
+    state, attempt = replicas.noted(lease.replica) or replicas.choose(), None
+    while state is not None:
+        tried.add(state.replica.id)
+        if id_in(lease.replica) != state.replica.id:
+            await lease.move(state.note)
+        others = sum(id_ not in tried for id_ in replicas.states)
+        attempt = await _sent(state, send, others)
+        if attempt.unreached is not Health.AWAY:
+            return attempt
+        state = replicas.choose(tried)
+    return attempt
+
+
+async def _sent(state: ReplicaState, send: SendTo, others: int) -> Attempt:
+    state.in_flight += 1
+    try:
+        attempt = await send(state, others)
+    finally:
+        state.in_flight -= 1
+    if attempt.unreached is Health.AWAY and state.missed():
+        log.warning("replica_ejected", replica=state.replica.id, seconds=state.pause)
+    return attempt
 
 
 async def _judge_error(call: PublishedCall, response: ModuleResponse, own: ModuleHeaders) -> Attempt:
