@@ -8,16 +8,23 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
+import httpx
 import jwt
 from jwt.types import JWKDict
 
-from toolfleet_gateway.auth.json_document import DocumentNotFound, NoDocument, get_document
 from toolfleet_gateway.auth.refusals import unavailable
 from toolfleet_registry.config.gateway_settings import is_private_url
+from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
+from toolfleet_registry.manifests.http_get import NoAnswer, requested
+from toolfleet_registry.system.http_bodies import loads_strict, read_body
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 
 _log = get_logger(__name__)
+
+_DOCUMENT_SECONDS = 5.0  # in all: requests may be waiting for it
+_MOST_DOCUMENT_BYTES = 256 * 1024
+_OK = 200
 
 _MOST_KEYS: Final = 100
 """Of a set: more would be read with each refresh."""
@@ -39,6 +46,39 @@ PAUSE_SECONDS = 10.0
 
 _AWAY_SECONDS = 1.0  # after a question in vain: whoever has a key that nobody knows waits for the next one
 _PATIENCE_SECONDS = 6.0  # of a request whose key nobody knows: more than one document may take
+
+
+class NoDocument(Exception):
+    """There is no such document to be had; its text says why."""
+
+
+class DocumentNotFound(NoDocument):
+    """The server has answered that there is none."""
+
+
+async def get_document(url: str) -> dict[str, Any]:
+    """Get a document that is an object. Raises `NoDocument`."""
+    try:
+        async with (
+            asyncio.timeout(_DOCUMENT_SECONDS),
+            requested(
+                httpx.URL(url), headers={"accept": "application/json"}, connect_seconds=_DOCUMENT_SECONDS
+            ) as answer,
+        ):
+            if answer.status != _OK:
+                kind = DocumentNotFound if answer.status // 100 == 4 else NoDocument  # noqa: PLR2004 - their class
+                raise kind(f"{url} answers {answer.status}")
+            body = await read_body(answer, _MOST_DOCUMENT_BYTES)
+        document = loads_strict(body)
+    except (NoAnswer, BodyTooLarge, BodyUnreadable, ValueError) as exc:
+        raise NoDocument(f"{url}: {exc}") from exc
+    except TimeoutError as exc:
+        raise NoDocument(f"{url}: no answer within {_DOCUMENT_SECONDS:g} s") from exc
+    except (httpx.InvalidURL, OSError) as exc:
+        raise NoDocument(f"{url}: {exc}") from exc
+    if not isinstance(document, dict):
+        raise NoDocument(f"{url} is no JSON object")
+    return document
 
 
 @dataclass(frozen=True, slots=True)

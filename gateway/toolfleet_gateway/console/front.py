@@ -17,7 +17,6 @@ from toolfleet_gateway.console.cookies import SAID, THEME, ConsoleCookies
 from toolfleet_gateway.console.form_body import FormFields, fields_of, read_form
 from toolfleet_gateway.console.gateway_routes import GatewayRoutes
 from toolfleet_gateway.console.page import Outcome, Shown, Visit
-from toolfleet_gateway.console.page_headers import with_page_headers
 from toolfleet_gateway.console.page_paths import PagePaths
 from toolfleet_gateway.console.rendering import PageTemplates
 from toolfleet_gateway.console.sessions import ConsoleSession, ConsoleSessions
@@ -34,6 +33,20 @@ from toolfleet_registry.errors import FleetUnavailable
 _STATIC, _THEME = "/static/", "/theme"
 _THEMES = frozenset({"auto", "light", "dark"})
 _ENDED = 401
+
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""No inline scripts, no inline styles, no other host."""
+
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    # Without a referrer browsers would say `null` as the origin of a form.
+    "referrer-policy": "same-origin",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +73,7 @@ class ConsoleFront:
             return
         except Exception as exc:  # noqa: BLE001 - the console's edge, as `ProblemAnswers` is the gateway's: `problem_of` logs
             answer = self._problem_page(request, problem_of(exc))
-        await with_page_headers(answer)(scope, receive, send)
+        await _with_page_headers(answer)(scope, receive, send)
 
     async def _answer(self, request: Request, below: str) -> Response:
         if below.startswith(_STATIC):
@@ -211,3 +224,9 @@ _ENTRIES: Final = (
 def _entries_for(who: Identity) -> list[NavigationEntry]:
     """Those of pages that they may see."""
     return [entry for entry in _ENTRIES if who.has_role(entry.role)]
+
+
+def _with_page_headers(response: Response) -> Response:
+    """The same, with them."""
+    response.headers.update(_HEADERS)
+    return response

@@ -19,12 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from toolfleet_gateway.http.access_log import ROUTE, AccessLog, ShownIds
 from toolfleet_gateway.http.answers import text_answer
 from toolfleet_gateway.http.body import ClientGone, list_fields, read_bytes, read_json_body, read_query
-from toolfleet_gateway.http.bounds.body_size import BodySize
-from toolfleet_gateway.http.bounds.body_time import BodyTime
-from toolfleet_gateway.http.bounds.header_rules import HeaderRules
-from toolfleet_gateway.http.bounds.host_check import HostCheck
-from toolfleet_gateway.http.bounds.origin_check import OriginCheck
-from toolfleet_gateway.http.bounds.query_keys import QueryKeys
+from toolfleet_gateway.http.bounds import BodySize, BodyTime, HeaderRules, HostCheck, OriginCheck, QueryKeys
 from toolfleet_gateway.http.entrance import ANONYMOUS, Entrance
 from toolfleet_gateway.http.health import LIVE, READY, health_routes
 from toolfleet_gateway.http.openapi import Json, openapi_document

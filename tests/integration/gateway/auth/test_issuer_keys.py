@@ -10,7 +10,7 @@ import pytest
 
 from support.servers.toy_issuer import ToyIssuer, jwk_of, private_key
 from support.waiting import wait_until
-from toolfleet_gateway.auth import issuer_keys, json_document
+from toolfleet_gateway.auth import issuer_keys
 from toolfleet_gateway.auth.issuer_keys import PAUSE_SECONDS, REFRESH_SECONDS, IssuerKeys
 from toolfleet_gateway.auth.refusals import AuthRefused
 
@@ -170,7 +170,7 @@ async def test_an_issuer_that_is_back_is_asked(
 @pytest.mark.parametrize("path", ["/silent", "/trickle"])
 async def test_an_issuer_that_never_ends_is_left(issuer: ToyIssuer, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     """After a bounded time, whether it says nothing or goes on for ever."""
-    monkeypatch.setattr(json_document, "_SECONDS", 0.3)
+    monkeypatch.setattr(issuer_keys, "_DOCUMENT_SECONDS", 0.3)
     issuer.site.pages[path] = b"HTTP/1.1 200 OK\r\n\r\n"
     keys = IssuerKeys(issuer.url, jwks_url=f"{issuer.url}{path}", algorithms={"RS256"})
 

@@ -1,0 +1,195 @@
+"""Bounds what a request may be, each rule one middleware."""
+
+import asyncio
+import re
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from toolfleet_gateway.auth.credentials import read_credential
+from toolfleet_gateway.http.problems import Problem, invalid_request
+
+_MOST_DIGITS = 19
+
+_ONCE = frozenset(
+    {
+        b"authorization",
+        b"content-encoding",
+        b"content-length",
+        b"content-type",
+        b"host",
+        b"idempotency-key",
+        b"last-event-id",
+        b"origin",
+        b"transfer-encoding",
+        b"x-api-key",
+    }
+)
+_CONTRADICTORY = (frozenset({b"content-length", b"transfer-encoding"}), frozenset({b"authorization", b"x-api-key"}))
+
+ANY = "*"
+
+_HOST = re.compile(r"([^\s:/?#@\[\]]*|\[[0-9a-f:.]+\])(?::[0-9]*)?")  # RFC 3986, 3.2.2
+
+
+class BodySize:
+    """At most `most` bytes of body reach the app; more is 413, as soon as that is known."""
+
+    def __init__(self, app: ASGIApp, *, most: int) -> None:
+        self._app = app
+        self._most = most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        for name, value in scope["headers"]:
+            if name == b"content-length" and (len(value) > _MOST_DIGITS or int(value) > self._most):
+                raise self._too_large()
+        size = 0
+
+        async def bounded() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self._most:
+                raise self._too_large()
+            return message
+
+        await self._app(scope, bounded, send)
+
+    def _too_large(self) -> Problem:
+        return Problem(413, "body_too_large", f"The body is larger than {self._most} bytes.")
+
+
+class BodyTime:
+    """A body that is not complete `seconds` after it was first asked for is 408. How long the answer takes is not its matter."""
+
+    def __init__(self, app: ASGIApp, *, seconds: float) -> None:
+        self._app = app
+        self._seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        give_up_at, is_complete = 0.0, False
+
+        async def timed() -> Message:
+            nonlocal give_up_at, is_complete
+            if is_complete:
+                return await receive()
+            give_up_at = give_up_at or asyncio.get_running_loop().time() + self._seconds
+            try:
+                async with asyncio.timeout_at(give_up_at):
+                    message = await receive()
+            except TimeoutError:
+                detail = f"The body did not arrive within {self._seconds:g} s."
+                raise Problem(408, "body_too_slow", detail, retryable=True, closes=True) from None
+            is_complete = not message.get("more_body", False)
+            return message
+
+        await self._app(scope, timed, send)
+
+
+class HeaderRules:
+    """Each of certain headers comes once, and some only without the other: else 400."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI."""
+        if scope["type"] == "http":
+            check_headers(scope["headers"])
+        await self._app(scope, receive, send)
+
+
+def check_headers(headers: list[tuple[bytes, bytes]]) -> None:
+    """Raise `Problem` (400) for headers that are repeated, contradictory or not printable."""
+    seen = set[bytes]()
+    for name, _ in headers:
+        if name in _ONCE:
+            if name in seen:
+                raise invalid_request(f"The header {name.decode()!r} comes twice.")
+            seen.add(name)
+    for pair in _CONTRADICTORY:
+        if pair <= seen:
+            one, other = sorted(name.decode() for name in pair)
+            raise invalid_request(f"The headers {one!r} and {other!r} contradict each other.")
+
+
+class HostCheck:
+    """`Host` names one of `hosts`, with whatever port: else 421. HTTP/1.1 asks for one; without it 400.
+
+    `paths` are answered whatever the name is: who asks for health has none.
+    """
+
+    def __init__(self, app: ASGIApp, *, hosts: Collection[str], paths: Collection[str] = ()) -> None:
+        self._app = app
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._paths = frozenset(paths)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI."""
+        if scope["type"] == "http":
+            self._check(scope)
+        await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        host = next((value for name, value in scope["headers"] if name == b"host"), None)
+        if host is None:
+            raise invalid_request("The request has no Host.")
+        if ANY in self._hosts or scope["path"] in self._paths:
+            return
+        if host_name(host.decode("latin-1")) not in self._hosts:
+            detail = "This gateway does not answer to the Host of the request."
+            raise Problem(421, "wrong_host", detail, hint="TOOLFLEET_GATEWAY_HOSTS lists the names that it answers to.")
+
+
+def host_name(host: str) -> str:
+    """The name in a `Host` header, without its port, in lower case; an IPv6 address keeps its brackets. Any other form is no name."""
+    found = _HOST.fullmatch(host.lower())
+    return found[1] if found else ""
+
+
+class OriginCheck:
+    """`Origin`, if there is one, is one of `origins`, or names a host of `hosts`: else 403. Programs send none."""
+
+    def __init__(self, app: ASGIApp, *, origins: Collection[str], hosts: Collection[str]) -> None:
+        self._app = app
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
+        self._hosts = frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI."""
+        if scope["type"] == "http":
+            for name, value in scope["headers"]:
+                if name == b"origin" and not self._allows(value.decode("latin-1").lower()):
+                    raise Problem(403, "wrong_origin", "Requests from this origin are not let in.")
+        await self._app(scope, receive, send)
+
+    def _allows(self, origin: str) -> bool:
+        if ANY in self._origins or origin.rstrip("/") in self._origins:
+            return True
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            return False
+        return parts.scheme in {"http", "https"} and host_name(parts.netloc) in self._hosts
+
+
+class QueryKeys:
+    """A query with a secret is 400, also where nobody is asked who they are."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI."""
+        if scope["type"] == "http" and scope["query_string"]:
+            read_credential((), scope["query_string"])
+        await self._app(scope, receive, send)

@@ -1,1 +1,0 @@
-"""Bounds what a request may be, each rule one middleware."""
