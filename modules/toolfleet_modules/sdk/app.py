@@ -18,7 +18,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolfleet_modules.once.accepted_calls import AcceptedCalls, NotFollowed
 from toolfleet_modules.once.idempotency import IdempotentRuns
-from toolfleet_modules.requests.addressee import AddresseeCheck
 from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.request import ReconcileRequest, StatusRequest, TooLarge, TooSlow, read_body
 from toolfleet_modules.requests.traced_requests import traced_requests
@@ -33,6 +32,10 @@ STORE_SECONDS = 3.0  # for one answer of the store's; the fleet waits 5 s for a 
 _QUESTION_BYTES = 512 * 2**10  # answers of 128 KiB and a state of 64 KiB may be among it
 
 Asked = TypeVar("Asked", ReconcileRequest, StatusRequest)
+
+REPLICA_HEADER = "Toolfleet-Replica"
+
+_FIELD = REPLICA_HEADER.lower().encode()
 
 
 def app_of(module: AppParts) -> Starlette:
@@ -194,3 +197,20 @@ async def _called(hook: Callable[[], Any]) -> None:
     result = hook()
     if inspect.isawaitable(result):
         await result
+
+
+class AddresseeCheck:
+    """ASGI middleware. `own` says by which id this process is known to the fleet; "" if by none, and all is for it."""
+
+    def __init__(self, app: ASGIApp, own: Callable[[], str]) -> None:
+        self._app, self._own = app, own
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it with 409 and the id of this process: nothing was done."""
+        if scope["type"] == "http" and (own := self._own()):
+            meant = next((value for name, value in scope["headers"] if name == _FIELD), None)
+            if meant is not None and meant != own.encode():
+                refusal = JSONResponse({"detail": "Another process serves here by now."}, 409, {REPLICA_HEADER: own})
+                await refusal(scope, receive, send)
+                return
+        await self._app(scope, receive, send)

@@ -36,7 +36,7 @@ from toolfleet.sdk import (
     StatusAnswer,
     ToolError,
 )
-from toolfleet_modules.once import claim
+from toolfleet_modules.once import idempotency
 from toolfleet_modules.sdk import app as sdk_app
 
 TESTS = Path(__file__).parents[2]
@@ -51,7 +51,7 @@ def _replies() -> Replies:
 
 
 if "SDK_JOURNAL" in os.environ:  # the program itself, and not the test that imports what starts it
-    claim.LEASE_SECONDS, claim.RENEW_SECONDS = 2.0, 0.5
+    idempotency.LEASE_SECONDS, idempotency.RENEW_SECONDS = 2.0, 0.5
     sdk_app.STORE_SECONDS = float(os.environ.get("SDK_STORE_SECONDS", sdk_app.STORE_SECONDS))
 module = Module("owls", description="Writes down what it does.", replies=_replies())
 
