@@ -25,13 +25,9 @@ from toolfleet_registry.config.approval_settings import ApprovalSettings
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.config.host_settings import HostSettings
 from toolfleet_registry.config.job_settings import JobSettings
-from toolfleet_registry.config.local_settings import LocalSettings
 from toolfleet_registry.config.module_settings import ModuleSettings
 from toolfleet_registry.config.overload_settings import OverloadSettings
-from toolfleet_registry.config.probe_settings import ProbeSettings
-from toolfleet_registry.config.retry_settings import RetrySettings
 from toolfleet_registry.config.run_file import find_run_file
-from toolfleet_registry.config.server_settings import ServerSettings
 from toolfleet_registry.config.setting_errors import sentence_of
 from toolfleet_registry.config.setting_values import Count, Seconds, read_json
 from toolfleet_registry.config.signing_settings import SigningSettings
@@ -44,6 +40,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.urls import check_broker_url, check_redis_url, is_http_url, is_redis_url, is_sentinel_url
 
 PREFIX = setting_sources.PREFIX
+
 NULL = "null"
 """The text of a variable for a setting without a value, also where a `toolfleet.toml` has one. An empty variable counts as unset."""
 HARD_LIMIT_MARGIN = 10  # seconds from a call's limit to Celery's hard limit: time to report the soft one
@@ -54,6 +51,44 @@ _STOCK_LEASE_SECONDS = 7200
 _SHORTEST_LEASE_SECONDS = 2  # below, a worker that is briefly busy renews too late
 
 Names = Annotated[frozenset[str], NoDecode]
+
+
+class ServerSettings(BaseSettings, defer_build=True):
+    """What a worker insists on."""
+
+    allow_eviction: bool = False
+    """Whether workers start at a Redis that deletes keys when its memory is full: it forgets what was executed, and runs it twice."""
+    max_clock_offset_seconds: float = Field(default=300, gt=1)
+    """A worker whose own clock is further off takes no calls: certificates, tokens and logs are wrong there."""
+
+
+class RetrySettings(BaseSettings, defer_build=True):
+    """What is repeated beyond what can do no harm."""
+
+    retry_undeclared: bool = False
+    """Whether a tool that declares no effect is tried once more after it has answered that it failed. It may have done the thing, and
+    then does it twice: for fleets whose modules count on that. A module may say the same of itself: `retries_undeclared`. Such failures make no
+    dead letters, as they make none without it."""
+
+
+class ProbeSettings(BaseSettings, defer_build=True):
+    """A Unix socket, which only its user reaches, is always there; `toolfleet worker --check` asks at that."""
+
+    probe_port: Annotated[int, Field(gt=0, lt=2**16)] | None = None
+    """Answer `GET /livez` and `GET /readyz` on this port; None, for several processes share a machine: on none."""
+    probe_address: str = "127.0.0.1"
+    """Of that port. Kubernetes asks from elsewhere and needs 0.0.0.0; whoever reaches it learns that the process lives."""
+
+
+class LocalSettings(BaseSettings, defer_build=True):
+    """What a worker imports and runs itself. An agent imports nothing: it reads what workers say of their tools."""
+
+    local_tools: str | None = None
+    """`package.module:name` of tools that are functions of our own and run in the workers, as module `local`."""
+    local_tools_required: bool = False
+    """Whether a worker ends that cannot import all of them. Others serve what there is, and say what is missing."""
+    local_threads: int = Field(default=32, ge=1, le=1000)
+    """How many of them that are no async functions run at once in a worker, each in a thread: who comes later waits within its call's time."""
 
 
 class Settings(

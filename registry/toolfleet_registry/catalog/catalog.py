@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import difflib
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from toolfleet_registry.agents.known_profiles import KnownProfiles
@@ -13,10 +15,18 @@ from toolfleet_registry.agents.reach import Reach, reach_of
 from toolfleet_registry.agents.stored.live_profiles import LiveProfiles
 from toolfleet_registry.catalog.manifest_reader import ManifestReader
 from toolfleet_registry.catalog.registration import OpenRegistry
-from toolfleet_registry.catalog.toolset import ToolSet, described
 from toolfleet_registry.config.run_file import unknown_module, why_not_applied
-from toolfleet_registry.contracts import NEVER_PROBED, Caller, ModuleStatus, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import (
+    NEVER_PROBED,
+    Caller,
+    ErrorCode,
+    ModuleStatus,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+)
 from toolfleet_registry.contracts.names import ToolName
+from toolfleet_registry.contracts.tool_definition import by_any_name
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.probe_failures import ProbeFailure
@@ -26,10 +36,9 @@ from toolfleet_registry.manifests.discovery import DiscoveryResult, ManifestFail
 from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache
 from toolfleet_registry.manifests.overrides import SeenTool, broken_tools, pending_because, seen_tools
-from toolfleet_registry.permissions import Modules, module_denial, reaches
+from toolfleet_registry.permissions import Modules, Permission, denial, level_of_caller, module_denial, reaches
 from toolfleet_registry.policy.call_faults import fault_in_call
 from toolfleet_registry.policy.hints import FOR_NOBODY
-from toolfleet_registry.policy.refused_calls import refused, shown
 from toolfleet_registry.schemas.arguments import size_fault
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.schemas.small_values import is_small
@@ -43,6 +52,11 @@ from toolfleet_registry.time import fleet_clock
 
 _log = get_logger(__name__)
 
+_MOST_LISTINGS = 256  # kinds of callers; each listing holds a reference for every tool
+_MOST_COMPARED = 500  # names; comparing two takes some 20 µs, and the event loop waits
+_LONGEST_COMPARED = 64  # characters; the time grows with their square
+_LONGEST_SUCCESSOR = 256  # characters of what a module says
+
 _MOST_NAMED = 5  # modules
 
 _NOT_NAMED = (
@@ -53,6 +67,65 @@ _NAMED = "the caller's allowed_modules do not have these modules"
 _MANY = 200  # tools: to sort and index them takes some ms, which an event loop should not wait
 
 _PROBE_MARGIN_SECONDS = 10.0  # beyond a module's time to answer: others are asked before it, and all is taken in
+
+_MOST_SHOWN = 256  # characters of foreign text
+
+
+class ToolSet:
+    """Finds a tool by name, lists those that a caller may use, and guesses which one was meant."""
+
+    def __init__(self, tools: Iterable[SeenTool] = ()) -> None:
+        self._by_name = {tool.definition.name: tool for tool in tools}
+        self._by_any_name = by_any_name(self._by_name, lambda tool: tool.definition)
+        listed = sorted(name for name, tool in self._by_name.items() if tool.definition.listed)
+        self._sorted = [(self._by_name[name].access, _described(self._by_name[name])) for name in listed]
+        self._listings: dict[tuple[Permission, Modules], tuple[ToolDefinition, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def all(self) -> Iterable[SeenTool]:
+        """Each tool, whoever may use it."""
+        return self._by_name.values()
+
+    def find(self, name: str) -> SeenTool | None:
+        """The tool that has this name or had it, whoever may use it."""
+        return self._by_any_name.get(name)
+
+    def usable(self, permission: str, modules: Modules) -> tuple[ToolDefinition, ...]:
+        """The tools that a caller with `permission` may use in `modules`, sorted by name, but for those that are not listed."""
+        kind = (level_of_caller(permission), modules)
+        listing = self._listings.get(kind)
+        if listing is None:
+            listing = tuple(tool for access, tool in self._sorted if denial(access, permission, modules) is None)
+            if len(self._listings) >= _MOST_LISTINGS:
+                self._listings.clear()
+            self._listings[kind] = listing
+        return listing
+
+    def callable_by(self, permission: str, modules: Modules) -> list[ToolDefinition]:
+        """The same with those that are not listed, in no order; made anew each time."""
+        tools = self._by_name.values()
+        return [tool.definition for tool in tools if denial(tool.access, permission, modules) is None]
+
+    def near(self, name: ToolName, permission: str, modules: Modules) -> list[str]:
+        """Up to three tools in `modules` with a similar name, of those that the caller may use; in one module its name says nothing."""
+        if len(str(name)) > _LONGEST_COMPARED:
+            return []
+        names = [tool.name for tool in islice(self.usable(permission, modules), _MOST_COMPARED)]
+        if modules != frozenset({name.module}):
+            return difflib.get_close_matches(str(name), names)
+        methods = [ToolName.parse(near).method for near in names]
+        return [f"{name.module}.{method}" for method in difflib.get_close_matches(name.method, methods)]
+
+
+def _described(tool: SeenTool) -> ToolDefinition:
+    """The tool as it is listed: a deprecated one says so first, and what to use instead."""
+    definition = tool.definition
+    if not definition.deprecated:
+        return definition
+    instead = f": use {definition.successor[:_LONGEST_SUCCESSOR]!r} instead" if definition.successor else ""
+    return definition.model_copy(update={"description": f"Deprecated{instead}. {definition.description}".rstrip()})
 
 
 class ToolSearch(TextIndex[SeenTool]):
@@ -235,13 +308,13 @@ class Catalog:
         tool, reach = found
         most, are_small = self._settings.max_arguments_bytes, is_small(call.arguments)
         if fault := fault_in_call(call, caller, most_bytes=most, are_small=are_small):
-            return refused(call, "invalid_arguments", fault)
+            return _refused(call, "invalid_arguments", fault)
         numbers = ToolName.parse(tool.name).module in self._settings.coerce_numbers_modules
         result = _checked_with(context, tool, call.arguments, coerces_numbers=numbers, are_small=are_small)
         if result.arguments is None:
-            return refused(call, "invalid_arguments", str(result.fault))
+            return _refused(call, "invalid_arguments", str(result.fault))
         if result.arguments is not call.arguments and (fault := size_fault(result.arguments, most=most)):
-            return refused(call, "invalid_arguments", fault)
+            return _refused(call, "invalid_arguments", fault)
         return Judged(tool, result.arguments, reach)
 
     def usable(self, call: ToolCall, caller: Caller) -> ToolDefinition | ToolResult:
@@ -264,7 +337,7 @@ class Catalog:
         call, reach, hint = ToolCall(tool_name=tool_name), self._listed_for(caller), None
         with contextlib.suppress(InvalidToolName):
             hint = None if reach is None else self._hint(ToolName.parse(tool_name), reach)
-        return refused(call, "unknown_tool", "There is no such tool for this caller.", hint=hint)
+        return _refused(call, "unknown_tool", "There is no such tool for this caller.", hint=hint)
 
     async def search(
         self, text: str, caller: Caller, *, tags: Sequence[str] = (), limit: int = 20
@@ -278,7 +351,7 @@ class Catalog:
             return tool.definition.listed and reach.denial(tool) is None
 
         def find() -> list[ToolDefinition]:
-            return [described(one) for one in self._index_of(tools).find(text, may=may, tags=needed, limit=limit)]
+            return [_described(one) for one in self._index_of(tools).find(text, may=may, tags=needed, limit=limit)]
 
         return await asyncio.to_thread(find)
 
@@ -308,27 +381,29 @@ class Catalog:
         try:
             name = ToolName.parse(call.tool_name)
         except InvalidToolName:
-            return refused(call, "invalid_tool_name", str(InvalidToolName(shown(call.tool_name))))
+            return _refused(call, "invalid_tool_name", str(InvalidToolName(_shown(call.tool_name))))
         return self._named(name, call, caller)
 
     def _named(self, name: ToolName, call: ToolCall, caller: Caller) -> tuple[ToolDefinition, Reach] | ToolResult:
         if name.module not in self.modules:
-            return refused(call, "unknown_module", unknown_module(name.module, self._settings.redis_url))
+            return _refused(call, "unknown_module", unknown_module(name.module, self._settings.redis_url))
         try:
             reach = reach_of(caller, self.profiles, self._settings.default_guest_modules)
         except UnknownAgent as exc:
-            return refused(call, "permission_denied", str(exc))
+            return _refused(call, "permission_denied", str(exc))
         tool = self.find(call.tool_name)
         if tool is None:
             # What a module offers is nobody's business who may not use it.
             if not reaches(name.module, reach.modules):
-                return refused(call, "permission_denied", module_denial(name.module))
+                return _refused(call, "permission_denied", module_denial(name.module))
             is_known = name.module in self._state.manifests
             why = None if is_known else why_not_applied(name.module, self._settings.redis_url)
             text = f"Unknown tool: {name}" + (f". {why}" if why else "")
-            return refused(call, "unknown_tool", text, hint=self._hint(name, reach))
+            return _refused(call, "unknown_tool", text, hint=self._hint(name, reach))
         if reason := reach.denial(tool):
-            return refused(call, "permission_denied", reason, hint=FOR_NOBODY if reason == tool.access.closed else None)
+            return _refused(
+                call, "permission_denied", reason, hint=FOR_NOBODY if reason == tool.access.closed else None
+            )
         return tool.definition, reach
 
     def _listed_for(self, caller: Caller) -> Reach | None:
@@ -451,3 +526,18 @@ def _newer_failures(
         for module, failure in failures.items()
         if module not in manifests or (manifests[module].discovered_at or 0) < failure.at
     }
+
+
+def _refused(call: ToolCall, code: ErrorCode, error: str, *, hint: str | None = None) -> ToolResult:
+    """The result of a call that is not published."""
+    return ToolResult.refused(_encodable(call.tool_name), code, error, hint=hint)
+
+
+def _shown(text: str) -> str:
+    """Foreign text for a reason: of a bounded length, and without what cannot be written to a terminal or a file."""
+    return _encodable(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…")
+
+
+def _encodable(text: str) -> str:
+    """`text`, with "?" for half surrogate pairs: a model can write them, and no output can."""
+    return text.encode("utf-8", "replace").decode()

@@ -3,9 +3,9 @@
 import json
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import Column, Connection, Table, case, delete, insert, select, update
+from sqlalchemy import Column, Connection, Table, case, delete, func, insert, select, update
 
 from toolfleet_registry.contracts.event_kinds import EventKind
 from toolfleet_registry.manifests.specs import (
@@ -17,10 +17,9 @@ from toolfleet_registry.manifests.specs import (
 )
 from toolfleet_registry.searching import RegistrationSearch
 from toolfleet_registry.store import rules
-from toolfleet_registry.store.port import EVENTS_KEPT, ToolRegistry
+from toolfleet_registry.store.port import EVENTS_KEPT, VERSIONS_KEPT, ToolRegistry
 from toolfleet_registry.store.rules import RegistrationState
 from toolfleet_registry.store.sql_engines import Database
-from toolfleet_registry.store.sql_history import History, read_versions
 from toolfleet_registry.store.sql_tables import (
     EVENTS,
     IDENTITY,
@@ -29,6 +28,7 @@ from toolfleet_registry.store.sql_tables import (
     PINS,
     STATE,
     TOOLS,
+    VERSIONS,
     key_of,
     pin_rows,
     read_all,
@@ -38,15 +38,95 @@ from toolfleet_registry.store.sql_tables import (
     read_pins,
     read_registration,
     read_standing,
+    read_version,
     tool_row,
+    version_id,
+    version_row,
 )
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 
 _log = get_logger(__name__)
 
+T = TypeVar("T")
+
 _EVENTS_AT_ONCE = 100
 _KEYS_AT_ONCE = 1000  # values of a statement: databases take some ten thousand
+
+
+class History:
+    """What is to be written; `write` writes it, before the rows of the tools themselves."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._dropped = set[str]()  # tools, by their keys, of which nothing is kept that was there before this change
+        self._stored = dict[str, int]()  # those whose row in the database has become an earlier one, and its place
+        self._rows = dict[str, list[dict[str, Any]]]()  # what has become an earlier one within this change
+
+    def drop(self, name: str) -> None:
+        """Forget a tool that is new, or gone."""
+        key = key_of(name)
+        self._dropped.add(key)
+        self._stored.pop(key, None)
+        self._rows.pop(key, None)
+
+    def add(self, name: str, row: Mapping[str, Any] | None, *, place: int) -> None:
+        """Keep what a tool was until now: its `row`, if it was made by this change, or what the database has."""
+        key = key_of(name)
+        if row is None:
+            self._stored[key] = place
+        else:
+            self._rows.setdefault(key, []).append(version_row(row, place=place))
+
+    def write(self, present: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write all of it. `present`: the new rows of the tools, by name: what is in force is no earlier one."""
+        self._delete(VERSIONS.c.key, self._dropped)
+        rows = {
+            row["id"]: row for row in [*self._read_stored(), *(row for each in self._rows.values() for row in each)]
+        }
+        changed = {row["key"] for row in rows.values()}
+        in_force = {version_id(row["key"], row["version"]) for row in present.values()}
+        self._delete(VERSIONS.c.id, {*rows, *in_force})
+        if kept := [row for number, row in rows.items() if number not in in_force]:
+            self._connection.execute(insert(VERSIONS), kept)
+        for keys in _parts([*changed]):
+            self._prune(keys)
+
+    def _read_stored(self) -> list[dict[str, Any]]:
+        found = list[dict[str, Any]]()
+        for keys in _parts([*self._stored]):
+            for row in self._connection.execute(select(TOOLS).where(TOOLS.c.key.in_(keys))).mappings():
+                found.append(version_row({**row}, place=self._stored[row["key"]]))
+        return found
+
+    def _prune(self, keys: Sequence[str]) -> None:
+        newer = func.row_number().over(partition_by=VERSIONS.c.key, order_by=VERSIONS.c.place.desc()).label("newer")
+        counted = select(VERSIONS.c.id, newer).where(VERSIONS.c.key.in_(keys)).subquery()
+        too_many = select(counted.c.id).where(counted.c.newer > VERSIONS_KEPT - 1)
+        self._connection.execute(delete(VERSIONS).where(VERSIONS.c.id.in_(too_many)))
+
+    def _delete(self, column: Any, values: set[str]) -> None:
+        for some in _parts([*values]):
+            self._connection.execute(delete(VERSIONS).where(column.in_(some)))
+
+
+def _read_versions(connection: Connection, tool_name: str) -> list[ToolRegistration]:
+    """The specifications that are kept of a tool, as `ToolRegistry.versions` has them."""
+    key = key_of(tool_name)
+    row = connection.execute(select(TOOLS).where(TOOLS.c.key == key)).first()
+    if row is None:
+        return []
+    found = [read_or_warn(tool_name, row)]
+    for earlier in connection.execute(select(VERSIONS).where(VERSIONS.c.key == key)):
+        try:
+            found.append(read_version(tool_name, earlier, enabled=bool(row.enabled)))
+        except ValueError as exc:
+            _log.warning("registration_unreadable", tool=tool_name, error=str(exc))
+    return rules.sorted_versions(each for each in found if each is not None)
+
+
+def _parts(values: Sequence[T]) -> Generator[Sequence[T]]:
+    return (values[start : start + _KEYS_AT_ONCE] for start in range(0, len(values), _KEYS_AT_ONCE))
 
 
 class SqlChange:
@@ -256,7 +336,7 @@ class SQLToolRegistry(ToolRegistry):
 
     def versions(self, tool_name: str) -> list[ToolRegistration]:
         with self._database.reading() as connection:
-            return read_versions(connection, tool_name)
+            return _read_versions(connection, tool_name)
 
     def rollback(self, tool_name: str, version: str | None) -> ToolRegistration:
         with self._changing() as change:
@@ -265,7 +345,7 @@ class SQLToolRegistry(ToolRegistry):
             if present is None:
                 raise rules.not_registered(tool_name)
             if present.version != version:
-                kept = {each.spec.version: each.spec for each in read_versions(change.connection, tool_name)}
+                kept = {each.spec.version: each.spec for each in _read_versions(change.connection, tool_name)}
                 if (spec := kept.get(version)) is None:
                     raise rules.no_such_version(tool_name, version)
                 after = rules.rolled_back(present, version, rules.digest_of_json(spec), now=change.now)

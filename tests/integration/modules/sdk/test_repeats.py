@@ -271,8 +271,8 @@ async def test_a_lease_is_renewed_while_its_call_runs(
     make_durable: MakeReplies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long call is not taken for a dead process's."""
-    monkeypatch.setattr("toolfleet_modules.once.claim.LEASE_SECONDS", 0.5)
-    monkeypatch.setattr("toolfleet_modules.once.claim.RENEW_SECONDS", 0.05)
+    monkeypatch.setattr("toolfleet_modules.once.idempotency.LEASE_SECONDS", 0.5)
+    monkeypatch.setattr("toolfleet_modules.once.idempotency.RENEW_SECONDS", 0.05)
     runs = Runs(script=["wait"])
     store = make_durable()
     async with make_module(runs, make_durable()).client() as client:
@@ -306,7 +306,7 @@ class Careless(MemoryReplies):
 
 async def test_a_call_ends_though_its_store_loses_a_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
     """A renewal that is cancelled is the last one, whatever becomes of it."""
-    monkeypatch.setattr("toolfleet_modules.once.claim.RENEW_SECONDS", 0.01)
+    monkeypatch.setattr("toolfleet_modules.once.idempotency.RENEW_SECONDS", 0.01)
     runs, replies = Runs(script=["wait"]), Careless()
     async with make_module(runs, replies).client() as client:
         call = asyncio.create_task(client.send("once", {}, call_id="c"))

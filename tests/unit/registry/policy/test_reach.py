@@ -6,8 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from toolfleet_registry.catalog import catalog
-from toolfleet_registry.catalog.catalog import say_hidden
-from toolfleet_registry.catalog.toolset import ToolSet
+from toolfleet_registry.catalog.catalog import ToolSet, say_hidden
 from toolfleet_registry.contracts import Caller, ModuleManifest, ToolDefinition
 from toolfleet_registry.manifests.overrides import seen_tools
 from toolfleet_registry.permissions import Modules
