@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import queue
 import select
 import threading
 from collections.abc import Callable, Coroutine
@@ -98,6 +99,38 @@ class GreenThreads:
     """Implements the product's port for threads."""
 
     Thread, Event = GreenThread, GreenEvent
+
+
+class GreenLifoQueue(queue.LifoQueue[Any]):
+    """Implements the queue of kombu's pools: code that waits for a connection must not stop those who will give one back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: FBT002 - the library's
+        """Implements `LifoQueue.get`. Without a greenlet to wait in, an empty queue is an error at once."""
+        if not (block and in_bridge()):
+            return super().get(block=False)
+        limit = None if timeout is None else clock.monotonic() + timeout
+        while self.empty():
+            left = None if limit is None else limit - clock.monotonic()
+            if left is not None and left <= 0:
+                raise queue.Empty
+            await_(self._next_put(left))
+        return super().get(block=False)
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:  # noqa: FBT002 - as above
+        """Implements `LifoQueue.put`."""
+        super().put(item, block, timeout)
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:  # all: the first may belong to a member that is dead
+            if not each.done():
+                each.set_result(None)
+
+    async def _next_put(self, seconds: float | None) -> None:
+        self._waiting.append(put := asyncio.get_running_loop().create_future())
+        await asyncio.wait([put], timeout=seconds)
 
 
 class SharedHubLoop:

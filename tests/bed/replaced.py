@@ -189,6 +189,7 @@ import kombu.asynchronous.hub
 import kombu.asynchronous.timer
 import kombu.common
 import kombu.pools
+import kombu.resource
 import standardwebhooks.webhooks
 
 
@@ -252,6 +253,7 @@ for _module in (kombu.asynchronous.hub, kombu.asynchronous, celery.worker.compon
     for _name, _of_a_site in {"get_event_loop": _get_event_loop, "set_event_loop": _set_event_loop}.items():
         setattr(_module, _name, _of_a_site)
 kombu.common.generate_oid = _generate_oid
+kombu.resource.LifoQueue = greenlets.GreenLifoQueue  # type: ignore[attr-defined, assignment] # its own name
 celery.worker.state = _state
 celery.app.base.datetime = celery.worker.request.datetime = _Datetime
 standardwebhooks.webhooks.datetime = _Datetime  # type: ignore[attr-defined] # it verifies by this name

@@ -5,11 +5,14 @@ import signal
 import time
 
 import pytest
+from kombu.connection import Connection
+from kombu.exceptions import LimitExceeded
 
 from bed import clock
 from bed.fleet import Bed, until
 from support.module_server import ModuleServer
 from toolfleet import Caller, ToolCall
+from toolfleet_tasks.aio.greenlet_bridge import Bridge
 
 ECHO = ToolCall(tool_name="owls.echo")
 
@@ -163,3 +166,16 @@ async def test_redis_restarts_with_its_data(bed: Bed, owls: ModuleServer, owner:
     bed.redis.restart()
     assert (await running).success
     assert len(owls.requests) == 1
+
+
+async def test_code_that_waits_for_a_connection_of_a_pool_lets_others_give_theirs_back(bed: Bed) -> None:
+    pool = Connection(bed.redis.url).Pool(limit=1)
+    held = pool.acquire()
+    before = clock.monotonic()
+    with pytest.raises(LimitExceeded):
+        await Bridge(lambda: pool.acquire(block=True, timeout=5))
+    assert 5 <= clock.monotonic() - before < 6
+    asyncio.get_running_loop().call_later(30, held.release)
+    assert await Bridge(lambda: pool.acquire(block=True)) is held
+    assert 35 <= clock.monotonic() - before < 36
+    pool.force_close_all()
