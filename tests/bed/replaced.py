@@ -20,7 +20,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -30,7 +30,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from bed import clock
 
-_FIRST_PORT = 20_000
+_PORTS = range(20_000, 60_000)
 _NO_PID = 1 << 22 | 1
 _NANOSECONDS = 1_000_000_000
 _real_clock = time.clock_gettime
@@ -57,7 +57,7 @@ gc.set_threshold = lambda *_: None
 def seed(number: int) -> None:
     """Have all ids, ports and all jitter come from a seed from now on. The process's own number is one that no process has."""
     os.getpid, os.getloadavg = lambda: _NO_PID, lambda: (0.0, 0.0, 0.0)
-    sockets.ports = count(_FIRST_PORT)
+    sockets.ports = cycle(_PORTS)
     random.seed(number)
     os.urandom = random._urandom = Random(number).randbytes  # type: ignore[attr-defined] # of `secrets`
 

@@ -1,9 +1,11 @@
 """What sockets do in the bed: each belongs to the site that made it, writes are counted, and code that blocks waits in its greenlet."""
 
+import errno
 import socket
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from bed import settling, trace
@@ -12,9 +14,10 @@ from bed.site import Killed, here
 from toolfleet_tasks.aio.greenlet_bridge import in_bridge
 
 _BUFFER = 1 << 20
+_MOST_USED_PORTS = 1_000  # one after the other
 
 ports: "Iterator[int] | None" = None
-"""What a socket that asks for any port gets; `None`: what the kernel gives it."""
+"""The ports of sockets that ask for any, or connect without one. `None`: the kernel chooses."""
 real_init = socket.socket.__init__
 real_send: Any = socket.socket.send
 real_sendall: Any = socket.socket.sendall
@@ -70,17 +73,30 @@ def bind(self: socket.socket, address: Any) -> None:
     """Implements `socket.bind`."""
     if ports is None or self.family != socket.AF_INET or address[1]:
         real_bind(self, address)
-        return
-    for port in ports:
-        with suppress(OSError):  # somebody else has it
-            real_bind(self, (address[0], port))
-            return
+    else:
+        _bind_to_next(self, address[0], ports)
 
 
 def connect(self: socket.socket, address: Any) -> None:
-    """Implements `socket.connect`."""
+    """Implements `socket.connect`.
+
+    A port that the kernel chooses by chance may be one that the server still remembers, of a connection that has ended: it
+    takes the new one only at the second try, some milliseconds of real time later.
+    """
     settling.before_write(self, to=address)
+    if ports is not None and self.family == socket.AF_INET and not self.getsockname()[1]:
+        _bind_to_next(self, "", ports)
+    site = here()
+    trace.note(f"{site and site.host} connects to {address[1]}")
     real_connect(self, address)
+
+
+def _bind_to_next(self: socket.socket, host: str, ports: Iterator[int]) -> None:
+    for port in islice(ports, _MOST_USED_PORTS):
+        with suppress(OSError):  # another socket has it
+            real_bind(self, (host, port))
+            return
+    raise OSError(errno.EADDRINUSE, "no port is free")
 
 
 def close(self: socket.socket) -> None:

@@ -29,13 +29,14 @@ _CLONE_NEWUSER, _CLONE_NEWNET, _CLONE_NEWNS = 0x1000_0000, 0x4000_0000, 0x2_0000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
 _NETWORK = {
+    "ip_local_port_range": "60000 65535",
     "tcp_rmem": "4096 4194304 33554432",
     "tcp_wmem": "4096 4194304 33554432",
     "tcp_autocorking": "0",
     "tcp_congestion_control": "reno",
     "tcp_slow_start_after_idle": "0",
 }
-"""What is written arrives whole and at once: others pace it by real time."""
+"""What is written arrives whole and at once: others pace it by real time. The bed chooses its own, lower ports."""
 _RTM_NEWROUTE, _REQUEST_REPLACE_CREATE = 24, 1 | 0x100 | 0x400
 _TO_LOOPBACK = (socket.AF_INET, 32, 0, 0, 255, 2, 254, 2, 0)  # in the table `local`, by the kernel, to this host
 _DST, _OIF, _PREFSRC, _METRICS, _INITCWND, _QUICKACK = 1, 4, 7, 8, 11, 15
