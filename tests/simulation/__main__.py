@@ -102,7 +102,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", metavar="NUMBERS", help="the faults, by their numbers, that happen; or `none`")
     parser.add_argument("--whole", action="store_true", help="do not make smaller what went wrong")
     parser.add_argument("--twice", action="store_true", help="play each seed twice, and see that both runs are alike")
-    parser.add_argument("--trace", type=Path, help="write what happens to this file")
+    parser.add_argument(
+        "--trace", type=Path, help="write what happens to FILE, and in later runs to FILE2, FILE3, ...", metavar="FILE"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     if options.first is None:

@@ -6,6 +6,7 @@ All forks have the same memory at their start, down to the addresses of objects,
 import ctypes
 import fcntl
 import io
+import itertools
 import logging
 import os
 import signal
@@ -48,9 +49,12 @@ def played(plans: Iterator[Plan], processes: int, traces: Path | None = None) ->
     redis.find_server()
     running: dict[Any, tuple[Plan, int, int]] = {}
     free = list(range(processes))
+    files = (
+        traces and traces.with_name(f"{traces.name}{number}") for number in itertools.chain([""], itertools.count(2))
+    )
     while True:
         while free and (plan := next(plans, None)) is not None:
-            reader, child = _begun(plan, place := free.pop(), traces)
+            reader, child = _begun(plan, place := free.pop(), next(files))
             running[reader] = plan, place, child
         if not running:
             return
