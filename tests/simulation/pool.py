@@ -92,6 +92,7 @@ def _be_alone(place: int) -> None:
     orders hashes by it, that gives zeros.
     """
     processors, libc = sorted(os.sched_getaffinity(0)), ctypes.CDLL(None)
+    place += os.getppid()  # so that two commands at the same time do not both take the first one
     os.sched_setaffinity(0, {processors[place % len(processors)]})
     if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET | _CLONE_NEWNS) == 0:
         with socket.socket() as any_socket:
