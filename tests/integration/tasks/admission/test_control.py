@@ -1,18 +1,15 @@
-"""What a call must pass before it is published: backlog, breaker, share. With both transports, and no worker."""
+"""What a call must pass before it is published: backlog, breaker, share. With each transport, and no worker."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from redis.asyncio import Redis
 
-from support.module_server import ModuleServer
-from support.programs.closed_port import closed_port
 from support.published_call import published
 from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_equal
-from support.workers.hand_worker import HandWorker, hand_worker
+from support.workers.hand_worker import HandWorker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
@@ -27,23 +24,6 @@ ADA, BOB = (Caller(user_id=name, permission="owner", allowed_modules="*") for na
 SHARE = KEYS.caller_limit("fast", "ada")
 
 Make = Callable[..., Settings]
-
-
-@pytest.fixture(params=[True, False], ids=["fast", "stock"])
-def make(redis_url: str, owls: ModuleServer, request: pytest.FixtureRequest) -> Make:
-    """Settings of a fleet with the owls."""
-    fields: dict[str, Any] = {
-        "redis_url": redis_url,
-        "module_services": {"owls": owls.url},
-        "fast_transport": request.param,
-    }
-    return lambda **more: Settings(**{**fields, **more})
-
-
-@pytest.fixture
-async def worker(make: Make) -> AsyncIterator[HandWorker]:
-    async with hand_worker(make()) as worker:
-        yield worker
 
 
 def nothing_happened(result: ToolResult, code: str) -> bool:
@@ -75,7 +55,7 @@ async def test_a_full_queue_turns_calls_away(make: Make, redis: Redis, worker: H
 
 
 async def test_an_open_breaker_turns_calls_away(make: Make, redis: Redis, worker: HandWorker) -> None:
-    """At once, without a place in the queue; shortly before its time is over they get in again, to wait there."""
+    """At once, without a place in the queue; shortly before its time is over those get in that have time to wait there."""
     settings = make()
     async with ToolFleet(settings=settings) as fleet:
         await fleet.modules.refresh()
@@ -86,22 +66,12 @@ async def test_an_open_breaker_turns_calls_away(make: Make, redis: Redis, worker
         assert nothing_happened(refused, "module_unreachable")
         assert 2 < (refused.retry_after_seconds or 0) <= 9
         assert await worker.queued() == []
+        await redis.hset(KEYS.breaker("owls"), "open_until", (seconds + 2) * 1000)
+        assert nothing_happened(await fleet.call(ECHO, ADA, timeout=0.5), "module_unreachable")
+        assert await worker.queued() == []
         await redis.hset(KEYS.breaker("owls"), "open_until", (seconds + 1) * 1000)
         handle = await fleet.submit(ECHO, ADA)
         assert [call.call_id for call in await worker.queued()] == [handle.id]
-
-
-async def test_a_call_that_would_be_too_late_is_turned_away(make: Make, redis: Redis, worker: HandWorker) -> None:
-    """It could not wait for its module."""
-    async with ToolFleet(settings=make()) as fleet:
-        await fleet.modules.refresh()
-        seconds, _ = await redis.time()
-        await redis.hset(KEYS.breaker("owls"), mapping={"failures": 20, "open_until": (seconds + 2) * 1000})
-        await redis.expire(KEYS.breaker("owls"), 60)
-        refused = await fleet.call(ECHO, ADA, timeout=0.5)
-
-    assert nothing_happened(refused, "module_unreachable")
-    assert await worker.queued() == []
 
 
 async def test_submit_beyond_the_share_is_busy(make: Make, redis: Redis, worker: HandWorker) -> None:
@@ -245,36 +215,6 @@ def fleet_session_calls(fleet: ToolFleet) -> int:
     session = fleet._sessions.here()
     assert session is not None
     return len(session._listener._expected)
-
-
-async def test_a_call_that_is_not_published_counts_for_nobody(make: Make, redis: Redis) -> None:
-    """The broker is away: share and idempotency key are given back, and the next try is not taken for a repeat."""
-    settings = make(broker_url=f"redis://127.0.0.1:{closed_port()}/0")
-    async with ToolFleet(settings=settings) as fleet:
-        for _ in range(2):
-            result = await fleet.call(echo(1, idempotency_key="k"), ADA, timeout=1)
-            assert (result.success, result.effect_state) == (False, "none")
-
-    assert await redis.keys("toolfleet:share:*") + await redis.keys("toolfleet:intent:*") == []
-
-
-async def test_a_full_redis_lets_nobody_in(make: Make, redis: Redis) -> None:
-    """Nothing is published, and nothing counted."""
-    async with ToolFleet(settings=make()) as fleet:
-        await fleet.call(echo(0), ADA, timeout=0.1)
-        await redis.flushall()
-        await redis.config_set("maxmemory", 1)
-        try:
-            result = await fleet.call(echo(1, idempotency_key="k"), ADA, timeout=2)
-        finally:
-            await redis.config_set("maxmemory", 0)
-
-    assert (result.success, result.effect_state) == (False, "none")
-    assert "OOM" in (result.error or "")
-    assert (
-        await redis.keys("toolfleet:share:*") + await redis.keys("toolfleet:intent:*") + await redis.keys("tools*")
-        == []
-    )
 
 
 async def test_redis_may_forget_the_script(make: Make, redis: Redis, worker: HandWorker) -> None:

@@ -1,14 +1,10 @@
-"""A draining queue at admission control: new calls are refused, and what goes on is let in. With both transports, and no worker."""
-
-from collections.abc import AsyncIterator
-from typing import Any
+"""A draining queue at admission control: new calls are refused, and what goes on is let in. With each transport, and no worker."""
 
 import pytest
 from redis.asyncio import Redis
 
-from support.module_server import ModuleServer
 from support.published_call import published
-from support.workers.hand_worker import HandWorker, hand_worker
+from support.workers.hand_worker import HandWorker
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.queue_keys import QueueKeys
@@ -21,18 +17,6 @@ ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 STATES = QueueKeys().states
 DRAINING = QueueState(state="draining", since=1.0).model_dump_json()
 PAUSED = QueueState(state="paused", since=1.0).model_dump_json()
-
-
-@pytest.fixture(params=[True, False], ids=["fast", "stock"])
-def settings(redis_url: str, owls: ModuleServer, request: pytest.FixtureRequest) -> Settings:
-    fields: dict[str, Any] = {"redis_url": redis_url, "module_services": {"owls": owls.url}}
-    return Settings(**fields, fast_transport=request.param)
-
-
-@pytest.fixture
-async def worker(settings: Settings) -> AsyncIterator[HandWorker]:
-    async with hand_worker(settings) as worker:
-        yield worker
 
 
 def echo(idempotency_key: str | None = None) -> ToolCall:

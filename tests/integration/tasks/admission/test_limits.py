@@ -1,11 +1,10 @@
-"""Limits of users where calls are let in and where they end. With both transports, and a worker by hand."""
+"""Limits of users where calls are let in and where they end. With each transport, and a worker by hand."""
 
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any
 from unittest.mock import ANY
 
 import pytest
@@ -14,14 +13,13 @@ from redis.asyncio import Redis
 from support.module_server import ModuleServer, serve
 from support.owls import echo
 from support.programs.closed_port import closed_port
-from support.workers.hand_worker import HandWorker, hand_worker
+from support.workers.hand_worker import HandWorker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.contracts import Terms
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.ledger.ledger import ANY_DATA
-from toolfleet_tasks.limits import Limit, refused_by
-from toolfleet_tasks.messages import fleet_results, json_text
+from toolfleet_tasks.admission.limits import Limit, refused_by
+from toolfleet_tasks.messages import json_text
 
 pytestmark = pytest.mark.usefixtures("same_day")
 
@@ -34,13 +32,14 @@ RARE, SLOW, CHEAP, FREE = (
     ToolCall(tool_name=f"owls.{name}", arguments={"n": 1}) for name in ("rare", "slow", "cheap", "free")
 )
 ONCE = ToolCall(tool_name="owls.once", arguments={"n": 1})
+KEYED = RARE.model_copy(update={"idempotency_key": "k"})
 UNREACHABLE = ToolResult.failed("owls.rare", "module_unreachable", "away", effect_state="none", retryable=True)
 
 Make = Callable[..., Settings]
 
 
 @pytest.fixture(scope="module")
-def limited() -> Iterator[ModuleServer]:
+def owls() -> Iterator[ModuleServer]:
     module = ModuleServer("owls")
     module.add("rare", echo, daily_limit=2, effect="read")
     module.add("slow", echo, cooldown_seconds=60)
@@ -51,25 +50,6 @@ def limited() -> Iterator[ModuleServer]:
     module.add("free", echo)
     with serve(module) as served:
         yield served
-
-
-@pytest.fixture(params=["fast", "fast-elsewhere", "stock"])
-def make(redis_url: str, limited: ModuleServer, request: pytest.FixtureRequest) -> Make:
-    """Settings of a fleet with limited owls."""
-    fields: dict[str, Any] = {
-        "redis_url": redis_url,
-        "module_services": {"owls": limited.url},
-        "fast_transport": request.param != "stock",
-    }
-    if request.param == "fast-elsewhere":
-        fields["broker_url"] = f"{redis_url.rpartition('/')[0]}/1"
-    return lambda **more: Settings(**{**fields, **more})
-
-
-@pytest.fixture
-async def worker(make: Make) -> AsyncIterator[HandWorker]:
-    async with hand_worker(make()) as worker:
-        yield worker
 
 
 def limited_by(result: ToolResult) -> str:
@@ -195,26 +175,6 @@ async def test_a_call_that_did_nothing_is_given_back(make: Make, worker: HandWor
             assert await used(fleet) == counts
 
 
-@pytest.mark.parametrize("how", ["cancelled", "expired", "refused", "withdrawn"])
-async def test_a_call_that_never_began_is_given_back(make: Make, worker: HandWorker, redis: Redis, how: str) -> None:
-    """Whoever ends it, and whatever he knows of it."""
-    async with ToolFleet(settings=make(cost_budgets={"cheap": 5})) as fleet:
-        handle = await fleet.submit(ToolCall(tool_name="owls.also_cheap"), ADA)
-        (call,) = await worker.queued()
-        if how == "cancelled":
-            await handle.cancel()
-        elif how == "expired":
-            await worker._ledger.end(call, fleet_results.at_deadline(call), data_id=ANY_DATA)
-        elif how == "withdrawn":
-            await worker._ledger.withdraw(call, fleet_results.taken_back(call), data_id=ANY_DATA)
-        else:
-            await worker._ledger.refuse(call.call_id, fleet_results.message_refused(call.tool_name, "it is forged"))
-        assert (await handle.result(10)).effect_state == "none"
-        left = await fleet.remaining(ADA)
-    assert (left.tools["owls.also_cheap"].used, left.costs["cheap"].used) == (0, 0)
-    assert await redis.keys("toolfleet:held:*") + await redis.keys("toolfleet:limit:*") == []
-
-
 async def test_a_call_that_may_have_happened_counts(make: Make, worker: HandWorker) -> None:
     """It was taken back while it ran."""
     async with ToolFleet(settings=make()) as fleet:
@@ -223,39 +183,6 @@ async def test_a_call_that_may_have_happened_counts(make: Make, worker: HandWork
         await handle.cancel()
         assert (await handle.result(10)).effect_state == "unknown"
         assert limited_by(await fleet.call(ONCE, ADA))
-
-
-async def test_a_call_that_is_not_let_in_counts_nowhere(make: Make, redis: Redis) -> None:
-    """Over its caller's share, or to a broker that is away."""
-    async with ToolFleet(settings=make(calls_per_caller=1)) as fleet:
-        await fleet.submit(FREE, ADA)
-        assert (await (await fleet.submit(RARE, ADA)).result(5)).error_code == "busy"
-        assert await used(fleet) == 0
-    async with ToolFleet(settings=make(broker_url=f"redis://127.0.0.1:{closed_port()}/0")) as fleet:
-        assert (await fleet.call(RARE, BOB, timeout=1)).effect_state == "none"
-        assert await used(fleet, BOB) == 0
-    assert await redis.keys("toolfleet:limit:*") == []
-
-
-async def test_a_full_redis_counts_nothing(make: Make, redis: Redis) -> None:
-    """What was noted before it refused more is taken back."""
-    async with ToolFleet(settings=make()) as fleet:
-        await redis.config_set("maxmemory", 1)
-        try:
-            result = await fleet.call(RARE, ADA, timeout=2)
-        finally:
-            await redis.config_set("maxmemory", 0)
-        assert (result.success, result.effect_state) == (False, "none")
-        assert await redis.keys("toolfleet:limit:*") + await redis.keys("toolfleet:held:*") == []
-
-
-async def test_redis_may_forget_the_script(make: Make, redis: Redis, worker: HandWorker) -> None:
-    """Each call is published and counted once."""
-    async with ToolFleet(settings=make()) as fleet:
-        for _ in range(2):
-            await redis.script_flush()
-            await fleet.submit(RARE, ADA)
-        assert await used(fleet) == len(await worker.queued()) == 2
 
 
 async def test_calls_side_by_side_keep_the_limit(make: Make, worker: HandWorker) -> None:
@@ -276,18 +203,53 @@ async def test_the_terms_travel_with_the_call(make: Make, worker: HandWorker) ->
     assert not any("terms" in json_text.dump(call) for call in others)
 
 
-async def test_a_call_that_nobody_published_counts_until_its_deadline(make: Make, redis: Redis) -> None:
-    """Its agent has died after it was let in."""
-    async with ToolFleet(settings=make()) as fleet:
-        for _ in range(2):
-            await fleet.submit(RARE, ADA)
-        await redis.delete("tools.owls")
-        unbegun = KEYS.limit("ada", "owls.rare") + ":unbegun"
-        first, second = await names_in(redis, unbegun)
-        assert limited_by(await fleet.call(RARE, ADA))
-        await redis.zadd(unbegun, {first: 1, second: 1})
+async def test_a_call_that_never_began_is_given_back(make: Make, redis: Redis) -> None:
+    """To every limit that it counted in."""
+    async with ToolFleet(settings=make(cost_budgets={"cheap": 5})) as fleet:
+        handle = await fleet.submit(ToolCall(tool_name="owls.also_cheap"), ADA)
+        await handle.cancel()
+        assert (await handle.result(10)).effect_state == "none"
+        left = await fleet.remaining(ADA)
+    assert (left.tools["owls.also_cheap"].used, left.costs["cheap"].used) == (0, 0)
+    assert await counted(redis) == []
+
+
+async def counted(redis: Redis) -> list[str]:
+    """Every key by which a call counts."""
+    kinds = ("toolfleet:limit:*", "toolfleet:held:*", "toolfleet:share:*", "toolfleet:intent:*")
+    return [str(key) for kind in kinds for key in await redis.keys(kind)]
+
+
+async def test_a_call_over_its_callers_share_counts_nowhere(make: Make) -> None:
+    """It is not let in."""
+    async with ToolFleet(settings=make(calls_per_caller=1)) as fleet:
+        await fleet.submit(FREE, ADA)
+        assert (await (await fleet.submit(RARE, ADA)).result(5)).error_code == "busy"
         assert await used(fleet) == 0
-        await fleet.submit(RARE, ADA)
+
+
+async def test_a_call_that_is_not_published_counts_nowhere(make: Make, redis: Redis) -> None:
+    """The broker is away: limit, share and idempotency key are given back, and the next try is not taken for a repeat."""
+    async with ToolFleet(settings=make(broker_url=f"redis://127.0.0.1:{closed_port()}/0")) as fleet:
+        for _ in range(2):
+            result = await fleet.call(KEYED, ADA, timeout=1)
+            assert (result.success, result.effect_state) == (False, "none")
+    assert await counted(redis) == []
+
+
+async def test_a_full_redis_lets_nobody_in(make: Make, redis: Redis) -> None:
+    """Nothing is published, and what was noted before it refused more is taken back."""
+    async with ToolFleet(settings=make()) as fleet:
+        await fleet.call(FREE, ADA, timeout=0.1)
+        await redis.flushall()
+        await redis.config_set("maxmemory", 1)
+        try:
+            result = await fleet.call(KEYED, ADA, timeout=2)
+        finally:
+            await redis.config_set("maxmemory", 0)
+    assert (result.success, result.effect_state) == (False, "none")
+    assert "OOM" in (result.error or "")
+    assert await counted(redis) + await redis.keys("tools*") == []
 
 
 @pytest.mark.parametrize(

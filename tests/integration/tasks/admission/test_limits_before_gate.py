@@ -1,4 +1,4 @@
-"""An agent's gate is asked about no call that its user's limits refuse anyway. With both transports, and a worker by hand."""
+"""An agent's gate is asked about no call that its user's limits refuse anyway. With each transport, and a worker by hand."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -12,7 +12,7 @@ from support.module_server import ModuleServer, serve
 from support.owls import echo
 from support.programs.closed_port import closed_port
 from support.waiting import wait_until
-from support.workers.hand_worker import HandWorker, hand_worker
+from support.workers.hand_worker import HandWorker
 from toolfleet import Caller, GateDecision, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
@@ -51,7 +51,7 @@ def gate() -> Gate:
 
 
 @pytest.fixture(scope="module")
-def gated() -> Iterator[ModuleServer]:
+def owls() -> Iterator[ModuleServer]:
     module = ModuleServer("owls")
     module.add("rare", echo, requires_gate=True, daily_limit=1)
     module.add("dear", echo, requires_gate=True, cost="expensive")
@@ -61,24 +61,15 @@ def gated() -> Iterator[ModuleServer]:
         yield served
 
 
-@pytest.fixture(params=["fast", "fast-elsewhere", "stock"])
-def settings(redis_url: str, gated: ModuleServer, request: pytest.FixtureRequest) -> Settings:
-    fields: dict[str, Any] = {"fast_transport": request.param != "stock", "cost_budgets": {"expensive": 1}}
-    if request.param == "fast-elsewhere":
-        fields["broker_url"] = f"{redis_url.rpartition('/')[0]}/1"
-    return Settings(redis_url=redis_url, module_services={"owls": gated.url}, **fields)
+@pytest.fixture
+def settings(make: Callable[..., Settings]) -> Settings:
+    return make(cost_budgets={"expensive": 1})
 
 
 @pytest.fixture
 async def fleet(settings: Settings, gate: Gate) -> AsyncIterator[ToolFleet]:
     async with ToolFleet(settings=settings, gate=gate) as fleet:
         yield fleet
-
-
-@pytest.fixture
-async def worker(settings: Settings) -> AsyncIterator[HandWorker]:
-    async with hand_worker(settings) as worker:
-        yield worker
 
 
 async def submitted(fleet: ToolFleet, call: ToolCall) -> ToolResult | None:

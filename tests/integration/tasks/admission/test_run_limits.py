@@ -1,6 +1,7 @@
-"""What runs and threads may call in all, by their agent's profile. With both transports, and a worker by hand."""
+"""What runs and threads may call in all, by their agent's profile. With each transport, and a worker by hand."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from redis.asyncio import Redis
 
 from support.module_server import ModuleServer, serve
 from support.owls import echo
-from support.workers.hand_worker import HandWorker, hand_worker
+from support.workers.hand_worker import HandWorker
 from toolfleet import Caller, Conversation, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.agents.tool_rules import ToolRules
 from toolfleet_registry.contracts import PublishedCall, RetryTerms, Terms
@@ -62,23 +63,9 @@ def transport() -> str:
 
 
 @pytest.fixture
-def make(redis_url: str, owls: ModuleServer, transport: str) -> Make:
+def make(make: Make) -> Make:
     """Settings of a fleet whose agents have profiles."""
-    fields: dict[str, Any] = {
-        "redis_url": redis_url,
-        "module_services": {"owls": owls.url},
-        "fast_transport": transport != "stock",
-        "agents": AGENTS,
-    }
-    if transport == "fast-elsewhere":
-        fields["broker_url"] = f"{redis_url.rpartition('/')[0]}/1"
-    return lambda **more: Settings(**{**fields, **more})
-
-
-@pytest.fixture
-async def worker(make: Make) -> AsyncIterator[HandWorker]:
-    async with hand_worker(make()) as worker:
-        yield worker
+    return partial(make, agents=AGENTS)
 
 
 def run(run_id: str | None, thread: str | None = None) -> Conversation:
