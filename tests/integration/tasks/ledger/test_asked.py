@@ -1,7 +1,6 @@
 """Calls whose modules have asked something, in the ledger: they wait for one answer, and end once. Also when each script is sent twice."""
 
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 from redis.asyncio import Redis
@@ -29,16 +28,9 @@ HEARD = Ended("input_required 5", 0, 3, 10_000)
 ADA, BOB = {"who": {"action": "accept"}}, {"who": {"action": "decline"}}
 EGG = AcceptedAttempt("egg ✓", 12.5, 0.5)
 KEY = "a secret of more than thirty-two characters"
+SETTINGS = {"module_concurrency": {"research": 1}}
 QUEUE = "tools.research"
 TAKEN = {"taken", "again"}  # sent again it was taken before
-
-
-@pytest.fixture(params=[False, True], ids=["", "sent-again"])
-async def ledger(request: pytest.FixtureRequest, redis: Redis, redis_url: str) -> AsyncIterator[Ledger]:
-    """One worker's, whose module takes one call at a time."""
-    bound = {"research": 1}
-    async with worker_ledger(redis_url, repeats=bool(request.param), module_concurrency=bound) as ledger:
-        yield ledger
 
 
 def answered(number: int, so_far: EffectState = "none") -> PublishedCall:
@@ -132,25 +124,23 @@ async def test_the_retry_is_counted_without_questions(ledger: Ledger, redis: Red
 
 @pytest.mark.parametrize(("question", "state"), [(UNTOUCHED, "none"), (UNSURE, "unknown")])
 async def test_its_end_from_outside_says_what_its_module_has_said(
-    ledger: Ledger, redis_url: str, question: Question, state: str
+    ledger: Ledger, other: Ledger, question: Question, state: str
 ) -> None:
     """Whether it waits, or was just answered: then it is not begun any more."""
     await asked(ledger, question)
-    async with worker_ledger(redis_url) as agent:
-        stored = await agent.end(CALL, ENDING, data_id=ANY_DATA)
+    stored = await other.end(CALL, ENDING, data_id=ANY_DATA)
     assert read_stored(stored, CALL.tool_name).effect_state == state
     assert await ledger.asked.find(CALL.call_id) is None
     assert (await answer(ledger), (await refused(ledger, answered(1))).reason) == ("ended", "done")
 
 
-async def test_a_question_of_a_call_that_has_ended_is_none(ledger: Ledger, redis: Redis, redis_url: str) -> None:
+async def test_a_question_of_a_call_that_has_ended_is_none(ledger: Ledger, redis: Redis, other: Ledger) -> None:
     """Nor is that of a worker that has lost the call."""
     claim = await begun(ledger, CALL)
     await run_out(redis)
-    async with worker_ledger(redis_url) as other:
-        assert (await claimed(other, CALL)).granted == "unknown"
-        assert not await ledger.asked.ask(claim, UNTOUCHED, HEARD, text="a text")
-        await other.end(CALL, ENDING, data_id=ANY_DATA)
+    assert (await claimed(other, CALL)).granted == "unknown"
+    assert not await ledger.asked.ask(claim, UNTOUCHED, HEARD, text="a text")
+    await other.end(CALL, ENDING, data_id=ANY_DATA)
     with pytest.raises(CallEnded):
         await ledger.asked.ask(claim, UNTOUCHED, HEARD, text="a text")
 
@@ -226,11 +216,10 @@ async def test_what_goes_on_by_itself_is_never_begun_again(ledger: Ledger, redis
     assert (await refused(ledger, answered(1))).reason == "done"
 
 
-async def test_its_module_is_told_of_an_end_from_outside(ledger: Ledger, redis_url: str) -> None:
+async def test_its_module_is_told_of_an_end_from_outside(ledger: Ledger, other: Ledger) -> None:
     """While it waits for an answer its message stays, finds the end, and recalls it once."""
     await asked_by(ledger)
-    async with worker_ledger(redis_url) as agent:
-        stored = await agent.end(CALL, ENDING, data_id=ANY_DATA)
+    stored = await other.end(CALL, ENDING, data_id=ANY_DATA)
     assert read_stored(stored, CALL.tool_name).effect_state == "unknown"
     assert (await refused(ledger, CALL)).reason == "done"
     recalled = await ledger.parked.recall(CALL.call_id)

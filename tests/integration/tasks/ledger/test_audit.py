@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,12 +26,6 @@ SEEN = Audit(
     call_id="call-1", tool=CALL.tool_name, ts=5, attempts=2, queued_ms=1.5, duration_ms=2.5, worker="celery@here"
 )
 KEY = Keys().audit
-
-
-@pytest.fixture(params=[False, True], ids=["", "sent-again"])
-async def ledger(request: pytest.FixtureRequest, redis: Redis, redis_url: str) -> AsyncIterator[Ledger]:
-    async with worker_ledger(redis_url, repeats=request.param) as ledger:
-        yield ledger
 
 
 async def lines(redis: Redis) -> list[dict[str, Any]]:
@@ -100,14 +93,13 @@ def test_side_effects_are_bounded() -> None:
     assert line["side_effects"] == ["x" * 256] * 20
 
 
-async def test_who_is_late_writes_none(ledger: Ledger, redis: Redis, redis_url: str) -> None:
+async def test_who_is_late_writes_none(ledger: Ledger, redis: Redis, other: Ledger) -> None:
     """Another one has ended the call, whose line stands; the worker that comes too late adds nothing."""
     claim = await begun(ledger, CALL)
-    async with worker_ledger(redis_url) as other:
-        with capture_logs() as logs:
-            await other.end(CALL, ENDING, data_id=ANY_DATA)
-            assert await finish(ledger, claim) is None
-            await other.end(CALL, ENDING, data_id=ANY_DATA)
+    with capture_logs() as logs:
+        await other.end(CALL, ENDING, data_id=ANY_DATA)
+        assert await finish(ledger, claim) is None
+        await other.end(CALL, ENDING, data_id=ANY_DATA)
 
     (line,) = await lines(redis)
     assert (line["outcome"], line["error_code"], line["attempts"]) == ("unknown", "timed_out", 1)
@@ -143,40 +135,38 @@ async def test_an_end_from_outside_has_the_line_of_what_it_came_to(
     assert [entry["error_code"] for entry in told(logs)] == [code]
 
 
-async def test_an_end_whose_answer_was_lost_is_told_once(redis: Redis, redis_url: str) -> None:
+async def test_an_end_whose_answer_was_lost_is_told_once(redis: Redis, ledger: Ledger) -> None:
     """Sent again, the ledger knows it as its own: one line in the stream, one in the log."""
-    async with worker_ledger(redis_url) as ledger:
-        await ledger.end(CALL.model_copy(update={"call_id": "call-0"}), ENDING, data_id=ANY_DATA)  # loads the script
-        send, lost = ledger._connection.send, list[object]()
+    await ledger.end(CALL.model_copy(update={"call_id": "call-0"}), ENDING, data_id=ANY_DATA)  # loads the script
+    send, lost = ledger._connection.send, list[object]()
 
-        def losing(*command: Any) -> "asyncio.Future[Any]":
-            answer = send(*command)
-            if lost:
-                return answer
-            lost.append(answer)
-            nothing: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            nothing.set_exception(RedisConnectionLost("gone", sent=True))
-            return nothing
+    def losing(*command: Any) -> "asyncio.Future[Any]":
+        answer = send(*command)
+        if lost:
+            return answer
+        lost.append(answer)
+        nothing: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        nothing.set_exception(RedisConnectionLost("gone", sent=True))
+        return nothing
 
-        ledger._connection.send = losing  # type: ignore[method-assign] # no fault comes at this very moment
-        with capture_logs() as logs:
-            with pytest.raises(RedisConnectionLost):
-                await ledger.end(CALL, ENDING, data_id=ANY_DATA)
+    ledger._connection.send = losing  # type: ignore[method-assign] # no fault comes at this very moment
+    with capture_logs() as logs:
+        with pytest.raises(RedisConnectionLost):
             await ledger.end(CALL, ENDING, data_id=ANY_DATA)
+        await ledger.end(CALL, ENDING, data_id=ANY_DATA)
 
     _, line = await lines(redis)
     (entry,) = told(logs)
     assert (entry["call_id"], entry["error_code"]) == ("call-1", line["error_code"])
 
 
-async def test_an_end_whose_result_has_expired_is_told(redis: Redis, redis_url: str) -> None:
+async def test_an_end_whose_result_has_expired_is_told(redis: Redis, ledger: Ledger) -> None:
     """Sent again after so long: what it came to nobody knows any more, and that it has ended is told."""
-    async with worker_ledger(redis_url) as ledger:
-        await ledger.end(CALL, ENDING, data_id=ANY_DATA)
-        ledger._unanswered["call-1"] = str(await redis.hget("toolfleet:call:call-1", "by"))
-        await redis.delete("celery-task-meta-call-1")
-        with capture_logs() as logs:
-            assert await ledger.end(CALL, ENDING, data_id=ANY_DATA) == ""
+    await ledger.end(CALL, ENDING, data_id=ANY_DATA)
+    ledger._unanswered["call-1"] = str(await redis.hget("toolfleet:call:call-1", "by"))
+    await redis.delete("celery-task-meta-call-1")
+    with capture_logs() as logs:
+        assert await ledger.end(CALL, ENDING, data_id=ANY_DATA) == ""
 
     (entry,) = told(logs)
     assert (entry["call_id"], entry.get("outcome")) == ("call-1", None)

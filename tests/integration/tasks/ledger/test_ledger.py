@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -40,25 +39,6 @@ from toolfleet_tasks.results.reader import ANNOUNCED_AT_MOST
 from toolfleet_tasks.results.stored import read_stored, text_of
 
 CALL, READ, ONCE = published(), published(effect="read"), published(effect="once")
-
-
-@pytest.fixture(params=[False, True], ids=["", "sent-again"])
-def repeats(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
-
-
-@pytest.fixture
-async def ledger(redis: Redis, redis_url: str, repeats: bool) -> AsyncIterator[Ledger]:
-    """One worker's."""
-    async with worker_ledger(redis_url, repeats=repeats) as ledger:
-        yield ledger
-
-
-@pytest.fixture
-async def other(redis_url: str, repeats: bool) -> AsyncIterator[Ledger]:
-    """Another worker's."""
-    async with worker_ledger(redis_url, repeats=repeats) as ledger:
-        yield ledger
 
 
 def shown(stored: str) -> tuple[str | None, str]:

@@ -1,6 +1,5 @@
 """A call's limits where it begins and ends, whatever its agent knew of them. Every fact holds as well when each script is sent twice."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -20,14 +19,8 @@ pytestmark = pytest.mark.usefixtures("same_day")
 TOOL = "research.search_docs"
 KEY, BUDGET = Keys().limit("ada", TOOL), Keys().limit("ada", "cheap")
 TWICE = Terms(daily_limit=2)
+SETTINGS = {"cost_budgets": {"cheap": 1}}
 BUDGETED = Terms(cost="cheap", cooldown_seconds=0.001)
-
-
-@pytest.fixture(params=[False, True], ids=["", "sent-again"])
-async def ledger(redis_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Ledger]:
-    """A worker's."""
-    async with worker_ledger(redis_url, repeats=request.param, cost_budgets={"cheap": 1}) as ledger:
-        yield ledger
 
 
 def call(name: str, terms: Terms | None = None, **fields: Any) -> PublishedCall:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -23,7 +23,6 @@ from support.workers.ledgers import (
     finish,
     refused,
     run_out,
-    worker_ledger,
 )
 from toolfleet_registry.contracts.dead_letters import DeadLetter
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
@@ -36,7 +35,7 @@ from toolfleet_tasks.messages.fleet_results import CallEnding
 CALL = published(user_id="ada", idempotency_key="pay", published_at=1.0)  # so that it waits for no module
 SHARE, INTENT = Keys().caller_limit("fast", "ada"), Keys().intent("ada", "pay")
 ROOM, BREAKER = Keys().running("research"), Keys().breaker("research")
-LIMITS: dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     "module_concurrency": {"research": 2},
     "breaker_failures": 2,
     "breaker_seconds": 10,
@@ -46,14 +45,12 @@ AWAY = attempt(Outcome.NOT_SENT, "module_unreachable", "none")
 UNKNOWN = CallEnding(failed("internal", "none"), failed("internal", "none"), failed("outcome_unknown"))
 
 
-@pytest.fixture(params=[False, True], ids=["", "sent-again"])
-async def ledger(redis: Redis, redis_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Ledger]:
-    """A worker's, in a fleet with tight limits, while `CALL` counts for its caller and stands for an intention."""
+@pytest.fixture(autouse=True)
+async def _has_begun(redis: Redis) -> None:
+    """`CALL` counts for its caller and stands for an intention."""
     await redis.zadd(SHARE, {"call-1": time.time() + 60, "call-7": time.time() + 60})
     await redis.expire(SHARE, 60)
     await redis.set(INTENT, "call-1 digest", ex=60)
-    async with worker_ledger(redis_url, repeats=request.param, **LIMITS) as ledger:
-        yield ledger
 
 
 async def letters(redis: Redis) -> list[DeadLetter]:

@@ -1,12 +1,10 @@
 """Which process of its module has a call: noted before anything is sent there, and kept as long as only that one may know of it."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 from redis.asyncio import Redis
 
 from support.published_call import published
-from support.workers.ledgers import RECORD, TURNED_AWAY, begun, claimed, close, run_out, worker_ledger
+from support.workers.ledgers import RECORD, TURNED_AWAY, begun, claimed, close, run_out
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.time.lease import LeaseOver
@@ -15,19 +13,6 @@ from toolfleet_tasks.ledger.ledger import Ledger
 
 ONCE, READ = published(effect="once"), published(effect="read")
 UNKNOWN = Attempt(Outcome.UNKNOWN, TURNED_AWAY.result.model_copy(update={"effect_state": "unknown"}))
-
-
-@pytest.fixture(params=[False, True], ids=["", "repeats"])
-async def ledger(redis_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Ledger]:
-    """A worker's; `repeats`: each answer is lost once, and the script sent again."""
-    async with worker_ledger(redis_url, repeats=request.param) as ledger:
-        yield ledger
-
-
-@pytest.fixture
-async def other(redis_url: str) -> AsyncIterator[Ledger]:
-    async with worker_ledger(redis_url) as ledger:
-        yield ledger
 
 
 async def begun_at(ledger: Ledger, call: PublishedCall, replica: str) -> Claim:

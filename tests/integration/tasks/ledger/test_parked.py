@@ -1,7 +1,6 @@
 """Calls that their modules go on with, in the ledger: nobody holds them, and they end once. Also when each script is sent twice."""
 
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 from redis.asyncio import Redis
@@ -29,18 +28,11 @@ from toolfleet_tasks.lua.ledger import CLAIM
 from toolfleet_tasks.results.stored import read_stored
 
 CALL = published(effect="once", deadline_at=time.time() + 3600)
+SETTINGS = {"module_concurrency": {"research": 1}}
 EGG = AcceptedAttempt("egg ✓", 12.5, 0.5)
 HEARD = Ended("accepted 5", 0, 3, 10_000)
 SILENT = Ended("accepted 5000", 1, 3, 10_000)
 KEY = "a secret of more than thirty-two characters"
-
-
-@pytest.fixture(params=[False, True], ids=["", "sent-again"])
-async def ledger(request: pytest.FixtureRequest, redis: Redis, redis_url: str) -> AsyncIterator[Ledger]:
-    """One worker's, whose module takes one call at a time."""
-    bound = {"research": 1}
-    async with worker_ledger(redis_url, repeats=bool(request.param), module_concurrency=bound) as ledger:
-        yield ledger
 
 
 async def parked(ledger: Ledger, ended: Ended = HEARD, *, seconds: float = 0) -> Claim:
@@ -95,23 +87,21 @@ async def test_who_dies_as_he_asks_is_followed_by_another(ledger: Ledger, redis:
         await run_out(redis)
 
 
-async def test_who_has_lost_it_cannot_keep_it(ledger: Ledger, redis: Redis, redis_url: str) -> None:
+async def test_who_has_lost_it_cannot_keep_it(ledger: Ledger, redis: Redis, other: Ledger) -> None:
     """Another worker has it by now: it alone says what becomes of it."""
     claim = await begun(ledger, CALL)
     await run_out(redis)
-    async with worker_ledger(redis_url) as other:
-        assert (await claimed(other, CALL)).granted == "unknown"
-        assert not await ledger.parked.park(claim, EGG, HEARD, seconds=0)
+    assert (await claimed(other, CALL)).granted == "unknown"
+    assert not await ledger.parked.park(claim, EGG, HEARD, seconds=0)
 
 
-async def test_its_end_from_outside_is_unknown_and_told_once(ledger: Ledger, redis_url: str) -> None:
+async def test_its_end_from_outside_is_unknown_and_told_once(ledger: Ledger, other: Ledger) -> None:
     """Nobody may take it for undone; one worker is to tell the module, and nobody once it has ended by itself."""
     await parked(ledger)
     with pytest.raises(NotEndedYet):
         await ledger.parked.recall(CALL.call_id)
     claim = await claimed(ledger, CALL)
-    async with worker_ledger(redis_url) as agent:
-        stored = await agent.end(CALL, ENDING, data_id=ANY_DATA)
+    stored = await other.end(CALL, ENDING, data_id=ANY_DATA)
     assert read_stored(stored, CALL.tool_name).effect_state == "unknown"
     with pytest.raises(CallEnded):
         await ledger.parked.park(claim, EGG, HEARD, seconds=0)

@@ -1,13 +1,12 @@
 """A paused queue at the ledger: no call begins there, whatever its worker has heard, and what has begun goes on to its end."""
 
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 from redis.asyncio import Redis
 
 from support.published_call import published
-from support.workers.ledgers import RECORD, begun, claimed, close, finish, refused, worker_ledger
+from support.workers.ledgers import RECORD, begun, claimed, close, finish, refused
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.queue_keys import QueueKeys
 from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
@@ -16,17 +15,10 @@ from toolfleet_tasks.ledger.parameters import Ended
 from toolfleet_tasks.queue_states.states import QueueState
 
 CALL = published(effect="once", deadline_at=time.time() + 3600)
+SETTINGS = {"module_concurrency": {"research": 1}}
 STATES = QueueKeys().states
 PAUSED = QueueState(state="paused", since=1.0, by="ada", reason='"state":"draining"').model_dump_json()
 DRAINING = QueueState(state="draining", since=1.0).model_dump_json()
-
-
-@pytest.fixture(params=[False, True], ids=["", "sent-again"])
-async def ledger(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator[Ledger]:
-    """One worker's, whose module takes one call at a time."""
-    bound = {"research": 1}
-    async with worker_ledger(redis_url, repeats=bool(request.param), module_concurrency=bound) as ledger:
-        yield ledger
 
 
 @pytest.mark.parametrize("name", ["research", "lane:fast"])

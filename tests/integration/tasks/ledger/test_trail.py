@@ -2,15 +2,14 @@
 
 import json
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from support.published_call import published
-from support.workers.ledgers import ENDING, RECORD, begun, claimed, close, finish, run_out, worker_ledger
-from toolfleet_registry.contracts.inputs import CallInputs, InputRequest
+from support.workers.ledgers import ENDING, RECORD, begun, claimed, close, finish, run_out
+from toolfleet_registry.contracts.inputs.messages import CallInputs, InputRequest
 from toolfleet_registry.contracts.outcomes import Question
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
@@ -24,11 +23,9 @@ WHO = Question({"who": InputRequest(method="elicitation/create", params={"messag
 WORKER = "fast@a-host"
 
 
-@pytest.fixture(params=[False, True], ids=["", "sent-again"])
-async def ledger(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator[Ledger]:
-    async with worker_ledger(redis_url, repeats=bool(request.param)) as ledger:
-        ledger.tokens.serve(WORKER)
-        yield ledger
+@pytest.fixture(autouse=True)
+def _has_a_name(ledger: Ledger) -> None:
+    ledger.tokens.serve(WORKER)
 
 
 async def line_of(redis: Redis) -> dict[str, Any]:
@@ -63,12 +60,11 @@ async def test_a_call_that_runs_once_has_none(ledger: Ledger, redis: Redis) -> N
     assert len(str(await field(redis, "by"))) <= 64
 
 
-async def test_each_attempt_is_noted_with_its_worker(ledger: Ledger, redis: Redis, redis_url: str) -> None:
+async def test_each_attempt_is_noted_with_its_worker(ledger: Ledger, redis: Redis, other: Ledger) -> None:
     """Of a call that was tried again, by another worker: how each attempt has ended, when, after how long."""
     await close(ledger, await begun(ledger, CALL))
-    async with worker_ledger(redis_url) as other:
-        other.tokens.serve("fast@b host/ü")
-        await finish(other, await begun(other, CALL))
+    other.tokens.serve("fast@b host/ü")
+    await finish(other, await begun(other, CALL))
     first, second = parts_of((await line_of(redis))["trail"])
 
     assert (first.kind, first.number, first.outcome, first.ms, first.worker) == (
@@ -83,15 +79,14 @@ async def test_each_attempt_is_noted_with_its_worker(ledger: Ledger, redis: Redi
     assert all(is_now(each) for each in (first.at, first.claimed, second.at, second.claimed))
 
 
-async def test_a_lost_attempt_names_its_worker(ledger: Ledger, redis: Redis, redis_url: str) -> None:
+async def test_a_lost_attempt_names_its_worker(ledger: Ledger, redis: Redis, other: Ledger) -> None:
     """Whoever has the call next notes who had it, since when, and until when that was heard of."""
     await begun(ledger, CALL)
     await run_out(redis)
-    async with worker_ledger(redis_url) as other:
-        other.tokens.serve("fast@b")
-        claim = await begun(other, CALL)
-        running = parts_of(await field(redis, "trail"))
-        await finish(other, claim)
+    other.tokens.serve("fast@b")
+    claim = await begun(other, CALL)
+    running = parts_of(await field(redis, "trail"))
+    await finish(other, claim)
     lost, last = parts_of((await line_of(redis))["trail"])
 
     assert running == [lost]
@@ -134,11 +129,10 @@ async def test_a_question_and_its_answer_are_noted(ledger: Ledger, redis: Redis)
     assert [phase for phase in phases if phase not in {"claimed", "queued"}] == ["attempt", "input", "attempt"]
 
 
-async def test_what_is_ended_while_it_runs_says_who_had_it(ledger: Ledger, redis: Redis, redis_url: str) -> None:
+async def test_what_is_ended_while_it_runs_says_who_had_it(ledger: Ledger, redis: Redis, other: Ledger) -> None:
     """Its line is not its worker's, and names that all the same."""
     await begun(ledger, CALL)
-    async with worker_ledger(redis_url) as agent:
-        await agent.end(CALL, ENDING, data_id=ANY_DATA)
+    await other.end(CALL, ENDING, data_id=ANY_DATA)
     line = await line_of(redis)
 
     assert [(part.kind, part.number, part.worker) for part in parts_of(line["trail"])] == [("cut", 1, WORKER)]
@@ -153,12 +147,11 @@ async def test_a_trail_is_bounded(ledger: Ledger, redis: Redis) -> None:
     assert await field(redis, "trail") == "x" * 3_000
 
 
-async def test_what_a_stranger_has_written_breaks_no_end(ledger: Ledger, redis: Redis, redis_url: str) -> None:
+async def test_what_a_stranger_has_written_breaks_no_end(ledger: Ledger, redis: Redis, other: Ledger) -> None:
     """The line stays JSON, whatever stands in the record."""
     await begun(ledger, CALL)
     await redis.hset(RECORD, mapping={"trail": 'x"},{\\;\n', "polls": "many", "replica": '"owl"'})
-    async with worker_ledger(redis_url) as agent:
-        await agent.end(CALL, ENDING, data_id=ANY_DATA)
+    await other.end(CALL, ENDING, data_id=ANY_DATA)
 
     assert (await line_of(redis))["polls"] == 0
 
