@@ -1,9 +1,11 @@
 """What tests of a worker's inside share: its line to Redis, and the leases on that."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
+from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.workers.held_messages import open_connection, open_leases
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.transport.leases import Leases
@@ -19,3 +21,10 @@ async def connection(redis_url: str) -> AsyncIterator[PipelinedConnection]:
 async def leases(connection: PipelinedConnection) -> AsyncIterator[Leases]:
     async with open_leases(connection) as leases:
         yield leases
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Iterator[FaultyRedis]:
+    """A Redis of the test's own, that it may freeze, fill or end."""
+    with faulty_redis(tmp_path / "redis") as redis:
+        yield redis

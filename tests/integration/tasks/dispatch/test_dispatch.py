@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
-from pathlib import Path
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,7 +11,7 @@ from redis.asyncio import Redis
 
 from support.module_server import ModuleServer
 from support.programs.closed_port import closed_port
-from support.servers.redis_faults import FaultyRedis, faulty_redis
+from support.servers.redis_faults import FaultyRedis
 from support.streams.tcp_proxy import TcpProxy, tcp_proxy
 from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.hand_worker import HandWorker, hand_worker
@@ -25,12 +24,6 @@ ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 ECHO = ToolCall(tool_name="owls.echo", arguments={"n": 1})
 KEYED = ToolCall(tool_name="owls.echo", arguments={"n": 1}, idempotency_key="k")
 WRITES = ("READONLY", "OOM", "NOREPLICAS")
-
-
-@pytest.fixture
-def faulty(tmp_path: Path) -> Iterator[FaultyRedis]:
-    with faulty_redis(tmp_path / "redis") as redis:
-        yield redis
 
 
 @pytest.fixture(params=[True, False], ids=["fast", "stock"])

@@ -4,15 +4,13 @@ import asyncio
 import itertools
 import json
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 
 from support.published_call import published
-from support.servers.redis_faults import FaultyRedis, faulty_redis
+from support.servers.redis_faults import FaultyRedis
 from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.ledgers import (
     ENDING,
@@ -417,12 +415,6 @@ async def test_everything_stands_under_the_fleets_prefix(redis: Redis, redis_url
     await redis.flushall()
 
     assert sorted(names) == ["acme:celery-task-meta-call-1", "acme:toolfleet:audit", "acme:toolfleet:call:call-1"]
-
-
-@pytest.fixture
-def faulty(tmp_path: Path) -> Any:
-    with faulty_redis(tmp_path / "redis") as redis:
-        yield redis
 
 
 @pytest.mark.parametrize("fault", ["frozen", "restarted", "full"])

@@ -2,7 +2,6 @@
 
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,6 @@ from toolfleet_tasks.transport.death_reports import (
 
 HOLDER, OTHER = "ada0ada0ada0", "b0bb0bb0bb0b"
 NOTE = WorkerNote(HOLDER, "host", 5, 6)
-
-
-@pytest.fixture
-def redis(redis_url: str) -> Iterator[Redis]:
-    with Redis.from_url(redis_url, decode_responses=True) as redis:
-        yield redis
 
 
 @pytest.fixture

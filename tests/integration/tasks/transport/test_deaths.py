@@ -1,7 +1,6 @@
 """Which workers are counted as having died with a message, as it is put back."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,12 +15,6 @@ from toolfleet_tasks.transport.fetcher import read_message
 from toolfleet_tasks.transport.leases import Leases
 
 ADA, BOB, OLD = "wada0-1-0", "wb0b-3-2", "5f3a-1-0"
-
-
-@pytest.fixture
-def redis(redis_url: str) -> Iterator[Redis]:
-    with Redis.from_url(redis_url, decode_responses=True) as redis:
-        yield redis
 
 
 def requeue(redis: Redis, tag: str, item: str) -> str:

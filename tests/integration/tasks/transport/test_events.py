@@ -22,10 +22,7 @@ from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.transport import events as events_module
 
-
-@pytest.fixture(autouse=True)
-def _in_fast_mode(fast_mode: None) -> None:
-    """Before all other fixtures."""
+pytestmark = pytest.mark.usefixtures("fast_mode")  # before all other fixtures
 
 
 HOST = "owl@tree"
@@ -75,14 +72,8 @@ def content_of(message: dict[str, Any]) -> Any:
 
 
 @pytest.fixture
-def look(redis_url: str) -> Generator[Redis]:
-    with Redis.from_url(redis_url, decode_responses=True) as client:
-        yield client
-
-
-@pytest.fixture
-def ear(look: Redis) -> Generator[Ear]:
-    ear = Ear(look)
+def ear(redis: Redis) -> Generator[Ear]:
+    ear = Ear(redis)
     yield ear
     ear.close()
 
@@ -122,14 +113,14 @@ async def test_task_events_come_in_one_message(dispatcher: Any, ear: Ear) -> Non
     assert len(ear.messages) == 1
 
 
-async def test_where_nobody_listens_next_to_nothing_is_sent(dispatcher: Any, look: Redis) -> None:
+async def test_where_nobody_listens_next_to_nothing_is_sent(dispatcher: Any, redis: Redis) -> None:
     """One event a message, which tells of a listener: from the first on it gets all that is noted."""
 
     def octets() -> int:
-        return int(look.info("stats")["total_net_input_bytes"])
+        return int(redis.info("stats")["total_net_input_bytes"])
 
     def published() -> int:
-        return int(look.info("commandstats").get("cmdstat_publish", {"calls": 0})["calls"])
+        return int(redis.info("commandstats").get("cmdstat_publish", {"calls": 0})["calls"])
 
     async def send(first: int, many: int) -> None:
         before = published()
@@ -142,14 +133,14 @@ async def test_where_nobody_listens_next_to_nothing_is_sent(dispatcher: Any, loo
     await send(1, 400)
     assert octets() - before < 4_000
 
-    ear = Ear(look)
+    ear = Ear(redis)
     await send(401, 100)
     await ear.wait_for("call-500")
     ear.close()
     assert [event["uuid"] for event in ear.events()] == [f"call-{number}" for number in range(401, 501)]
 
 
-async def test_an_event_is_described_only_where_somebody_listens(dispatcher: Any, look: Redis) -> None:
+async def test_an_event_is_described_only_where_somebody_listens(dispatcher: Any, redis: Redis) -> None:
     """One of them, which tells of a listener; with one, each."""
     described: list[str] = []
 
@@ -161,7 +152,7 @@ async def test_an_event_is_described_only_where_somebody_listens(dispatcher: Any
         dispatcher.tell("task-received", describe)
 
     def published() -> int:
-        return int(look.info("commandstats").get("cmdstat_publish", {"calls": 0})["calls"])
+        return int(redis.info("commandstats").get("cmdstat_publish", {"calls": 0})["calls"])
 
     before = published()
     tell("first")
@@ -172,7 +163,7 @@ async def test_an_event_is_described_only_where_somebody_listens(dispatcher: Any
     await wait_until(lambda: published() == before + 3, "it and one of them are published")
     assert described == ["first", "unheard-0"]
 
-    ear = Ear(look)
+    ear = Ear(redis)
     tell("heard-0")
     tell("heard-1")
     await ear.wait_for("heard-1")
@@ -289,10 +280,10 @@ async def test_a_new_dispatcher_takes_over(dispatcher: Any, ear: Ear) -> None:
     assert [event["uuid"] for event in ear.events()] == ["a", "b"]
 
 
-async def test_prefix_and_database_are_part_of_the_channel(redis_url: str, look: Redis) -> None:
+async def test_prefix_and_database_are_part_of_the_channel(redis_url: str, redis: Redis) -> None:
     """As kombu has them."""
     url = redis_url.removesuffix("/0") + "/5"
-    ear = Ear(look, "*celeryev*")
+    ear = Ear(redis, "*celeryev*")
     async with dispatching(redis_url=url, key_prefix="acme:") as dispatcher:
         dispatcher.send("task-started", uuid="a")
         topic = dispatcher.connection.default_channel._get_publish_topics("celeryev", "task.multi")

@@ -39,21 +39,12 @@ from toolfleet_tasks.fairness.paused_queues import PausedQueues
 from toolfleet_tasks.transport import kombu_transport
 from toolfleet_tasks.transport.channel_adapter import ConsumedQueues
 
-
-@pytest.fixture(autouse=True)
-def _in_fast_mode(fast_mode: None) -> None:
-    """Before all other fixtures."""
+pytestmark = pytest.mark.usefixtures("fast_mode")  # before all other fixtures
 
 
 QUEUE = "tools.contract"
 FANOUT = "reply.contract.reply.celery.pidbox"  # a name that the tests' Redis may keep
 PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
-
-
-@pytest.fixture
-def redis(redis_url: str) -> Iterator[Redis]:
-    with Redis.from_url(redis_url, decode_responses=True) as redis:
-        yield redis
 
 
 def connected(url: str, **options: Any) -> Connection:

@@ -1,7 +1,7 @@
 """How a worker listens to the bells of few queues, and of thousands."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -25,12 +25,6 @@ class Listener:
         return await asyncio.wait_for(
             self.notify_keys.notified(queues, seconds=seconds, capacity=lambda: capacity), PATIENCE_SECONDS
         )
-
-
-@pytest.fixture
-def redis(redis_url: str) -> Iterator[Redis]:
-    with Redis.from_url(redis_url, decode_responses=True) as redis:
-        yield redis
 
 
 @pytest.fixture

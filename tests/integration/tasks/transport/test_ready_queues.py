@@ -1,7 +1,5 @@
 """Which queues a turn asks Redis for, and how those are found that no bell tells of."""
 
-from collections.abc import Iterator
-
 import pytest
 from redis import Redis
 
@@ -22,12 +20,6 @@ def clock() -> HandClock:
 @pytest.fixture
 def ready(connection: PipelinedConnection, clock: HandClock) -> ReadyQueues:
     return ReadyQueues(connection, "", clock)
-
-
-@pytest.fixture
-def redis(redis_url: str) -> Iterator[Redis]:
-    with Redis.from_url(redis_url, decode_responses=True) as redis:
-        yield redis
 
 
 async def test_few_queues_are_all_asked_for(ready: ReadyQueues) -> None:

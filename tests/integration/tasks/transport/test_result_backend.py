@@ -2,9 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -15,7 +14,7 @@ from celery.result import AsyncResult
 from kombu.exceptions import EncodeError
 from redis import Redis
 
-from support.servers.redis_faults import FaultyRedis, faulty_redis
+from support.servers.redis_faults import FaultyRedis
 from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import worker_runtime
@@ -25,10 +24,7 @@ from toolfleet_tasks.redis import durable_write
 from toolfleet_tasks.results.reader import ANNOUNCED_AT_MOST
 from toolfleet_tasks.transport.result_backend import FleetBackend, FleetSentinelBackend, ResultRefused
 
-
-@pytest.fixture(autouse=True)
-def _in_fast_mode(fast_mode: None) -> None:
-    """Before all other fixtures."""
+pytestmark = pytest.mark.usefixtures("fast_mode")  # before all other fixtures
 
 
 T = TypeVar("T")
@@ -50,18 +46,6 @@ async def worker_app(**settings: Any) -> AsyncGenerator[FleetApp]:
 async def app(redis_url: str) -> AsyncIterator[FleetApp]:
     async with worker_app(redis_url=redis_url) as app:
         yield app
-
-
-@pytest.fixture
-def look(redis_url: str) -> Generator[Redis]:
-    with Redis.from_url(redis_url, decode_responses=True) as client:
-        yield client
-
-
-@pytest.fixture
-def faulty(tmp_path: Path) -> Generator[FaultyRedis]:
-    with faulty_redis(tmp_path / "redis") as redis:
-        yield redis
 
 
 @pytest.fixture
@@ -141,7 +125,7 @@ async def test_stock_celery_reads_what_it_stores(app: FleetApp, redis_url: str) 
 
 
 @pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # stock Celery's
-async def test_it_stores_the_same_fields_as_stock_celery(app: FleetApp, redis_url: str, look: Redis) -> None:
+async def test_it_stores_the_same_fields_as_stock_celery(app: FleetApp, redis_url: str, redis: Redis) -> None:
     """In the same order, but for the time."""
     stock: Any = Celery(backend=redis_url, set_as_current=False)
     request = Context(group="flock", parent_id="parent")
@@ -150,7 +134,7 @@ async def test_it_stores_the_same_fields_as_stock_celery(app: FleetApp, redis_ur
         result = {"pid": 1} if state == "STARTED" else ValueError("x") if state != "SUCCESS" else "x"
         await in_call(app.backend.store_result, ours, result, state, None, request)
         stock.backend.store_result(theirs, result, state, request=request)
-        expected, found = stored(look, theirs), stored(look, ours)
+        expected, found = stored(redis, theirs), stored(redis, ours)
         for meta in (expected, found):
             meta["task_id"] = ""
             meta["date_done"] = bool(meta["date_done"])
@@ -158,30 +142,30 @@ async def test_it_stores_the_same_fields_as_stock_celery(app: FleetApp, redis_ur
     stock.close()
 
 
-async def test_a_success_is_never_overwritten(app: FleetApp, look: Redis) -> None:
+async def test_a_success_is_never_overwritten(app: FleetApp, redis: Redis) -> None:
     """Neither by a late failure nor by a second start."""
     await store(app, "once", "first")
     for state in ("STARTED", "FAILURE", "REVOKED", "SUCCESS"):
         await store(app, "once", "second", state)
 
-    assert stored(look, "once")["result"] == "first"
+    assert stored(redis, "once")["result"] == "first"
 
 
-async def test_what_the_ledger_has_stored_is_not_written_again(app: FleetApp, look: Redis) -> None:
+async def test_what_the_ledger_has_stored_is_not_written_again(app: FleetApp, redis: Redis) -> None:
     """It stands there already, in the step that ended the call; a failure of Celery's own is written all the same."""
     request = Context(is_stored=True)
     await in_call(app.backend.store_result, "ledger", "x", "SUCCESS", None, request)
     await in_call(app.backend.store_result, "celery", ValueError("x"), "FAILURE", None, request)
 
-    assert look.get("celery-task-meta-ledger") is None
-    assert stored(look, "celery")["status"] == "FAILURE"
+    assert redis.get("celery-task-meta-ledger") is None
+    assert stored(redis, "celery")["status"] == "FAILURE"
 
 
-async def test_results_are_announced_and_starts_are_not(app: FleetApp, look: Redis) -> None:
+async def test_results_are_announced_and_starts_are_not(app: FleetApp, redis: Redis) -> None:
     """On the channel with the name of the key; a result over 256 kB by its id only."""
-    with look.pubsub(ignore_subscribe_messages=True) as heard:
+    with redis.pubsub(ignore_subscribe_messages=True) as heard:
         heard.psubscribe("celery-task-meta-*")
-        await wait_until(lambda: look.pubsub_numpat() == 1, "it listens")
+        await wait_until(lambda: redis.pubsub_numpat() == 1, "it listens")
         await store(app, "small", {"pid": 1}, "STARTED")
         await store(app, "small", "x" * 10)
         await store(app, "large", "x" * ANNOUNCED_AT_MOST)
@@ -190,23 +174,23 @@ async def test_results_are_announced_and_starts_are_not(app: FleetApp, look: Red
             messages += filter(None, [heard.get_message(timeout=PATIENCE_SECONDS)])
 
     small, large = messages
-    assert (small["channel"], small["data"]) == ("celery-task-meta-small", look.get("celery-task-meta-small"))
+    assert (small["channel"], small["data"]) == ("celery-task-meta-small", redis.get("celery-task-meta-small"))
     assert large["channel"] == "celery-task-meta-large"
     assert json.loads(large["data"]) == {"status": "STORED", "task_id": "large"}
-    assert stored(look, "large")["status"] == "SUCCESS"
+    assert stored(redis, "large")["status"] == "SUCCESS"
 
 
-async def test_the_key_prefix_is_put_before_key_and_channel(redis_url: str, look: Redis) -> None:
+async def test_the_key_prefix_is_put_before_key_and_channel(redis_url: str, redis: Redis) -> None:
     """As Celery does, and as the fleet's clients expect it."""
     async with worker_app(redis_url=redis_url, key_prefix="acme") as app:
         await store(app, "a", 1)
         key = app.settings.keys.result("a")
-        assert json.loads(str(look.get(key)))["result"] == 1
-        assert 0 < int(look.ttl(key)) <= app.settings.result_ttl_seconds
-        look.delete(key)
+        assert json.loads(str(redis.get(key)))["result"] == 1
+        assert 0 < int(redis.ttl(key)) <= app.settings.result_ttl_seconds
+        redis.delete(key)
 
 
-async def test_a_call_reads_over_the_line(app: FleetApp, look: Redis) -> None:
+async def test_a_call_reads_over_the_line(app: FleetApp, redis: Redis) -> None:
     """As Celery does before it runs a call that was delivered twice."""
     assert await in_call(lambda: AsyncResult("call", app=app).state) == "PENDING"
     await store(app, "call", 1)
@@ -215,21 +199,21 @@ async def test_a_call_reads_over_the_line(app: FleetApp, look: Redis) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # stock Celery's
-def test_outside_of_a_worker_it_is_the_stock_backend(redis_url: str, look: Redis) -> None:
+def test_outside_of_a_worker_it_is_the_stock_backend(redis_url: str, redis: Redis) -> None:
     """No line, no loop: beat and clients write and read as ever."""
     app = make_app(Settings(redis_url=redis_url))
     app.backend.store_result("plain", 1, "SUCCESS")
 
-    assert (stored(look, "plain")["result"], AsyncResult("plain", app=app).state) == (1, "SUCCESS")
+    assert (stored(redis, "plain")["result"], AsyncResult("plain", app=app).state) == (1, "SUCCESS")
     app.close()
 
 
-async def test_what_is_no_json_fails_the_call(app: FleetApp, look: Redis) -> None:
+async def test_what_is_no_json_fails_the_call(app: FleetApp, redis: Redis) -> None:
     """With the error that Celery's tracer turns into a failure."""
     with pytest.raises(EncodeError):
         await store(app, "odd", object())
 
-    assert look.get("celery-task-meta-odd") is None
+    assert redis.get("celery-task-meta-odd") is None
 
 
 async def test_a_frozen_redis_holds_up_nothing_but_the_calls(shaky_app: FleetApp, faulty: FaultyRedis) -> None:
@@ -333,10 +317,10 @@ async def test_a_failure_too_large_for_redis_is_shortened(shaky_app: FleetApp, f
     assert (meta["status"], meta["result"]["exc_type"]) == ("FAILURE", "ResultRefused")
 
 
-async def test_a_key_of_another_kind_holds_nobody_up(app: FleetApp, look: Redis) -> None:
+async def test_a_key_of_another_kind_holds_nobody_up(app: FleetApp, redis: Redis) -> None:
     """No call starts whose state cannot be stored, and a failure that cannot is logged."""
-    look.rpush("celery-task-meta-taken", "somebody's")
+    redis.rpush("celery-task-meta-taken", "somebody's")
     with pytest.raises(ResultRefused):
         await store(app, "taken", {"pid": 1}, "STARTED")
     await store(app, "taken", TimeLimitExceeded(1), "FAILURE")
-    look.delete("celery-task-meta-taken")
+    redis.delete("celery-task-meta-taken")

@@ -11,10 +11,7 @@ from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from support.worker_process import exception_of
 from support.workers.fast_worker import PATIENCE_VARIABLE, FastFleet, fast_fleet
 
-
-@pytest.fixture(autouse=True)
-def _in_fast_mode(fast_mode: None) -> None:
-    """Before all other fixtures."""
+pytestmark = pytest.mark.usefixtures("fast_mode")  # before all other fixtures
 
 
 CALLS = 100
