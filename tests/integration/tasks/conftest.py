@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from support.servers.redis_faults import FaultyRedis, faulty_redis
+from support.workers.hand_worker import HandWorker, hand_worker
 from support.workers.held_messages import open_connection, open_leases
+from toolfleet_registry.settings import Settings
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.transport.leases import Leases
 
@@ -28,3 +30,10 @@ def faulty(tmp_path: Path) -> Iterator[FaultyRedis]:
     """A Redis of the test's own, that it may freeze, fill or end."""
     with faulty_redis(tmp_path / "redis") as redis:
         yield redis
+
+
+@pytest.fixture
+async def worker(settings: Settings) -> AsyncIterator[HandWorker]:
+    """One by hand, with the `settings` of the test's file."""
+    async with hand_worker(settings) as worker:
+        yield worker

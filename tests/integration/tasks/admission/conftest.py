@@ -1,12 +1,11 @@
 """A fleet with owls over each transport, and a worker by hand."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from support.module_server import ModuleServer
-from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet_registry.settings import Settings
 
 
@@ -32,9 +31,3 @@ def make(redis_url: str, owls: ModuleServer, transport: str) -> Callable[..., Se
 @pytest.fixture
 def settings(make: Callable[..., Settings]) -> Settings:
     return make()
-
-
-@pytest.fixture
-async def worker(settings: Settings) -> AsyncIterator[HandWorker]:
-    async with hand_worker(settings) as worker:
-        yield worker

@@ -1,9 +1,9 @@
-"""An agent's gate: whom it is asked about, what it may say, and what follows when it says nothing."""
+"""An agent's gate: whom it is asked about, what it may say, and what follows when it says nothing: by default calls pass."""
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,17 +12,23 @@ from structlog.testing import capture_logs
 
 from support.module_server import ModuleServer, serve
 from support.owls import echo
-from support.waiting import wait_until
-from support.workers.hand_worker import HandWorker, hand_worker
+from support.waiting import PATIENCE_SECONDS, wait_until
+from support.workers.hand_worker import HandWorker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.contracts import Terms, ToolDefinition
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags.tags import ToolContext, ToolDef
-from toolfleet_tasks.calls.eval_gate import Circumstances, GateDecision
+from toolfleet_tasks.calls.eval_gate import Circumstances, EvalGate, GateDecision
 
 pytestmark = pytest.mark.usefixtures("same_day")
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
+CAREFUL, LENIENT = (ADA.model_copy(update={"agent": agent}) for agent in ("careful", "lenient"))
+FEED, COUNT, OWN = (ToolCall(tool_name=f"owls.{name}") for name in ("feed", "count", "own"))
+AGENTS: dict[str, Any] = {
+    "careful": {"middleware": [{"name": "gate", "tools": ["owls.feed", "owls.own"]}]},
+    "lenient": {"middleware": [{"name": "gate", "tools": ["owls.feed"], "fails": "open"}]},
+}
 GATED, ONCE, OPEN = (ToolCall(tool_name=f"owls.{name}", arguments={"n": 1}) for name in ("gated", "once", "open"))
 YES, NO = GateDecision(approved=True), GateDecision(approved=False, reason="Not before lunch.")
 
@@ -55,25 +61,22 @@ def gated() -> Iterator[ModuleServer]:
     module.add("gated", echo, requires_gate=True, daily_limit=1)
     module.add("once", echo, requires_gate=True, effect="once")
     module.add("open", echo)
+    module.add("feed", echo, effect="read")
+    module.add("count", echo, effect="read")
+    module.add("own", echo, effect="read", requires_gate=True)
     with serve(module) as served:
         yield served
 
 
 @pytest.fixture
 def settings(redis_url: str, gated: ModuleServer) -> Settings:
-    return Settings(redis_url=redis_url, module_services={"owls": gated.url})
-
-
-@pytest.fixture
-async def worker(settings: Settings) -> AsyncIterator[HandWorker]:
-    async with hand_worker(settings) as worker:
-        yield worker
+    return Settings.model_validate({"redis_url": redis_url, "module_services": {"owls": gated.url}, "agents": AGENTS})
 
 
 async def submitted(fleet: ToolFleet, call: ToolCall, **options: Any) -> ToolResult | None:
     """The result of a call that was not published, `None` for one that was."""
     handle = await fleet.submit(call, ADA, **options)
-    return await handle.result(5) if await handle.status() == "done" else None
+    return await handle.result(PATIENCE_SECONDS) if await handle.status() == "done" else None
 
 
 def is_blocked(result: ToolResult | None) -> str:
@@ -261,3 +264,59 @@ async def test_a_tag_brings_terms_and_a_tool_of_its_own(settings: Settings) -> N
         begun = [await fleet._sessions.begin(OPEN, ADA, None, None, waits=False, around=around) for _ in range(2)]
         assert [result.error_code for result in begun if isinstance(result, ToolResult)] == ["rate_limited"]
     assert [tool for tool, _ in gate.asked] == [tag]  # the limit is looked at first
+
+
+async def made(
+    settings: Settings, worker: HandWorker, gate: EvalGate | None, call: ToolCall, caller: Caller
+) -> tuple[str | None, str | None]:
+    """How the gate is noted of a call that is published; or the code and the words of its refusal."""
+    async with ToolFleet(settings=settings, gate=gate) as fleet:
+        handle = await fleet.submit(call, caller)
+        if not await worker.queued():
+            result = await handle.result(PATIENCE_SECONDS)
+            return result.error_code, result.error
+        claim = await worker.take()
+        await worker.finish(claim)
+        return claim.call.decisions.get("gate"), None
+
+
+@pytest.mark.parametrize(
+    "answer", [None, raises(RuntimeError("away")), is_late, lambda: NO], ids=["none", "fails", "is late", "says no"]
+)
+async def test_a_profiles_closed_gate_blocks_what_it_has_not_approved(
+    settings: Settings,
+    worker: HandWorker,
+    answer: Callable[[], Any] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether it is not there, fails, is late, or says no; also of a tool that itself leaves that open."""
+    monkeypatch.setattr("toolfleet_tasks.calls.eval_gate._GATE_SECONDS", 0.1)
+    for call in (FEED, OWN):
+        code, _ = await made(settings, worker, answer and Gate(answer), call, CAREFUL)
+        assert code == "blocked_by_gate"
+
+
+async def test_a_profiles_gate_is_asked(settings: Settings, worker: HandWorker) -> None:
+    """Of the tools that it selects, whose own definitions ask for none, and of no others."""
+    gate = Gate(lambda: YES)
+    assert await made(settings, worker, gate, FEED, CAREFUL) == ("allowed", None)
+    assert await made(settings, worker, gate, COUNT, CAREFUL) == (None, None)
+    assert await made(settings, worker, gate, FEED, ADA) == (None, None)
+    assert [tool.name for tool, _ in gate.asked] == ["owls.feed"]
+
+
+async def test_an_open_gate_lets_pass_what_it_cannot_judge(settings: Settings, worker: HandWorker) -> None:
+    """As gates of tools do; the call's audit says so."""
+    assert await made(settings, worker, None, FEED, LENIENT) == ("none", None)
+    assert await made(settings, worker, Gate(raises(RuntimeError("away"))), FEED, LENIENT) == ("failed_open", None)
+
+
+async def test_all_gates_may_fail_closed(settings: Settings, worker: HandWorker) -> None:
+    """By the setting, of every tool that requires one; other tools are called as ever."""
+    closed = settings.model_copy(update={"gate_fails_closed": True})
+    for gate, words in ((None, "there is none"), (Gate(raises(RuntimeError("away"))), "it raised RuntimeError")):
+        code, text = await made(closed, worker, gate, OWN, ADA)
+        assert code == "blocked_by_gate"
+        assert words in (text or "")
+    assert await made(closed, worker, None, COUNT, ADA) == (None, None)
+    assert await made(settings, worker, None, OWN, ADA) == ("none", None)

@@ -14,7 +14,7 @@ from support.module_server import ModuleServer
 from support.programs.closed_port import closed_port
 from support.published_call import published
 from support.waiting import PATIENCE_SECONDS, wait_until
-from support.workers.hand_worker import HandWorker, hand_worker
+from support.workers.hand_worker import HandWorker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.contracts import EffectState, PublishedCall
 from toolfleet_registry.redis.servers import connection_factory
@@ -31,12 +31,6 @@ SAME = ToolCall(tool_name="owls.echo", arguments={"b": [2], "a": 1}, idempotency
 @pytest.fixture(params=[True, False], ids=["fast", "stock"])
 def settings(redis_url: str, owls: ModuleServer, request: pytest.FixtureRequest) -> Settings:
     return Settings(redis_url=redis_url, module_services={"owls": owls.url}, fast_transport=request.param)
-
-
-@pytest.fixture
-async def worker(settings: Settings) -> AsyncIterator[HandWorker]:
-    async with hand_worker(settings) as worker:
-        yield worker
 
 
 @pytest.fixture
