@@ -129,78 +129,41 @@ def test_services_are_json(env: Any) -> None:
     assert load_settings().module_services == {}
 
 
+A_URL = "module 'git' needs an http:// or https:// URL with a host"
+TOO_SELDOM = (
+    " (3000) must be at most a third of TOOLFLEET_MANIFEST_TTL_SECONDS (3600), or one missed look loses every tool."
+)
+TOO_SHORT = " (1) must be at least 2 s, or a running call is delivered again before its worker has renewed its lease."
+NO_MASTER = "TOOLFLEET_SENTINEL_MASTER must be set: the name of the master that the sentinels of TOOLFLEET_{} watch."
+
+
 @pytest.mark.parametrize(
-    ("name", "value", "sentence"),
+    ("name", "value", "told"),
     [
         (
             "DEFAULT_TIMEOUT",
             "soon",
-            "TOOLFLEET_DEFAULT_TIMEOUT: Input should be a valid number, unable to parse string as a number, not 'soon'.",
+            ": Input should be a valid number, unable to parse string as a number, not 'soon'.",
         ),
-        ("DEFAULT_TIMEOUT", "0", "TOOLFLEET_DEFAULT_TIMEOUT: Input should be greater than 0, not '0'."),
-        ("LOG_FORMAT", "xml", "TOOLFLEET_LOG_FORMAT: Input should be 'console' or 'json', not 'xml'."),
-        (
-            "MODULE_SERVICES",
-            "git=http://git",
-            "TOOLFLEET_MODULE_SERVICES: must be JSON (Expecting value: line 1 column 1 (char 0)).",
-        ),
-        ("MODULE_SERVICES", "[]", "TOOLFLEET_MODULE_SERVICES: Input should be a valid dictionary."),
-        ("MODULE_SERVICES", '{"git": 8000}', "TOOLFLEET_MODULE_SERVICES, at git: Input should be a valid string."),
-        (
-            "MODULE_SERVICES",
-            '{"a.b": "http://git"}',
-            "TOOLFLEET_MODULE_SERVICES: module name 'a.b' may have letters, digits, '_' and '-' only.",
-        ),
-        (
-            "MODULE_SERVICES",
-            '{"git": "git:8000"}',
-            "TOOLFLEET_MODULE_SERVICES: module 'git' needs an http:// or https:// URL with a host.",
-        ),
-        ("SLOW_MODULES", "[git]", "TOOLFLEET_SLOW_MODULES: must be JSON (Expecting value: line 1 column 2 (char 1))."),
-        (
-            "REDIS_URL",
-            "localhost:6379",
-            "TOOLFLEET_REDIS_URL: must start with redis://, rediss://, unix:// or sentinel://.",
-        ),
-        (
-            "REFRESH_INTERVAL_SECONDS",
-            "3000",
-            (
-                "TOOLFLEET_REFRESH_INTERVAL_SECONDS (3000) must be at most a third of TOOLFLEET_MANIFEST_TTL_SECONDS "
-                "(3600), or one missed look loses every tool."
-            ),
-        ),
-        (
-            "VISIBILITY_TIMEOUT",
-            "1",
-            (
-                "TOOLFLEET_VISIBILITY_TIMEOUT (1) must be at least 2 s, or a running call is delivered again before its "
-                "worker has renewed its lease."
-            ),
-        ),
-        ("KEY_PREFIX", "fleet*", "TOOLFLEET_KEY_PREFIX: may have letters, digits, '_', '-', ':' and '.' only."),
-        (
-            "REDIS_URL",
-            "sentinel://h",
-            (
-                "TOOLFLEET_SENTINEL_MASTER must be set: the name of the master that the sentinels of TOOLFLEET_REDIS_URL "
-                "watch."
-            ),
-        ),
-        (
-            "BROKER_URL",
-            "sentinel://h",
-            (
-                "TOOLFLEET_SENTINEL_MASTER must be set: the name of the master that the sentinels of TOOLFLEET_BROKER_URL "
-                "watch."
-            ),
-        ),
+        ("DEFAULT_TIMEOUT", "0", ": Input should be greater than 0, not '0'."),
+        ("LOG_FORMAT", "xml", ": Input should be 'console' or 'json', not 'xml'."),
+        ("MODULE_SERVICES", "git=http://git", ": must be JSON (Expecting value: line 1 column 1 (char 0))."),
+        ("MODULE_SERVICES", "[]", ": Input should be a valid dictionary."),
+        ("MODULE_SERVICES", '{"git": 8000}', ", at git: Input should be a valid string."),
+        ("MODULE_SERVICES", '{"a.b": "http://git"}', ": module name 'a.b' may have letters, digits, '_' and '-' only."),
+        ("MODULE_SERVICES", '{"git": "git:8000"}', f": {A_URL}."),
+        ("SLOW_MODULES", "[git]", ": must be JSON (Expecting value: line 1 column 2 (char 1))."),
+        ("REDIS_URL", "localhost:6379", ": must start with redis://, rediss://, unix:// or sentinel://."),
+        ("REFRESH_INTERVAL_SECONDS", "3000", TOO_SELDOM),
+        ("VISIBILITY_TIMEOUT", "1", TOO_SHORT),
+        ("KEY_PREFIX", "fleet*", ": may have letters, digits, '_', '-', ':' and '.' only."),
+        *((name, "sentinel://h", None) for name in ("REDIS_URL", "BROKER_URL")),
     ],
 )
-def test_a_wrong_setting_is_one_sentence(env: Any, name: str, value: str, sentence: str) -> None:
-    """It names the setting and says what it must be."""
+def test_a_wrong_setting_is_one_sentence(env: Any, name: str, value: str, told: str | None) -> None:
+    """It names the setting and says what it must be; or names the one that is missing beside it."""
     env(name, value)
-    assert error_of() == sentence
+    assert error_of() == (f"TOOLFLEET_{name}{told}" if told else NO_MASTER.format(name))
 
 
 @pytest.mark.parametrize(
@@ -209,7 +172,7 @@ def test_a_wrong_setting_is_one_sentence(env: Any, name: str, value: str, senten
 )
 def test_a_module_needs_a_url_that_can_be_asked(url: str) -> None:
     """Found out at the start, not at the first look."""
-    assert "module 'git' needs an http:// or https:// URL" in error_of(module_services={"git": url})
+    assert A_URL in error_of(module_services={"git": url})
 
 
 def test_several_wrong_settings_are_several_sentences() -> None:
@@ -247,11 +210,8 @@ def test_a_wrong_setting_of_the_file_is_named_with_its_line(elsewhere: Path, tex
 @pytest.mark.parametrize(
     ("variable", "told"),
     [
-        (
-            "TOOLFLEET_DEFALT_TIMEOUT",
-            "TOOLFLEET_DEFALT_TIMEOUT is no setting, and changes nothing; did you mean TOOLFLEET_DEFAULT_TIMEOUT?",
-        ),
-        ("TOOLFLEET_NONSENSE", "TOOLFLEET_NONSENSE is no setting, and changes nothing."),
+        ("TOOLFLEET_DEFALT_TIMEOUT", "; did you mean TOOLFLEET_DEFAULT_TIMEOUT?"),
+        ("TOOLFLEET_NONSENSE", "."),
         ("TOOLFLEET_DEFAULT_TIMEOUT", None),
         ("toolfleet_lane", None),
         ("TOOLFLEET_MODULE_KEY", None),  # a module's
@@ -273,7 +233,8 @@ def test_a_misspelt_variable_is_told_once(
     load_settings()
     load_settings()
 
-    assert [record.message for record in caplog.records] == ([] if told is None else [told])
+    words = f"{variable} is no setting, and changes nothing"
+    assert [record.message for record in caplog.records] == ([] if told is None else [words + told])
 
 
 def test_an_agent_is_told_of_a_misspelt_variable(

@@ -79,6 +79,16 @@ def parameters(schema: dict[str, Any], provider: Format = "openai_chat", **how: 
     return offer["function"]["parameters"] if provider == "openai_chat" else offer.get("input_schema")
 
 
+GEMINI = {
+    "type": "OBJECT",
+    "properties": {
+        "query": {"type": "STRING", "description": "Search query"},
+        "max_results": {"type": "INTEGER", "description": "Max results"},
+    },
+    "required": ["query"],
+}
+
+
 @pytest.mark.parametrize(
     ("provider", "offer"),
     [
@@ -86,24 +96,7 @@ def parameters(schema: dict[str, Any], provider: Format = "openai_chat", **how: 
         ("openai_responses", {"type": "function", **NAMED, "parameters": SCHEMA, "strict": False}),
         ("anthropic", {**NAMED, "input_schema": SCHEMA}),
         ("mcp", {**NAMED, "inputSchema": SCHEMA}),
-        (
-            "gemini",
-            {
-                "functionDeclarations": [
-                    {
-                        **NAMED,
-                        "parameters": {
-                            "type": "OBJECT",
-                            "properties": {
-                                "query": {"type": "STRING", "description": "Search query"},
-                                "max_results": {"type": "INTEGER", "description": "Max results"},
-                            },
-                            "required": ["query"],
-                        },
-                    }
-                ]
-            },
-        ),
+        ("gemini", {"functionDeclarations": [{**NAMED, "parameters": GEMINI}]}),
     ],
 )
 def test_a_tool_in_each_format(provider: Format, offer: dict[str, Any]) -> None:
@@ -208,40 +201,36 @@ def test_mcp_takes_the_schema_as_it_is() -> None:
     assert [note.path for note in converted.notes] == ["output_schema"]
 
 
+A_STRING, CLOSED = {"a": {"type": "string"}}, {"additionalProperties": False}
+BRANCHES = [
+    {"properties": {**A_STRING, "c": {}}, "required": ["a", "c"], **CLOSED},
+    {"properties": {"b": {"type": "string"}, "c": {}}, "required": ["c"], **CLOSED},
+]
+MERGED = {"properties": {**A_STRING, "c": {}, "b": {"type": "string"}}, "required": ["c"], **CLOSED}
+X = {"x": {"required": ["a"]}}
+
+
 @pytest.mark.parametrize(
     ("schema", "shown"),
     [
-        (  # what one branch says of a property, another need not
-            {"anyOf": [{"properties": {"a": {"type": "string"}}, "required": ["a"]}, {"required": ["b"]}]},
+        (
+            {"anyOf": [{"properties": A_STRING, "required": ["a"]}, {"required": ["b"]}]},
             {"properties": {"a": {"anyOf": [{"type": "string"}, {}]}}},
         ),
-        (  # closed branches know each other's properties not to be there
-            {
-                "oneOf": [
-                    {
-                        "properties": {"a": {"type": "string"}, "c": {}},
-                        "required": ["a", "c"],
-                        "additionalProperties": False,
-                    },
-                    {
-                        "properties": {"b": {"type": "string"}, "c": {}},
-                        "required": ["c"],
-                        "additionalProperties": False,
-                    },
-                ]
-            },
-            {
-                "properties": {"a": {"type": "string"}, "c": {}, "b": {"type": "string"}},
-                "required": ["c"],
-                "additionalProperties": False,
-            },
-        ),
-        (  # all of them hold
-            {"allOf": [{"$ref": "#/definitions/x"}, {"required": ["b"]}], "definitions": {"x": {"required": ["a"]}}},
-            {"properties": {}, "required": ["a", "b"], "$defs": {"x": {"required": ["a"]}}},
+        ({"oneOf": BRANCHES}, MERGED),
+        (
+            {"allOf": [{"$ref": "#/definitions/x"}, {"required": ["b"]}], "definitions": X},
+            {"properties": {}, "required": ["a", "b"], "$defs": X},
         ),
         ({"anyOf": [{"type": "null"}, {"required": ["a"]}]}, {"properties": {}, "required": ["a"]}),
         ({"not": {"required": ["a"]}, "enum": [{}], "const": {}}, {"properties": {}}),
+    ],
+    ids=[
+        "what one branch says of a property, another need not",
+        "closed branches know each other's properties not to be there",
+        "all of them hold",
+        "null is no object",
+        "what excludes is left to the fleet",
     ],
 )
 def test_alternatives_at_the_top_become_one_object(schema: dict[str, Any], shown: dict[str, Any]) -> None:
@@ -302,32 +291,24 @@ def test_an_unknown_format_is_one_clear_error(ask: Callable[[Any], object]) -> N
         ask("cohere")
 
 
+A_LIST = {"type": "array", "items": [{"type": "string"}], "additionalItems": {"type": "null"}}
+DEPENDENCIES = {"type": "object", "dependencies": {"a": ["b"], "b": {"required": ["c"]}}, "if": {}}
+DEPENDENT = {"type": "object", "dependentRequired": {"a": ["b"]}, "dependentSchemas": {"b": {"required": ["c"]}}}
+BESIDE = {"$ref": "#/definitions/a b", "minLength": 9, "description": "words"}
+
+
 @pytest.mark.parametrize(
     ("draft", "schema", "shown"),
     [
-        (  # lists of items have another name now
-            "http://json-schema.org/draft-07/schema#",
-            {"type": "array", "items": [{"type": "string"}], "additionalItems": {"type": "null"}},
-            {"type": "array", "prefixItems": [{"type": "string"}], "items": {"type": "null"}},
-        ),
-        (  # nothing beside a reference counted
-            "http://json-schema.org/draft-07/schema#",
-            {"$ref": "#/definitions/a b", "minLength": 9, "description": "words"},
-            {"$ref": "#/$defs/definition", "description": "words"},
-        ),
-        (  # nobody checked what was not yet invented
-            "http://json-schema.org/draft-04/schema#",
-            {"const": 1, "minimum": 1, "exclusiveMinimum": True},
-            {"exclusiveMinimum": 1},
-        ),
-        (
-            "http://json-schema.org/draft-06/schema#",
-            {"type": "object", "dependencies": {"a": ["b"], "b": {"required": ["c"]}}, "if": {}},
-            {"type": "object", "dependentRequired": {"a": ["b"]}, "dependentSchemas": {"b": {"required": ["c"]}}},
-        ),
+        (7, A_LIST, {"type": "array", "prefixItems": [{"type": "string"}], "items": {"type": "null"}}),
+        (7, BESIDE, {"$ref": "#/$defs/definition", "description": "words"}),
+        (4, {"const": 1, "minimum": 1, "exclusiveMinimum": True}, {"exclusiveMinimum": 1}),
+        (6, DEPENDENCIES, DEPENDENT),
     ],
+    ids=["lists of items", "nothing beside a reference counted", "what was not yet invented", "dependencies"],
 )
-def test_older_drafts_are_said_in_the_present_one(draft: str, schema: dict[str, Any], shown: dict[str, Any]) -> None:
+def test_older_drafts_are_said_in_the_present_one(draft: int, schema: dict[str, Any], shown: dict[str, Any]) -> None:
     """Our validator follows `$schema`; a provider, which does not see it, must not read another thing."""
-    whole = {"$schema": draft, "properties": {"a": schema}, "definitions": {"a b": {"type": "string"}}}
+    uri = f"http://json-schema.org/draft-0{draft}/schema#"
+    whole = {"$schema": uri, "properties": {"a": schema}, "definitions": {"a b": {"type": "string"}}}
     assert parameters(whole)["properties"]["a"] == shown

@@ -13,6 +13,7 @@ from toolfleet_registry.formats import Format, from_result
 from toolfleet_registry.formats.dialects import DIALECTS
 
 FOUND = ToolResult.ok("research.search", {"passages": ["Eulen schlafen am Tag, Mäuse nicht"]})
+JSON = '{"passages":["Eulen schlafen am Tag, Mäuse nicht"]}'
 FAILED = ToolResult.failed(
     "research.search", "timed_out", "Timed out after 30 s.", effect_state="none", hint="Try less."
 )
@@ -20,45 +21,30 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPj/HwADBwI
 TEXT = "Timed out after 30 s.\nTry less."
 
 
+CHAT = {"role": "tool", "tool_call_id": "1"}
+RESPONSES = {"type": "function_call_output", "call_id": "1"}
+ANTHROPIC = {"type": "tool_result", "tool_use_id": "1"}
+
+
+def gemini_response(**response: Any) -> dict[str, Any]:
+    return {"functionResponse": {"id": "1", "name": "research__search", "response": response}}
+
+
+def mcp_result(text: str, **more: Any) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text}], **more}
+
+
 @pytest.mark.parametrize(
     ("provider", "found", "failed"),
     [
-        (
-            "openai_chat",
-            {"role": "tool", "tool_call_id": "1", "content": '{"passages":["Eulen schlafen am Tag, Mäuse nicht"]}'},
-            {"role": "tool", "tool_call_id": "1", "content": f"Error: {TEXT}"},
-        ),
-        (
-            "openai_responses",
-            {
-                "type": "function_call_output",
-                "call_id": "1",
-                "output": '{"passages":["Eulen schlafen am Tag, Mäuse nicht"]}',
-            },
-            {"type": "function_call_output", "call_id": "1", "output": f"Error: {TEXT}"},
-        ),
-        (
-            "anthropic",
-            {
-                "type": "tool_result",
-                "tool_use_id": "1",
-                "content": '{"passages":["Eulen schlafen am Tag, Mäuse nicht"]}',
-            },
-            {"type": "tool_result", "tool_use_id": "1", "content": TEXT, "is_error": True},
-        ),
-        (
-            "gemini",
-            {"functionResponse": {"id": "1", "name": "research__search", "response": {"output": FOUND.result}}},
-            {"functionResponse": {"id": "1", "name": "research__search", "response": {"error": TEXT}}},
-        ),
+        ("openai_chat", {**CHAT, "content": JSON}, {**CHAT, "content": f"Error: {TEXT}"}),
+        ("openai_responses", {**RESPONSES, "output": JSON}, {**RESPONSES, "output": f"Error: {TEXT}"}),
+        ("anthropic", {**ANTHROPIC, "content": JSON}, {**ANTHROPIC, "content": TEXT, "is_error": True}),
+        ("gemini", gemini_response(output=FOUND.result), gemini_response(error=TEXT)),
         (
             "mcp",
-            {
-                "content": [{"type": "text", "text": '{"passages":["Eulen schlafen am Tag, Mäuse nicht"]}'}],
-                "isError": False,
-                "structuredContent": FOUND.result,
-            },
-            {"content": [{"type": "text", "text": TEXT}], "isError": True},
+            mcp_result(JSON, isError=False, structuredContent=FOUND.result),
+            mcp_result(TEXT, isError=True),
         ),
     ],
 )
@@ -185,50 +171,27 @@ def result(*files: ResultFile) -> ToolResult:
     return ToolResult.ok("owls.draw", labels[0] if len(labels) == 1 else labels, files=files)
 
 
+def anthropic_block(kind: str, media_type: str, data: str, form: str = "base64", **more: str) -> dict[str, Any]:
+    return {"type": kind, "source": {"type": form, "media_type": media_type, "data": data}, **more}
+
+
+def mcp_file(uri: str, media_type: str, data: bytes) -> dict[str, Any]:
+    return {"type": "resource", "resource": {"uri": uri, "mimeType": media_type, "blob": base64(data)}}
+
+
 @pytest.mark.parametrize(
     ("provider", "file", "block"),
     [
         ("openai_responses", CHART, {"type": "input_image", "image_url": PNG_URL, "detail": "auto"}),
         ("openai_responses", REPORT, {"type": "input_file", "filename": "report.pdf", "file_data": PDF_URL}),
-        (
-            "anthropic",
-            CHART,
-            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": base64(PNG)}},
-        ),
-        (
-            "anthropic",
-            REPORT,
-            {
-                "type": "document",
-                "source": {"type": "base64", "media_type": "application/pdf", "data": base64(PDF)},
-                "title": "report.pdf",
-            },
-        ),
-        (
-            "anthropic",
-            NOTE,
-            {
-                "type": "document",
-                "source": {"type": "text", "media_type": "text/plain", "data": "Eulen"},
-                "title": "note.txt",
-            },
-        ),
+        ("anthropic", CHART, anthropic_block("image", "image/png", base64(PNG))),
+        ("anthropic", REPORT, anthropic_block("document", "application/pdf", base64(PDF), title="report.pdf")),
+        ("anthropic", NOTE, anthropic_block("document", "text/plain", "Eulen", "text", title="note.txt")),
         ("gemini", CHART, {"inlineData": {"mimeType": "image/png", "data": base64(PNG)}}),
         ("gemini", REPORT, {"inlineData": {"mimeType": "application/pdf", "data": base64(PDF)}}),
         ("mcp", CHART, {"type": "image", "data": base64(PNG), "mimeType": "image/png"}),
         ("mcp", HOOT, {"type": "audio", "data": base64(WAV), "mimeType": "audio/wav"}),
-        (
-            "mcp",
-            REPORT,
-            {
-                "type": "resource",
-                "resource": {
-                    "uri": "result://files/1/report.pdf",
-                    "mimeType": "application/pdf",
-                    "blob": base64(PDF),
-                },
-            },
-        ),
+        ("mcp", REPORT, mcp_file("result://files/1/report.pdf", "application/pdf", PDF)),
     ],
 )
 def test_a_file_comes_in_the_providers_own_form(provider: Format, file: ResultFile, block: dict[str, Any]) -> None:

@@ -98,58 +98,32 @@ def test_flat_parameters_are_a_schema_as_well() -> None:
     assert checked(tool(), {"x": [1]}).fault is None  # what a module does not say is not forbidden
 
 
+def referring(reference: str, definitions: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A schema whose property `x` refers to one of its definitions."""
+    return {"$defs": definitions, "properties": {"x": {"$ref": reference}}, **more}
+
+
+INTEGER = {"type": "integer"}
+NODE = {"properties": {"in": {"items": {"$ref": "#/$defs/n"}}, "name": {"$ref": "#text"}}, "required": ["name"]}
+NODES = {"n": NODE, "t": {"$anchor": "text", "type": "string"}}
+OLDER = {"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"x": {"$ref": "#/definitions/n"}}}
+
+
 @pytest.mark.parametrize(
     ("schema", "good", "bad"),
     [
-        # by the id of the document, and of a part of it
+        (referring("a#/$defs/n", {"n": INTEGER}, **{"$id": "https://owls.test/a"}), 1, "1"),
+        (referring("urn:owls:n", {"n": {"$id": "urn:owls:n", **INTEGER}}), 1, "1"),
         (
-            {
-                "$id": "https://owls.test/a",
-                "$defs": {"n": {"type": "integer"}},
-                "properties": {"x": {"$ref": "a#/$defs/n"}},
-            },
-            1,
-            "1",
-        ),
-        (
-            {"$defs": {"n": {"$id": "urn:owls:n", "type": "integer"}}, "properties": {"x": {"$ref": "urn:owls:n"}}},
-            1,
-            "1",
-        ),
-        # to itself, and by an anchor
-        (
-            {
-                "$defs": {
-                    "n": {
-                        "properties": {"in": {"items": {"$ref": "#/$defs/n"}}, "name": {"$ref": "#text"}},
-                        "required": ["name"],
-                    },
-                    "t": {"$anchor": "text", "type": "string"},
-                },
-                "properties": {"x": {"$ref": "#/$defs/n"}},
-            },
+            referring("#/$defs/n", NODES),
             {"name": "a", "in": [{"name": "b", "in": []}]},
             {"name": "a", "in": [{"name": 5}]},
         ),
-        # with signs that a pointer escapes
-        ({"$defs": {"a/b~c %": {"type": "integer"}}, "properties": {"x": {"$ref": "#/$defs/a~1b~0c%20%25"}}}, 1, "1"),
-        # a dynamic one
-        (
-            {"$defs": {"n": {"$dynamicAnchor": "n", "type": "integer"}}, "properties": {"x": {"$dynamicRef": "#n"}}},
-            1,
-            "1",
-        ),
-        # the older draft, which many modules still write
-        (
-            {
-                "$schema": "http://json-schema.org/draft-07/schema#",
-                "definitions": {"n": {"items": [{"type": "integer"}], "additionalItems": False}},
-                "properties": {"x": {"$ref": "#/definitions/n"}},
-            },
-            [1],
-            [1, 2],
-        ),
+        (referring("#/$defs/a~1b~0c%20%25", {"a/b~c %": INTEGER}), 1, "1"),
+        ({"$defs": {"n": {"$dynamicAnchor": "n", **INTEGER}}, "properties": {"x": {"$dynamicRef": "#n"}}}, 1, "1"),
+        ({**OLDER, "definitions": {"n": {"items": [INTEGER], "additionalItems": False}}}, [1], [1, 2]),
     ],
+    ids=["id of the document", "id of a part", "to itself, by an anchor", "escaped signs", "dynamic", "draft 7"],
 )
 def test_every_kind_of_reference_in_the_document(schema: dict[str, Any], good: Any, bad: Any) -> None:
     """What it means, and nothing else."""
