@@ -72,11 +72,27 @@ def cache(redis: Redis) -> ManifestCache:
     return ManifestCache(redis, ttl_seconds=100)
 
 
-async def test_a_disabling_during_a_look_is_not_lost(cache: ManifestCache) -> None:
-    """The look has read the registry before, and stores its manifest after: it notices, and judges anew."""
-    registry = Meddled()
+@pytest.fixture
+def registry() -> Meddled:
+    return Meddled()
+
+
+@pytest.fixture
+async def registrar(cache: ManifestCache, registry: Meddled) -> Registrar:
+    """One that has taken in `GIT`."""
     registrar = Registrar(cache, lambda: registry)
     await registrar.take_in({"git": GIT})
+    return registrar
+
+
+def lines_of(logs: list[Any], event: str) -> list[Any]:
+    return [line for line in logs if line["event"] == event]
+
+
+async def test_a_disabling_during_a_look_is_not_lost(
+    cache: ManifestCache, registry: Meddled, registrar: Registrar
+) -> None:
+    """The look has read the registry before, and stores its manifest after: it notices, and judges anew."""
 
     def disable() -> None:
         registry.when = {}
@@ -89,9 +105,8 @@ async def test_a_disabling_during_a_look_is_not_lost(cache: ManifestCache) -> No
     assert (await cache.load(["git"]))["git"].verdicts["git.push"].is_disabled
 
 
-async def test_a_registry_that_never_rests_holds_nobody(cache: ManifestCache) -> None:
+async def test_a_registry_that_never_rests_holds_nobody(cache: ManifestCache, registry: Meddled) -> None:
     """After some tries what is known is stored; who changes it judges it as well."""
-    registry = Meddled()
     switch = [False]
 
     def meddle() -> None:
@@ -153,9 +168,10 @@ async def test_many_modules_are_taken_in_with_few_questions(cache: ManifestCache
     assert (await cache.counted())["added"] == 200
 
 
-async def test_while_the_registry_is_away_the_last_good_tools_live_on(redis: Redis, elsewhere: Path) -> None:
+async def test_while_the_registry_is_away_the_last_good_tools_live_on(
+    redis: Redis, cache: ManifestCache, registry: Meddled, elsewhere: Path
+) -> None:
     """With what was decided about them; the status says why nothing is new, and the manifests are kept alive."""
-    registry = Meddled()
     behaviour = [offering("git", "log", "push")]
 
     async def answer(head: bytes, writer: asyncio.StreamWriter) -> None:
@@ -163,7 +179,7 @@ async def test_while_the_registry_is_away_the_last_good_tools_live_on(redis: Red
 
     async with raw_module(answer) as url:
         settings = Settings(module_services={"git": url})
-        catalog = Catalog(settings, ManifestCache(redis, ttl_seconds=100), lambda: registry)
+        catalog = Catalog(settings, cache, lambda: registry)
         await catalog.refresh()
         registry.set_enabled("git.push", False)
         await catalog.refresh()
@@ -178,9 +194,10 @@ async def test_while_the_registry_is_away_the_last_good_tools_live_on(redis: Red
     assert await redis.ttl(Keys().module_manifest("git")) > 5
 
 
-async def test_what_the_registry_cannot_read_closes_its_tool_only(redis: Redis, redis_url: str) -> None:
+async def test_what_the_registry_cannot_read_closes_its_tool_only(
+    cache: ManifestCache, redis: Redis, redis_url: str
+) -> None:
     """Nobody knows whether it was disabled."""
-    cache = ManifestCache(redis, ttl_seconds=100)
     registrar = Registrar(cache, lambda: RedisToolRegistry(redis_url, Keys()))
     await registrar.take_in({"git": GIT})
     await redis.hset(Keys().registry.tools, "git.push", "nonsense")
@@ -190,11 +207,8 @@ async def test_what_the_registry_cannot_read_closes_its_tool_only(redis: Redis, 
     assert "cannot be read" in str(saved["git"].verdicts["git.push"].fault)
 
 
-async def test_a_later_look_is_not_overwritten(cache: ManifestCache) -> None:
+async def test_a_later_look_is_not_overwritten(cache: ManifestCache, registry: Meddled, registrar: Registrar) -> None:
     """An operator's verdicts go to the manifest that is there when they are stored."""
-    registry = Meddled()
-    registrar = Registrar(cache, lambda: registry)
-    await registrar.take_in({"git": GIT})
     loaded = (await cache.load(["git"]))["git"]
     later = ModuleManifest.model_validate(manifest_of("git", "log", "push", "gc"))
     await ManifestCache(cache._redis, ttl_seconds=100).save(later)
@@ -222,7 +236,7 @@ async def test_a_change_is_one_line_in_the_log(cache: ManifestCache) -> None:
         registry.pin("git", {})
         await registrar.take_in({"git": many.model_copy(update={"tools": [*many.tools, GIT.tools[0]]})})
 
-    lines = [line for line in logs if line["event"] == "tools_changed"]
+    lines = lines_of(logs, "tools_changed")
     assert [(line["changes"], line["withheld"], line["log_level"]) for line in lines] == [
         ({"added": 100}, 0, "info"),
         ({"added": 1}, 1, "warning"),
@@ -235,12 +249,11 @@ async def test_a_broken_schema_closes_its_tool_only(cache: ManifestCache) -> Non
     manifest = manifest_of("git", "log", "push")
     manifest["tools"][1]["input_schema"] = {"type": "object", "properties": {"a": {"type": "strin"}}}
     with capture_logs() as logs:
-        saved = (
-            await Registrar(cache, InMemoryToolRegistry).take_in({"git": ModuleManifest.model_validate(manifest)})
-        ).saved
+        git = ModuleManifest.model_validate(manifest)
+        saved = (await Registrar(cache, InMemoryToolRegistry).take_in({"git": git})).saved
 
     assert list(saved["git"].verdicts) == ["git.push"]
-    (line,) = (line for line in logs if line["event"] == "tools_closed")
+    (line,) = lines_of(logs, "tools_closed")
     assert line["tools"] == {"git.push": saved["git"].verdicts["git.push"].fault}
 
 
@@ -254,7 +267,7 @@ async def test_a_wrong_definition_is_told_once_and_as_it_is(cache: ManifestCache
             assert isinstance(found, ModuleManifest)
             await Registrar(cache, InMemoryToolRegistry).take_in({"git": found})
 
-    (line,) = (line for line in logs if line["event"] == "tools_closed")
+    (line,) = lines_of(logs, "tools_closed")
     fault = "its definition is wrong at parameters.0.enum: Input should be a valid list"
     assert line["tools"] == {"git.log": fault}
 
@@ -413,10 +426,11 @@ async def test_a_look_that_dies_after_its_store_leaves_nothing_stale(disabled: D
     assert await open_tools(disabled.redis) == ["git.log"]
 
 
-async def test_a_look_that_others_overtake_for_ever_keeps_the_last_good(cache: ManifestCache, redis: Redis) -> None:
+@pytest.mark.usefixtures("registrar")
+async def test_a_look_that_others_overtake_for_ever_keeps_the_last_good(
+    cache: ManifestCache, redis: Redis, registry: Meddled
+) -> None:
     """After some tries; its module says so."""
-    registry = InMemoryToolRegistry()
-    await Registrar(cache, lambda: registry).take_in({"git": GIT})
 
     class Overtaken(ManifestCache):
         async def succeed(self, successors: Any) -> list[CachedManifest | None]:
@@ -431,14 +445,16 @@ async def test_a_look_that_others_overtake_for_ever_keeps_the_last_good(cache: M
     assert (await cache.load(["git"]))["git"].manifest == GIT
 
 
-async def test_another_registry_overrules_nobody(redis: Redis, redis_url: str, elsewhere: Path) -> None:
-    """Neither a process's look, nor an operator's word, if it is set up otherwise; the last good manifests live on."""
+async def test_another_registry_overrules_nobody_until_it_is_adopted(
+    cache: ManifestCache, redis: Redis, redis_url: str, elsewhere: Path
+) -> None:
+    """Neither a process's look, nor an operator's word, if it is set up otherwise; the last good manifests live on. Once adopted, it is the right one."""
     async with raw_module(offering("git", "log", "push")) as url:
         fleet = Settings(redis_url=redis_url, module_services={"git": url}, registry_url=f"sqlite:///{elsewhere}/a.db")
-        await Catalog(fleet, ManifestCache(redis, ttl_seconds=100)).refresh()
+        await Catalog(fleet, cache).refresh()
         async with operating(fleet) as operator:
             await operator.disable("git.push")
-        for registry_url in (None, f"sqlite:///{elsewhere}/b.db", "sqlite://"):
+        for registry_url in (None, "sqlite://", f"sqlite:///{elsewhere}/b.db"):
             other = fleet.model_copy(update={"registry_url": registry_url})
             await redis.expire(Keys().module_manifest("git"), 5)
             catalog = Catalog(other, ManifestCache(redis, ttl_seconds=100))
@@ -451,26 +467,14 @@ async def test_another_registry_overrules_nobody(redis: Redis, redis_url: str, e
                     pass
         assert (await Catalog(fleet, ManifestCache(redis, ttl_seconds=100)).refresh())["git"].ok
 
-
-async def test_a_fleet_can_move_to_another_registry(redis: Redis, redis_url: str, elsewhere: Path) -> None:
-    """On purpose; then the old one is the wrong one."""
-    async with raw_module(offering("git", "log", "push")) as url:
-        old = Settings(redis_url=redis_url, module_services={"git": url})
-        new = old.model_copy(update={"registry_url": f"sqlite:///{elsewhere}/new.db"})
-        await Catalog(old, ManifestCache(redis, ttl_seconds=100)).refresh()
-        await adopt_registry(new)
-
-        assert (await Catalog(new, ManifestCache(redis, ttl_seconds=100)).refresh())["git"].ok
-        assert not (await Catalog(old, ManifestCache(redis, ttl_seconds=100)).refresh())["git"].ok
+        await adopt_registry(other)
+        assert [(await Catalog(each, cache).refresh())["git"].ok for each in (other, fleet)] == [True, False]
 
 
 async def test_a_defect_that_one_module_brings_out_hides_no_other(
-    cache: ManifestCache, redis: Redis, monkeypatch: pytest.MonkeyPatch
+    registrar: Registrar, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It keeps its last good manifest, and says what is wrong."""
-    registry = InMemoryToolRegistry()
-    registrar = Registrar(cache, lambda: registry)
-    await registrar.take_in({"git": GIT})
     await redis.expire(Keys().module_manifest("git"), 5)
 
     def faulty(tool: ToolDefinition) -> str | None:
@@ -518,12 +522,9 @@ async def test_odd_details_of_a_registration_hide_no_module(cache: ManifestCache
 
 
 async def test_a_costly_module_waits_for_the_others(
-    cache: ManifestCache, redis: Redis, monkeypatch: pytest.MonkeyPatch
+    cache: ManifestCache, registrar: Registrar, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And keeps its last good manifest, if even a longer turn is not enough; the others have been stored by then."""
-    registry = InMemoryToolRegistry()
-    registrar = Registrar(cache, lambda: registry)
-    await registrar.take_in({"git": GIT})
     await redis.expire(Keys().module_manifest("git"), 5)
     seen = list[str]()
     clock = [0.0]
@@ -601,7 +602,7 @@ async def test_a_name_that_may_look_like_another_closes_its_tool_only(redis: Red
     git = ModuleManifest.model_validate(manifest_of("git", "log", "log\ufe0f"))
     with capture_logs() as logs:
         saved = (await Registrar(cache, InMemoryToolRegistry).take_in({"git": git})).saved["git"]
-    (line,) = (line for line in logs if line["event"] == "tools_closed")
+    (line,) = lines_of(logs, "tools_closed")
     assert "\\ufe0f" in line["tools"][twin]
 
     await cache.save(git)  # as another program would

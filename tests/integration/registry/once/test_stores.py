@@ -1,6 +1,7 @@
 """What is special about each store: what it forgets, whether it knows that, its shape, and what it does without its file or server."""
 
 import asyncio
+import functools
 import json
 import math
 import sqlite3
@@ -103,39 +104,26 @@ async def test_the_memory_counts_what_texts_take() -> None:
     assert await replies.get("b")
 
 
-async def test_what_was_to_be_kept_for_less_time_may_be_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raising `seconds` brings nothing back: a file that forgot a call sooner must not say that it never began."""
-    now = time.time()
-    long_ago, then = now - 20 * 3600, now - 2 * 3600
-    path = tmp_path / "replies.db"
-    short, long = SQLiteReplies(path, seconds=3600), SQLiteReplies(path, seconds=86_400)
-    monkeypatch.setattr(machine_clock, "wall", lambda: long_ago)
-    assert await short.complete_since() == long_ago
-    monkeypatch.setattr(machine_clock, "wall", lambda: then)
-    assert await short.swap("c", None, DONE)
-    monkeypatch.setattr(machine_clock, "wall", lambda: now)
-    assert await long.get("c") is None
-    assert await long.complete_since() == then
-    assert await long.swap("d", None, DONE)
-    assert await long.complete_since() == then
-    for replies in (short, long):
-        await replies.aclose()
-
-
-async def test_what_redis_was_to_keep_for_less_time_may_be_gone(
-    redis_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", ["a file", "Redis"])
+async def test_what_was_to_be_kept_for_less_time_may_be_gone(
+    place: str, tmp_path: Path, redis_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a file."""
+    """Raising `seconds` brings nothing back: a store that forgot a call sooner must not say that it never began."""
     now = time.time()
     long_ago, then = now - 20 * 3600, now - 2 * 3600
-    short, long = RedisReplies(redis_url, seconds=3600), RedisReplies(redis_url, seconds=86_400)
     await redis.delete(Keys().module_replies)
+    makes: dict[str, Callable[..., Replies]] = {
+        "a file": functools.partial(SQLiteReplies, tmp_path / "replies.db"),
+        "Redis": functools.partial(RedisReplies, redis_url),
+    }
+    short, long = (makes[place](seconds=seconds) for seconds in (3600, 86_400))
     monkeypatch.setattr(machine_clock, "wall", lambda: long_ago)
     assert await short.complete_since() == long_ago
     monkeypatch.setattr(machine_clock, "wall", lambda: then)
     assert await short.swap("c", None, DONE)
     monkeypatch.setattr(machine_clock, "wall", lambda: now)
     await redis.delete(Keys().module_reply("c"))  # as Redis would have, in two hours
+    assert await long.get("c") is None
     assert await long.complete_since() == then
     assert await long.swap("d", None, DONE)
     assert await long.complete_since() == then

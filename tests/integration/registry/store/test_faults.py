@@ -89,19 +89,6 @@ def test_a_server_that_is_away_is_named(scheme: str) -> None:
             assert "hunter2" not in said
 
 
-@pytest.mark.fleet
-def test_a_frozen_redis_keeps_nobody_waiting(faulty: FaultyRedis) -> None:
-    """Neither who is connected nor who wants to be; afterwards all goes on."""
-    known, new = RedisToolRegistry(faulty.url), RedisToolRegistry(faulty.url)
-    with opened(known, new):
-        known.register(SPEC)
-        with faulty.frozen(), ThreadPoolExecutor() as threads:
-            asked = [lambda: known.register(SPEC), known.snapshot, new.list_all]
-            said = [*threads.map(fails_in_time, asked)]
-        assert all("127.0.0.1" in each for each in said)
-        assert known.list_all() == new.list_all() == [known.register(SPEC)]
-
-
 def test_a_redis_that_comes_back_is_used_again(faulty: FaultyRedis) -> None:
     """With what it knew."""
     registry = RedisToolRegistry(faulty.url)
@@ -235,16 +222,22 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.fleet
 @pytest.mark.usefixtures("no_collector", "impatient")
-def test_a_frozen_postgresql_keeps_nobody_waiting(postgres: PostgresServer, postgres_url: str) -> None:
-    """Neither who has asked it before nor who has not; afterwards all goes on, and what has failed is closed."""
-    known, new = SQLToolRegistry(postgres_url), SQLToolRegistry(postgres_url)
+@pytest.mark.parametrize("kind", ["redis", "postgresql"])
+def test_a_frozen_server_keeps_nobody_waiting(kind: str, request: pytest.FixtureRequest) -> None:
+    """Neither who is connected nor who wants to be; afterwards all goes on, and what has failed is closed."""
+    server: FaultyRedis | PostgresServer = request.getfixturevalue("faulty" if kind == "redis" else "postgres")
+    url = request.getfixturevalue("postgres_url") if isinstance(server, PostgresServer) else server.url
+    make = RedisToolRegistry if kind == "redis" else SQLToolRegistry
+    known, new = make(url), make(url)
     with opened(known, new):
         known.register(SPEC)
-        with postgres.frozen(), ThreadPoolExecutor() as threads:
+        with server.frozen(), ThreadPoolExecutor() as threads:
             asked = [lambda: known.register(SPEC), known.snapshot, new.list_all]
             said = [*threads.map(fails_in_time, asked)]
-        assert connections_to(postgres.port) == []
-        assert all(f"127.0.0.1:{postgres.port}/postgres" in each for each in said)
+        if isinstance(server, PostgresServer):
+            assert connections_to(server.port) == []
+            assert all(f"127.0.0.1:{server.port}/postgres" in each for each in said)
+        assert all("127.0.0.1" in each for each in said)
         assert known.list_all() == new.list_all() == [known.register(SPEC)]
 
 

@@ -26,13 +26,6 @@ from toolfleet_registry.redis.keys import Keys
 SPEC = ToolSpec(tool_name="a", input_schema={}, output_schema={})
 
 
-def test_registries_in_memory_are_independent() -> None:
-    """What one has, no other has."""
-    InMemoryToolRegistry().register(SPEC)
-
-    assert InMemoryToolRegistry().list_all() == []
-
-
 def test_a_fleets_registry_is_in_its_redis(redis_url: str) -> None:
     """Under its prefix, unless a URL of its own says where."""
     store = open_store(Settings(redis_url=redis_url, key_prefix="acme:"))
@@ -98,7 +91,7 @@ def test_an_earlier_release_beside_this_one_spoils_nothing(redis_url: str) -> No
     ids=["Python", "SQLite", "SQLite by name"],
 )
 def test_a_registry_in_memory_is_its_owners(make: Callable[[], ToolRegistry]) -> None:
-    """It is gone with its registry, and nothing is global."""
+    """It is gone with its registry, and nothing is global: what one has, no other has."""
     registry, other = make(), make()
     registry.register(SPEC)
     assert [each.spec for each in registry.list_all()] == [SPEC]
