@@ -31,6 +31,30 @@ def one(path: str, said: dict[str, Any], method: str = "get", **more: Any) -> di
     return document({path: {method: said}}, **more)
 
 
+def posting(request_body: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A document with the operation `op`, which has a body."""
+    return one("/f", operation("op", requestBody=request_body), "post", **more)
+
+
+def body_of(schema: Any, media_type: str = MULTIPART, **more: Any) -> dict[str, Any]:
+    return {"required": True, "content": {media_type: {"schema": schema, **more}}}
+
+
+def returning(schema: Any, **more: Any) -> dict[str, Any]:
+    answer = {"description": "ok", "content": {"application/json": {"schema": schema}}}
+    return one("/x", operation("op", responses={"200": answer}), **more)
+
+
+def properties_of(body: dict[str, Any]) -> dict[str, Any]:
+    (tool,) = tools(body).tools.values()
+    return dict((tool.definition.input_schema or {})["properties"])
+
+
+def description_of(body: dict[str, Any]) -> str:
+    (tool,) = tools(body).tools.values()
+    return tool.definition.description
+
+
 def sent(body: dict[str, Any], arguments: dict[str, Any]) -> OutgoingRequest:
     """What the operation `op` sends for arguments that fit its schema."""
     found = tools(body)
@@ -70,7 +94,7 @@ def test_null_is_left_out_where_no_text_can_say_it(media_type: str, arguments: d
         assert sent(body, arguments).url == f"{BASE}/f{'?' if written else ''}{written}"
         return
     schema = {"type": "object", "properties": properties}
-    request = sent(one("/f", operation("op", requestBody=json_body(schema, media_type=media_type)), "post"), arguments)
+    request = sent(posting(json_body(schema, media_type=media_type)), arguments)
     if media_type == FORM:
         assert request.body.decode() == written
     else:
@@ -96,7 +120,7 @@ def test_null_in_an_object_of_a_query_is_left_out(style: str, explode: bool) -> 
 
 def test_null_in_json_is_null() -> None:
     """It says something there, also in a parameter that is JSON."""
-    body = one("/f", operation("op", requestBody=json_body({"type": "object", "properties": {"b": NULLABLE}})), "post")
+    body = posting(json_body({"type": "object", "properties": {"b": NULLABLE}}))
     content = {"name": "q", "in": "query", "content": {"application/json": {"schema": {}}}}
 
     assert sent(body, {"b": None}).body == b'{"b":null}'
@@ -125,8 +149,7 @@ def test_lists_of_deep_objects_have_indices(place: str, value: Any, written: str
         request = sent(one("/s", operation("op", parameter("v", schema={}, **deep))), {"v": value})
         assert unquote(request.url) == f"{BASE}/s{'?' if written else ''}{written}"
         return
-    content = {FORM: {"schema": {"type": "object", "properties": {"v": {}}}, "encoding": {"v": deep}}}
-    body = one("/s", operation("op", requestBody={"required": True, "content": content}), "post")
+    body = posting(body_of({"type": "object", "properties": {"v": {}}}, FORM, encoding={"v": deep}))
     assert unquote(sent(body, {"v": value}).body.decode()) == written
 
 
@@ -180,8 +203,8 @@ def test_a_whole_number_is_written_as_one(schema: dict[str, Any], value: float, 
         (FORM, f"n={written}&l={written}"),
         ("application/json", f'{{"n":{written},"l":[{written}]}}'),
     ):
-        post = operation("op", requestBody=json_body(properties, media_type=media_type))
-        assert sent(one("/owls", post, "post"), {"n": value, "l": [value]}).body.decode() == text
+        body = posting(json_body(properties, media_type=media_type))
+        assert sent(body, {"n": value, "l": [value]}).body.decode() == text
 
 
 BINARY: dict[str, Any] = {"type": "string", "format": "binary"}
@@ -201,10 +224,8 @@ FILES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def upload(schema: dict[str, Any], **more: Any) -> dict[str, Any]:
-    content = {MULTIPART: {"schema": schema, **more}}
     components = {"schemas": {"Photo": BINARY, "Base": {"type": "object", "properties": {"photo": BINARY}}}}
-    post = operation("op", requestBody={"required": True, "content": content})
-    return one("/up", post, "post", components=components)
+    return posting(body_of(schema, **more), components=components)
 
 
 @pytest.mark.parametrize("said", FILES.values(), ids=FILES.keys())
@@ -214,8 +235,7 @@ def test_a_file_is_sent_as_one(said: tuple[dict[str, Any], dict[str, Any]], *, i
     file, encoding = said
     schema = {"type": "array", "items": file, "maxItems": 3} if is_list else file
     body = upload({"type": "object", "properties": {"photo": schema}}, encoding={"photo": encoding} if encoding else {})
-    (tool,) = tools(body).tools.values()
-    shown = (tool.definition.input_schema or {})["properties"]["photo"]
+    shown = properties_of(body)["photo"]
     encoded = [b64encode(each).decode() for each in ((PNG, b"one!") if is_list and not encoding else (PNG,))]
     parts = parts_of(sent(body, {"photo": encoded if is_list else encoded[0]}))
 
@@ -281,16 +301,6 @@ def test_a_files_name_has_the_ending_of_its_type(said: str, name: str) -> None:
     assert f'filename="{name}"' in head
 
 
-@pytest.mark.parametrize("media_type", ["application/zip", "audio/mpeg", "video/mp4", "application/octet-stream"])
-def test_a_body_that_is_a_file_is_its_bytes(media_type: str) -> None:
-    """Of any type that is no text."""
-    request = sent(
-        one("/up", operation("op", requestBody=json_body(BINARY, media_type=media_type)), "post"),
-        {"body": b64encode(b"\0\1\2\3").decode()},
-    )
-    assert (request.headers["Content-Type"], request.body) == (media_type, b"\0\1\2\3")
-
-
 LEFT_OUT: dict[str, tuple[dict[str, Any], str]] = {
     **{
         name: (parameter(name, "header", {"type": "string"}), "the connection's")
@@ -314,12 +324,12 @@ FAR = {
 def test_an_optional_parameter_that_cannot_be_sent_is_left_out(said: dict[str, Any], words: str) -> None:
     """The tool says so. A required one costs the operation, with the reason."""
     other = parameter("q", schema={"type": "string"})
-    (tool,) = tools(one("/mail", operation("op", said, other), "post", components=FAR)).tools.values()
+    optional = one("/mail", operation("op", said, other), "post", components=FAR)
     none = tools(one("/mail", operation("op", {**said, "required": True}, other), "post", components=FAR))
 
-    assert list((tool.definition.input_schema or {})["properties"]) == ["q"]
-    assert f"'{said['name']}' is left out" in tool.definition.description
-    assert words in tool.definition.description
+    assert list(properties_of(optional)) == ["q"]
+    assert f"'{said['name']}' is left out" in description_of(optional)
+    assert words in description_of(optional)
     assert (none.tools, words in none.faults[0].message) == ({}, True)
 
 
@@ -334,10 +344,9 @@ def test_an_optional_parameter_that_cannot_be_sent_is_left_out(said: dict[str, A
 )
 def test_an_optional_body_that_cannot_be_sent_is_left_out(content: dict[str, Any]) -> None:
     """As an optional parameter is."""
-    (tool,) = tools(one("/mail", operation("op", requestBody={"content": content}), "post")).tools.values()
-    none = tools(one("/mail", operation("op", requestBody={"content": content, "required": True}), "post"))
+    none = tools(posting({"content": content, "required": True}))
 
-    assert "Its body is left out: " in tool.definition.description
+    assert "Its body is left out: " in description_of(posting({"content": content}))
     assert (none.tools, len(none.faults)) == ({}, 1)
 
 
@@ -354,16 +363,13 @@ def test_a_part_that_cannot_be_sent_is_left_out(schema: Any, encoding: dict[str,
     """If it is optional, with a note; a required one costs the operation, with the reason. In JSON, too, where it can be so."""
     for media_type in (MULTIPART, "application/json")[: 2 if schema == ELSEWHERE else 1]:
         whole = {"type": "object", "properties": {"a": {"type": "string"}, "b": schema}}
-        said = {"schema": whole, "encoding": {"b": encoding}}
-        post = operation("op", requestBody={"required": True, "content": {media_type: said}})
-        (tool,) = tools(one("/f", post, "post")).tools.values()
+        said: dict[str, Any] = {"media_type": media_type, "encoding": {"b": encoding}}
+        (tool,) = tools(posting(body_of(whole, **said))).tools.values()
         assert tool.argument_names == {"a"}
         assert "Its part 'b' is left out: " in tool.definition.description
         assert words in tool.definition.description
 
-        required = {**said, "schema": {**whole, "required": ["b"]}}
-        post = operation("op", requestBody={"required": True, "content": {media_type: required}})
-        (fault,) = tools(one("/f", post, "post")).faults
+        (fault,) = tools(posting(body_of({**whole, "required": ["b"]}, **said))).faults
         assert words in fault.message
 
 
@@ -377,9 +383,8 @@ def test_a_part_that_cannot_be_sent_is_left_out(schema: Any, encoding: dict[str,
 )
 def test_header_fields_of_a_part_are_noted(name: str, encoding: dict[str, Any], *, is_noted: bool) -> None:
     """They are optional, and nobody can say them. The type of a part is no such field."""
-    content = {MULTIPART: {"schema": {"type": "object", "properties": {"b": BINARY}}, "encoding": {"b": encoding}}}
-    post = operation("op", requestBody={"required": True, "content": content})
-    (tool,) = tools(one("/f", post, "post")).tools.values()
+    body = body_of({"type": "object", "properties": {"b": BINARY}}, encoding={"b": encoding})
+    (tool,) = tools(posting(body)).tools.values()
 
     assert tool.argument_names == {"b"}, name
     assert ("'b' is sent without header fields of its own" in tool.definition.description) is is_noted
@@ -401,11 +406,9 @@ def test_a_parameter_is_written_as_its_content_says(content: dict[str, Any], wri
     if written is not None:
         assert sent(body, {"q": "{x"}).url.partition("?")[2] == written
         return
-    (tool,) = tools(body).tools.values()
-    assert f"'q' is left out: 'q' is written as {next(iter(content))!r}." in tool.definition.description
-    (fault,) = tools(
-        one("/a", operation("op", {"name": "q", "in": "query", "required": True, "content": content}))
-    ).faults
+    assert f"'q' is left out: 'q' is written as {next(iter(content))!r}." in description_of(body)
+    required = {"name": "q", "in": "query", "required": True, "content": content}
+    (fault,) = tools(one("/a", operation("op", required))).faults
     assert fault.kind == "UnsupportedParameter"
 
 
@@ -416,8 +419,7 @@ def test_a_body_of_get_is_sent_where_openapi_has_one(method: str) -> None:
     assert sent(one("/a", said, method), {"a": 1}).body == b'{"a":1}'
     old = one("/a", said, method, version="3.0.3")
     assert sent(old, {}).body == b""
-    (tool,) = tools(old).tools.values()
-    assert "Its body is left out" in tool.definition.description
+    assert "Its body is left out" in description_of(old)
 
 
 @pytest.mark.parametrize(
@@ -436,42 +438,17 @@ def test_a_pattern_that_other_languages_take_costs_no_tool(place: str, pattern: 
     schema = {"type": "string", "pattern": pattern}
     body = json_body({"type": "object", "properties": {"a": schema}})
     said = operation("op", parameter("a", "query", schema)) if place == "query" else operation("op", requestBody=body)
-    found = tools(one("/a", said, "post"))
-    (tool,) = found.tools.values()
+    whole = one("/a", said, "post")
     words = {"pattern": shown} if shown else {"description": f"The service checks it by the pattern {pattern}."}
 
-    assert not found.faults
-    assert (tool.definition.input_schema or {})["properties"]["a"] == {"type": "string", **words}
+    assert not tools(whole).faults
+    assert properties_of(whole)["a"] == {"type": "string", **words}
 
 
 @pytest.mark.parametrize(("path", "is_listed"), [("owls", True), ("x-owls", False)])
 def test_a_path_that_is_none_is_listed(path: str, *, is_listed: bool) -> None:
     """An extension of OpenAPI is no path."""
     assert [each.label for each in tools(one(path, operation("op"))).faults] == ([path] if is_listed else [])
-
-
-@pytest.mark.parametrize(
-    ("media_type", "value", "content_type", "body"),
-    [
-        ("image/*", f"data:image/png;base64,{b64encode(PNG).decode()}", "image/png", PNG),
-        ("image/*", b64encode(PNG).decode(), "image/png", PNG),
-        ("image/*", "AAE=", "application/octet-stream", b"\x00\x01"),
-        ("application/pdf", b64encode(PNG).decode(), "application/pdf", PNG),
-        ("text/plain", "ü", "text/plain; charset=utf-8", b"\xc3\xbc"),
-        ("text/plain; charset=iso-8859-1", "ü", "text/plain; charset=iso-8859-1", b"\xfc"),
-        ("text/markdown; variant=GFM", "ü", "text/markdown; variant=GFM; charset=utf-8", b"\xc3\xbc"),
-        ("application/json; charset=iso-8859-1", "ü", "application/json; charset=iso-8859-1", b'"\\u00fc"'),
-        ("application/json", "ü", "application/json", b'"\xc3\xbc"'),
-    ],
-)
-def test_a_body_is_what_its_type_says(media_type: str, value: str, content_type: str, body: bytes) -> None:
-    """In the character set that the document names, and of the type that a data URL names where the document has `*`."""
-    request = sent(
-        one("/up", operation("op", requestBody=json_body({"type": "string"}, media_type=media_type)), "post"),
-        {"body": value},
-    )
-
-    assert (request.headers["Content-Type"], request.body) == (content_type, body)
 
 
 NEST = {
@@ -481,38 +458,54 @@ NEST = {
 }
 
 
-@pytest.mark.parametrize(
-    ("body", "arguments", "content_type", "written"),
-    [
-        (json_body(NEST), {"name": "ü"}, "application/json", '{"name":"ü"}'),
-        (json_body({"type": "array"}), {"body": [1, None]}, "application/json", "[1,null]"),
-        (json_body({"properties": {"n": {}}}, required=False), {}, None, ""),
-        (json_body({"properties": {"n": {}}}), {}, "application/json", "{}"),
-        (
-            json_body({"type": "object", "additionalProperties": {"type": "integer"}}),
-            {"body": {"any": 1}},
-            "application/json",
-            '{"any":1}',
-        ),
-        (json_body(NEST, media_type=FORM), {"name": "a b&", "trees": 2}, FORM, "trees=2&name=a+b%26"),
-    ],
-    ids=["json", "json, no object", "optional", "all optional", "any members", "form"],
-)
-def test_a_body_is_written_as_the_document_says(
-    body: dict[str, Any], arguments: dict[str, Any], content_type: str | None, written: str
-) -> None:
-    """The properties of a plain object are arguments of their own; what is no plain object is the argument `body`."""
-    request = sent(one("/up", operation("op", requestBody=body), "post"), arguments)
+MEMBERS = {"type": "object", "additionalProperties": {"type": "integer"}}
+IMAGE, LATIN, GFM = b64encode(PNG).decode(), "; charset=iso-8859-1", "text/markdown; variant=GFM"
+BODY_TABLE: list[tuple[dict[str, Any], dict[str, Any], str | None, bytes]] = [
+    # The properties of a plain object are arguments of their own; what is no plain object is the argument `body`.
+    (json_body(NEST), {"name": "ü"}, "application/json", b'{"name":"\xc3\xbc"}'),
+    (json_body({"type": "array"}), {"body": [1, None]}, "application/json", b"[1,null]"),
+    (json_body({"properties": {"n": {}}}, required=False), {}, None, b""),
+    (json_body({"properties": {"n": {}}}), {}, "application/json", b"{}"),
+    (json_body(MEMBERS), {"body": {"any": 1}}, "application/json", b'{"any":1}'),
+    (json_body(NEST, media_type=FORM), {"name": "a b&", "trees": 2}, FORM, b"trees=2&name=a+b%26"),
+    # A text is in the character set that the document names, and of the type that a data URL names if that has a `*`.
+    *(
+        (json_body({"type": "string"}, media_type=media_type), {"body": value}, content_type, written)
+        for media_type, value, content_type, written in [
+            ("image/*", f"data:image/png;base64,{IMAGE}", "image/png", PNG),
+            ("image/*", IMAGE, "image/png", PNG),
+            ("image/*", "AAE=", "application/octet-stream", b"\x00\x01"),
+            ("application/pdf", IMAGE, "application/pdf", PNG),
+            ("text/plain", "ü", "text/plain; charset=utf-8", b"\xc3\xbc"),
+            (f"text/plain{LATIN}", "ü", f"text/plain{LATIN}", b"\xfc"),
+            (GFM, "ü", f"{GFM}; charset=utf-8", b"\xc3\xbc"),
+            (f"application/json{LATIN}", "ü", f"application/json{LATIN}", b'"\\u00fc"'),
+            ("application/json", "ü", "application/json", b'"\xc3\xbc"'),
+        ]
+    ),
+    # A file of any type that is no text is its bytes.
+    *(
+        (json_body(BINARY, media_type=media_type), {"body": "AAECAw=="}, media_type, b"\0\1\2\3")
+        for media_type in ("application/zip", "audio/mpeg", "video/mp4", "application/octet-stream")
+    ),
+]
 
-    assert (request.headers.get("Content-Type"), request.body.decode()) == (content_type, written)
+
+@pytest.mark.parametrize(("body", "arguments", "content_type", "written"), BODY_TABLE)
+def test_a_body_is_written_as_the_document_says(
+    body: dict[str, Any], arguments: dict[str, Any], content_type: str | None, written: bytes
+) -> None:
+    """Of the type, in the character set and from the arguments that it names."""
+    request = sent(posting(body), arguments)
+
+    assert (request.headers.get("Content-Type"), request.body) == (content_type, written)
 
 
 def test_a_header_that_only_the_host_sends_is_named() -> None:
     """Of those that every request has by itself nothing is said."""
     headers = [parameter(name, "header") for name in ("Authorization", "Accept", "Content-Type")]
-    (tool,) = tools(one("/mail", operation("op", *headers, summary="Sends."), "post")).tools.values()
 
-    assert tool.definition.description == (
+    assert description_of(one("/mail", operation("op", *headers, summary="Sends."), "post")) == (
         "Sends.\n\nThe header 'Authorization' is not sent: only the host's auth or headers send it."
     )
 
@@ -532,8 +525,7 @@ OUTPUTS: dict[str, Any] = {
 @pytest.mark.parametrize("schema", OUTPUTS.values(), ids=OUTPUTS.keys())
 def test_what_is_returned_costs_no_tool(schema: Any) -> None:
     """Its results are not checked, and the tool says so."""
-    answers = {"200": {"description": "ok", "content": {"application/json": {"schema": schema}}}}
-    found = tools(one("/x", operation("op", responses=answers), components=FAR))
+    found = tools(returning(schema, components=FAR))
     (tool,) = found.tools.values()
 
     assert (found.faults, tool.definition.output_schema) == ([], None)
@@ -543,8 +535,7 @@ def test_what_is_returned_costs_no_tool(schema: Any) -> None:
 def test_a_name_that_is_required_twice_is_required_once() -> None:
     """Such a schema is as good as any."""
     schema = {"type": "object", "required": ["id", "id"], "properties": {"id": {"type": "string"}}}
-    answers = {"200": {"description": "ok", "content": {"application/json": {"schema": schema}}}}
-    (tool,) = tools(one("/x", operation("op", responses=answers))).tools.values()
+    (tool,) = tools(returning(schema)).tools.values()
 
     assert tool.definition.output_schema == {**schema, "required": ["id"]}
     assert tool.definition.description == "GET /x"
