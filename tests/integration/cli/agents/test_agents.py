@@ -24,11 +24,10 @@ daily_limit = 5
 
 
 @pytest.fixture
-def agents(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str, elsewhere: Path) -> Run:
+def agents(redis_run: Run, elsewhere: Path) -> Run:
     """Runs `toolfleet agents`, with a Redis, in a folder with a `toolfleet.toml`."""
-    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
     (elsewhere / "toolfleet.toml").write_text(TOML)
-    return functools.partial(run, "agents")
+    return functools.partial(redis_run, "agents")
 
 
 def test_what_the_folder_says_is_stored(agents: Run, elsewhere: Path) -> None:

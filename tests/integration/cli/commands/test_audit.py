@@ -20,10 +20,9 @@ KEY = Keys().audit
 
 
 @pytest.fixture
-def tail(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str) -> Run:
+def tail(redis_run: Run) -> Run:
     """Runs `toolfleet audit tail`."""
-    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
-    return functools.partial(run, "audit", "tail")
+    return functools.partial(redis_run, "audit", "tail")
 
 
 @pytest.fixture

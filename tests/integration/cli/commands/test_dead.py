@@ -1,4 +1,4 @@
-"""`toolfleet dead`, on a real Redis and a real module, without workers; of wake-ups and webhooks in `test_dead_news`."""
+"""`toolfleet dead`, on a real Redis and a real module, without workers: letters of calls, of wake-ups and of webhooks."""
 
 import functools
 import io
@@ -12,23 +12,23 @@ import pytest
 from redis import Redis
 
 from support.command import Run
-from support.module_server import ModuleServer
 from support.published_call import published
+from support.workers.dead_news import RECEIVER, maker
 from toolfleet_registry.contracts import Caller, ToolResult
 from toolfleet_registry.contracts.dead_letters import DeadAttempt
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.ledger.dead_letters import dead_letter
 
 Bury = Callable[..., None]
+Make = Callable[..., None]
+EVENT = f"7@{RECEIVER}"
 PAY = {"to": "bob", "sum": 5, "pin": "1234-5678"}
 
 
 @pytest.fixture
-def dead(run: Run, monkeypatch: pytest.MonkeyPatch, owls: ModuleServer, redis_url: str) -> Run:
+def dead(owls_run: Run) -> Run:
     """Runs `toolfleet dead`, with a Redis and a module."""
-    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
-    monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps({"owls": owls.url}))
-    return functools.partial(run, "dead")
+    return functools.partial(owls_run, "dead")
 
 
 @pytest.fixture
@@ -50,6 +50,12 @@ def bury(redis_url: str) -> Iterator[Bury]:
             redis.zadd(Keys().dead_order, {call_id: died_at * 1000})
 
         yield bury
+
+
+@pytest.fixture
+def make(redis_url: str) -> Make:
+    """News that are dead."""
+    return functools.partial(maker(redis_url), dead=True)
 
 
 def test_the_list_is_a_line_a_letter(dead: Run, bury: Bury) -> None:
@@ -207,3 +213,52 @@ def test_a_replay_is_for_the_old_caller(dead: Run, bury: Bury) -> None:
 
     assert ended.code == 1
     assert ended.err.splitlines()[0] == "permission_denied: Tool 'owls.admin_only' needs 'admin'; caller is 'user'."
+
+
+def ids(dead: Run, *words: str) -> list[str]:
+    """What is listed."""
+    return [one["id"] for one in json.loads(dead("list", "--json", *words).out)]
+
+
+def test_letters_of_all_kinds_are_one_list(dead: Run, bury: Bury, make: Make) -> None:
+    """The latest first, whatever died; or those of one kind."""
+    bury("call-1", at=50)
+    make("job-1", at=time.time() - 30)
+    make(EVENT, kind="registry", at=time.time() - 20)
+    lines = [line.split() for line in dead("list").out.splitlines()]
+
+    assert lines[0] == ["ID", "KIND", "SUBJECT", "DIED", "ATTEMPTS", "ERROR"]
+    assert [line[:2] for line in lines[1:]] == [["call-1", "call"], [EVENT, "webhook"], ["job-1", "wakeup"]]
+    assert lines[2][2:4] == ["registry.disabled", "git.push"]
+    assert lines[3][2] == "talk-1"
+    assert "ConnectError: refused" in dead("list").out
+    assert ids(dead, "--limit", "2", "--offset", "1") == [EVENT, "job-1"]
+    found = {kind: ids(dead, "--kind", kind) for kind in ("call", "wakeup", "webhook")}
+    assert found == {"call": ["call-1"], "wakeup": ["job-1"], "webhook": [EVENT]}
+
+
+def test_one_is_shown_whole(dead: Run, make: Make) -> None:
+    """What is told, to whom, and what went wrong."""
+    make("job-1")
+    make(EVENT, kind="registry")
+    shown = dead("show", "job-1").out
+
+    assert shown.startswith("talk-1\n\nConnectError: refused\n\nwakeup: job-1\nattempts: 3\ndied: ")
+    assert "The owls are counted." in shown
+    assert json.loads(dead("show", "job-1", "--json").out)["body"]["user_id"] == "ada"
+    assert '"type": "registry.disabled"' in dead("show", EVENT).out
+
+
+def test_an_id_of_two_letters_needs_a_kind(dead: Run, bury: Bury, make: Make) -> None:
+    """A wake-up that is a call has the id of the call that it makes."""
+    make("job-1.then.0", kind="call")
+    bury("job-1.then.0")
+    for command in ("show", "replay", "drop"):
+        ended = dead(command, "job-1.then.0")
+        assert (ended.code, ended.out) == (1, "")
+        assert "say --kind" in ended.err
+    assert "owls.echo" in dead("show", "job-1.then.0", "--kind", "call").out
+
+    assert dead("drop", "job-1.then.0", "--kind", "wakeup").code == 0
+    (left,) = json.loads(dead("list", "--json").out)
+    assert left["kind"] == "call"

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from support.command import Run
-from support.module_server import ModuleServer
 from support.workers.dead_news import maker
 from toolfleet import Caller, Conversation, ToolFleet
 from toolfleet_registry.contracts.jobs import Job, Poll, Schedule
@@ -19,11 +18,9 @@ Make = Callable[..., Job]
 
 
 @pytest.fixture
-def jobs(run: Run, monkeypatch: pytest.MonkeyPatch, owls: ModuleServer, redis_url: str) -> Run:
+def jobs(owls_run: Run) -> Run:
     """Runs `toolfleet jobs`, with a Redis and a module."""
-    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
-    monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps({"owls": owls.url}))
-    return functools.partial(run, "jobs")
+    return functools.partial(owls_run, "jobs")
 
 
 @pytest.fixture

@@ -19,10 +19,9 @@ UNSEALED = key_seal(SigningSettings())
 
 
 @pytest.fixture
-def keys(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str) -> Run:
+def keys(redis_run: Run) -> Run:
     """Runs `toolfleet keys`, with a Redis."""
-    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
-    return functools.partial(run, "keys")
+    return functools.partial(redis_run, "keys")
 
 
 @pytest.fixture

@@ -15,10 +15,9 @@ Make = Callable[..., None]
 
 
 @pytest.fixture
-def wakes(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str) -> Run:
+def wakes(redis_run: Run) -> Run:
     """Runs `toolfleet wakes`, with a Redis."""
-    monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
-    return functools.partial(run, "wakes")
+    return functools.partial(redis_run, "wakes")
 
 
 @pytest.fixture
