@@ -156,16 +156,6 @@ async def test_pinning_approves_what_is_in_effect(stage: Stage, operator: Operat
     assert (await stage.listed())["push"] == "Another."
 
 
-async def test_a_disabled_tool_that_is_approved_stays_disabled(stage: Stage, operator: Operator) -> None:
-    """Two words of an operator, of which neither takes the other back."""
-    await operator.disable("git.push")
-    await operator.pin("git")
-    await stage.change("push", description="Other.")
-    await operator.approve("git.push")
-
-    assert await stage.refusal("push") == "Tool 'git.push' is disabled by an operator."
-
-
 async def test_a_new_tool_that_is_withheld_can_be_disabled(stage: Stage, operator: Operator) -> None:
     """And stays so when it is approved, or its module is pinned no more; until it is enabled."""
     await operator.pin("git")

@@ -42,6 +42,15 @@ def answering(*answers: bytes) -> Generator[tuple[int, list[bytes]]]:
         thread.join(10)
 
 
+def fail_to_connect(port: int) -> None:
+    """Ask the server for a connection, which it does not give."""
+    url, options = f"postgresql+pg8000://owl@127.0.0.1:{port}/owls", {"timeout": SECONDS}
+    engine = close_failed(create_engine(url, connect_args=options, poolclass=NullPool))
+    with pytest.raises((SQLAlchemyError, OSError)) as failed, engine.connect():
+        pass
+    let_go(failed.value)
+
+
 @pytest.mark.parametrize(
     "answers",
     [
@@ -57,11 +66,7 @@ def answering(*answers: bytes) -> Generator[tuple[int, list[bytes]]]:
 def test_a_connection_that_cannot_be_made_leaves_no_socket(answers: tuple[bytes, ...]) -> None:
     """Whatever the server says, or does not say; nobody waits for the garbage collector."""
     with answering(*answers) as (port, _):
-        url, options = f"postgresql+pg8000://owl@127.0.0.1:{port}/owls", {"timeout": SECONDS}
-        engine = close_failed(create_engine(url, connect_args=options, poolclass=NullPool))
-        with pytest.raises((SQLAlchemyError, OSError)) as failed, engine.connect():
-            pass
-        let_go(failed.value)
+        fail_to_connect(port)
         assert connections_to(port) == []
 
 
@@ -70,11 +75,7 @@ def test_tls_is_spoken_where_it_is_offered(monkeypatch: pytest.MonkeyPatch, answ
     """Else the connection goes on without; the machine's certificate authorities, which take long to read, are left alone."""
     monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda *_: pytest.fail("they were read"))
     with answering(answer) as (port, heard):
-        url, options = f"postgresql+pg8000://owl@127.0.0.1:{port}/owls", {"timeout": SECONDS}
-        engine = close_failed(create_engine(url, connect_args=options, poolclass=NullPool))
-        with pytest.raises((SQLAlchemyError, OSError)) as failed, engine.connect():
-            pass
-        let_go(failed.value)
+        fail_to_connect(port)
 
     assert heard[1].startswith(next_heard)
 
