@@ -102,39 +102,25 @@ async def test_who_does_not_come_back_is_not_waited_for(server: LockedServer, tm
         await asyncio.to_thread(log_in, Settings(), spec, "nest", print, beside=tmp_path, seconds=0.2)
 
 
+CLIENT = {"client_id": "a", "issuer": "https://a.example"}
+MACHINE = {"grant": "client_credentials", **CLIENT}
+
+
+def nobody_at(**oauth: str) -> dict[str, Any]:
+    return {"url": "http://127.0.0.1:9/mcp", "oauth": oauth}
+
+
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
         ({"command": ("nest",)}, "it has no table `oauth`"),
         ({"url": "http://127.0.0.1:9/mcp"}, "it has no table `oauth`"),
-        (
-            {
-                "url": "http://127.0.0.1:9/mcp",
-                "oauth": {
-                    "grant": "client_credentials",
-                    "client_id": "a",
-                    "client_secret": "${NEST}",
-                    "issuer": "https://a.example",
-                },
-            },
-            "its host asks by itself",
-        ),
-        (
-            {
-                "url": "http://127.0.0.1:9/mcp",
-                "oauth": {
-                    "grant": "client_credentials",
-                    "client_id": "a",
-                    "private_key": "${NEST}",
-                    "issuer": "https://a.example",
-                },
-            },
-            "it is no private key in PEM",
-        ),
-        ({"url": "http://127.0.0.1:9/mcp", "oauth": {"client_id": "a", "client_secret": "${NONE}", "issuer": "https://a.example"}}, "NONE is not there"),
-        ({"url": "http://127.0.0.1:9/mcp", "oauth": {}}, "it cannot be reached"),
+        (nobody_at(**MACHINE, client_secret="${NEST}"), "its host asks by itself"),
+        (nobody_at(**MACHINE, private_key="${NEST}"), "it is no private key in PEM"),
+        (nobody_at(**CLIENT, client_secret="${NONE}"), "NONE is not there"),
+        (nobody_at(), "it cannot be reached"),
     ],
-)  # fmt: skip
+)
 async def test_what_nobody_can_log_in_at_is_one_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], said: str
 ) -> None:
