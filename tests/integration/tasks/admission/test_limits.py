@@ -18,7 +18,7 @@ from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.contracts import Terms
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission.limits import Limit, refused_by
+from toolfleet_tasks.limits import Limit, refused_by
 from toolfleet_tasks.messages import json_text
 
 pytestmark = pytest.mark.usefixtures("same_day")

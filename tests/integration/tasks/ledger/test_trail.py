@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from support.published_call import published
 from support.workers.ledgers import ENDING, RECORD, begun, claimed, close, finish, run_out
-from toolfleet_registry.contracts.inputs.messages import CallInputs, InputRequest
+from toolfleet_registry.contracts.inputs import CallInputs, InputRequest
 from toolfleet_registry.contracts.outcomes import Question
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
